@@ -1,0 +1,326 @@
+"""Dynamic evaluation: the weights go on learning from the text that they are scored on."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet.builders import LanguageModel, token_losses
+from dualnet.builders.model import CarriedState
+from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
+from dualnet.layers._checks import check_choice, check_count, check_penalty
+
+# What each rule takes where the caller says nothing. The step sizes of "nadam" and "sgd" are
+# our choice within the published ranges; those of "rms" are Krause et al.'s released defaults.
+RULES: dict[str, dict[str, Any]] = {
+    "nadam": {"learning_rate": 1e-4, "beta_1": 0.0, "sequence_length": 5},
+    "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 5},
+    "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicEvaluation:
+    """What `dynamic_evaluation` found, with the trace of its segments.
+
+    Attributes:
+        perplexity: exp of the mean loss over all tokens.
+        tokens: Number of tokens predicted: all but the first.
+        segment_losses: float64 `(segments,)`, mean loss of each segment in nats,
+            before the segment was learnt from.
+        segment_lengths: int `(segments,)`, tokens of each segment.
+        rule: Name of the rule.
+        settings: The values that the rule ran with.
+    """
+
+    perplexity: float
+    tokens: int
+    segment_losses: np.ndarray = dataclasses.field(repr=False)
+    segment_lengths: np.ndarray = dataclasses.field(repr=False)
+    rule: str
+    settings: dict[str, Any]
+
+    def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
+        """Draw perplexity against position, as a PNG, beside a static evaluation.
+
+        Args:
+            path: file to write.
+            static_losses: `Evaluation.token_losses` of the same text, if to be compared.
+        """
+        from dualnet.plots import plot_positions
+
+        losses = np.repeat(self.segment_losses, self.segment_lengths)
+        curves = {f"dynamic ({self.rule})": losses}
+        if static_losses is not None:
+            curves = {"static": np.asarray(static_losses), **curves}
+        plot_positions(curves, path)
+
+
+def dynamic_evaluation(
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    sequence_length: int | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    temperature: float = 1.0,
+    statistics: Any = None,
+    keep: bool = False,
+) -> DynamicEvaluation:
+    """Return the loss of `model` on `tokens` while it keeps learning from them.
+
+    The text is read as one stream with carried state, dropouts off. Each segment
+    is scored before it is learnt from, by one step on its mean loss (without
+    penalties). All weights take part that are trainable. They are restored bit
+    for bit on return and on error, unless `keep`. The rule's own state
+    (moments) starts fresh. Rules:
+
+    - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`.
+    - "sgd", as Krause et al.: w <- w - learning_rate g + decay (w0 - w), with
+      w0 the weights at the start.
+    - "rms", as Krause et al.: w <- w - learning_rate g / (R + epsilon)
+      + min(decay D, 1) (w0 - w), where R is the root of the mean squared gradient
+      over the training text and D is R divided by its mean (the mean over tensors
+      of each tensor's mean, as in their code).
+
+    Args:
+        model: `LanguageModel`.
+        tokens: int array `(num_tokens,)`, in reading order.
+        rule: "nadam", "sgd" or "rms".
+        learning_rate: float above 0; default by rule, see `RULES`. Worth tuning
+            on the validation text for each model.
+        sequence_length: int, tokens per update; default 5.
+        decay: float, at least 0: pull to the prior ("sgd", "rms").
+        epsilon: float above 0 ("nadam", "rms").
+        beta_1: float, at least 0 and below 1: momentum ("nadam"), default 0.
+        clipnorm: float above 0: each weight's gradient is clipped to this norm.
+        temperature: float above 0; logits are divided by it, in score and step.
+        statistics: for "rms": what `gradient_statistics` returned, or the int
+            tokens of the training text, for it to be called with.
+        keep: bool. Leave the adapted weights in the model.
+
+    Raises:
+        ValueError: for an unknown rule, an argument that the rule does not take,
+            a value out of range, or fewer than two tokens.
+
+    References: Krause et al., 2018, https://arxiv.org/abs/1709.07432; Oliva and
+    Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
+    """
+    check_choice("rule", rule, RULES)
+    tokens = check_tokens(tokens, model.vocabulary_size, least=2)
+    check_temperature(temperature)
+    given = {
+        "learning_rate": learning_rate,
+        "sequence_length": sequence_length,
+        "decay": decay,
+        "epsilon": epsilon,
+        "beta_1": beta_1,
+        "clipnorm": clipnorm,
+    }
+    settings = _settings(rule, given)
+    length = settings.pop("sequence_length")
+    weights = model.core.trainable_variables
+    before = [ops.convert_to_numpy(weight).copy() for weight in weights]
+    if rule == "rms":
+        if statistics is None:
+            raise ValueError(
+                "`statistics` must be given for the rule 'rms': the int tokens of the training "
+                "text, or what `gradient_statistics(model, tokens)` returned. Received: None."
+            )
+        if not isinstance(statistics, GradientStatistics):
+            statistics = gradient_statistics(model, statistics, sequence_length=length)
+        optimizer: keras.optimizers.Optimizer = _Rule(statistics=statistics, **settings)
+    elif statistics is not None:
+        raise ValueError(
+            f"`statistics` is for the rule 'rms' alone. Received: statistics with rule={rule!r}."
+        )
+    elif rule == "sgd":
+        optimizer = _Rule(**settings)
+    else:
+        optimizer = keras.optimizers.Nadam(**settings)
+
+    pairs = len(tokens) - 1
+    starts = range(0, pairs, length)
+    losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    learner = _Learner(model, batch_size=1, temperature=temperature)
+    try:
+        learner.compile(optimizer=optimizer)
+        for i, start in enumerate(starts):
+            end = min(start + length, pairs)
+            inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
+            losses[i] = learner.train_on_batch(inputs, targets)
+            lengths[i] = end - start
+    finally:
+        if not keep:
+            for weight, value in zip(weights, before):
+                weight.assign(value)
+    return DynamicEvaluation(
+        perplexity=perplexity_of(np.repeat(losses, lengths)),
+        tokens=pairs,
+        segment_losses=losses,
+        segment_lengths=lengths,
+        rule=rule,
+        settings={**settings, "sequence_length": length, "temperature": temperature},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientStatistics:
+    """Root mean square of the gradient of each trainable weight, over the training text.
+
+    Attributes:
+        roots: list of float32 arrays, in the order of the weights.
+        batches: Number of gradients in the mean.
+    """
+
+    roots: list[np.ndarray] = dataclasses.field(repr=False)
+    batches: int
+
+
+def gradient_statistics(
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    batch_size: int = 100,
+    sequence_length: int = 5,
+) -> GradientStatistics:
+    """Return the gradient statistics of the rule "rms" from the training text.
+
+    For each batch of `batch_size` streams of `sequence_length` tokens, with
+    carried state and dropouts off, the gradient of the mean loss is squared;
+    the root of the mean over all batches is returned. The weights stay as they are.
+
+    Raises:
+        ValueError: if `tokens` holds less than one batch.
+
+    Reference: Krause et al., 2018, https://arxiv.org/abs/1709.07432, section 5.
+    """
+    check_count("batch_size", batch_size, least=1)
+    check_count("sequence_length", sequence_length, least=1)
+    tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
+    columns = (len(tokens) - 1) // batch_size
+    inputs = tokens[: columns * batch_size].reshape(batch_size, columns)
+    targets = tokens[1 : columns * batch_size + 1].reshape(batch_size, columns)
+    learner = _Learner(model, batch_size=batch_size, temperature=1.0)
+    optimizer = _SquaredGradients()
+    learner.compile(optimizer=optimizer)
+    batches = columns // sequence_length
+    for start in range(0, batches * sequence_length, sequence_length):
+        segment = slice(start, start + sequence_length)
+        learner.train_on_batch(inputs[:, segment], targets[:, segment])
+    squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
+    return GradientStatistics([np.sqrt(square) for square in squares], batches)
+
+
+def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of `rule`: its defaults, and what was given and is fitting."""
+    takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
+    settings = dict(RULES[rule])
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in takes:
+            raise ValueError(
+                f"`{name}` is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
+                f"Received: {name}={value!r}."
+            )
+        settings[name] = value
+    check_count("sequence_length", settings["sequence_length"], least=1)
+    for name in ("learning_rate", "epsilon", "clipnorm"):
+        if name in settings and check_penalty(name, settings[name]) == 0:
+            raise ValueError(f"`{name}` must be above 0. Received: {name}={settings[name]!r}.")
+    if "decay" in settings:
+        check_penalty("decay", settings["decay"])
+    if not 0 <= settings.get("beta_1", 0) < 1:
+        raise ValueError(
+            f"`beta_1` must be at least 0 and below 1. Received: beta_1={settings['beta_1']!r}."
+        )
+    return settings
+
+
+class _Learner(keras.Model):
+    """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
+
+    def __init__(self, model, *, batch_size, temperature):
+        super().__init__(name="learner")
+        self.core = model.core
+        self.temperature = temperature
+        self.rows = CarriedState(model.state_size, name="rows")
+        self.rows.resize(batch_size)
+        self.built = True
+
+    def call(self, tokens):
+        logits, *states = self.core([tokens, *self.rows.read(None)], training=False)
+        self.rows.write(states)
+        return logits / self.temperature
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return ops.mean(token_losses(y_pred, y))
+
+
+class _Rule(keras.optimizers.Optimizer):
+    """Krause et al.'s update with decay to the weights at the start; "rms" with statistics."""
+
+    def __init__(self, learning_rate, *, decay, epsilon=None, statistics=None, **kwargs):
+        super().__init__(learning_rate=learning_rate, name="dynamic_rule", **kwargs)
+        self.decay = decay
+        self.epsilon = epsilon
+        self.statistics = statistics
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.priors = self._constants(variables, "prior", [ops.copy(v) for v in variables])
+        if self.statistics is not None:
+            roots = self.statistics.roots
+            mean = np.mean([root.mean(dtype=np.float64) for root in roots])
+            self.steps = self._constants(
+                variables, "step", [1.0 / (root + self.epsilon) for root in roots]
+            )
+            pulls = [np.minimum(self.decay * (root / mean), 1.0) for root in roots]
+            self.pulls = self._constants(variables, "pull", pulls)
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        gradient = ops.cast(gradient, variable.dtype)
+        learning_rate = ops.cast(learning_rate, variable.dtype)
+        to_prior = self.priors[i] - variable
+        if self.statistics is None:
+            update = self.decay * to_prior - learning_rate * gradient
+        else:
+            update = self.pulls[i] * to_prior - learning_rate * gradient * self.steps[i]
+        self.assign_add(variable, update)
+
+    def _constants(self, variables, name, values):
+        made = [self.add_variable_from_reference(v, name=name) for v in variables]
+        for constant, value in zip(made, values):
+            constant.assign(value)
+        return made
+
+
+class _SquaredGradients(keras.optimizers.Optimizer):
+    """Changes no weight; adds up the squares of the gradients."""
+
+    def __init__(self):
+        super().__init__(learning_rate=0.0, name="squared_gradients")
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.totals = [self.add_variable_from_reference(v, name="total") for v in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        total = self.totals[self._get_variable_index(variable)]
+        self.assign_add(total, ops.square(ops.cast(gradient, total.dtype)))

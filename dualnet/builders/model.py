@@ -1,0 +1,344 @@
+"""`LanguageModel`: a graph with explicit state, and the rows of state that training carries."""
+
+import itertools
+
+import keras
+from keras import ops
+
+from dualnet.corpora import Vocabulary
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class LanguageModel(keras.Model):
+    """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
+
+    The graph, `core`, is a pure function `[tokens, *states] -> [logits, *states]`.
+    A plain call starts from the zero state. `fit` and `evaluate` read their
+    batches as parallel streams: row b of a batch goes on where row b of the
+    batch before ended, from zeros at the start of each epoch; training and
+    evaluation each have rows of their own, so that validation disturbs nothing.
+    A stream has no order but its own: `fit` never shuffles.
+
+    `compile` needs no loss: the default is the mean negative log-likelihood of
+    the targets, in nats per token, plus the penalties. The metric `perplexity`
+    leaves the penalties out.
+
+    Args:
+        core: `keras.Model`, `[tokens, *states] -> [logits, *states]`.
+        builder: str. Name of the builder that made `core`.
+        arguments: dict. The builder's arguments: with `builder` all that is
+            needed to make the model again.
+        **kwargs: Passed to `keras.Model`, e.g. `name`.
+
+    Attributes:
+        vocabulary: `dualnet.corpora.Vocabulary` or None. Saved with the model;
+            `fit` takes it from the batches of a corpus.
+        vocabulary_size: int.
+        state_size: list of int, the sizes of the states.
+    """
+
+    def __init__(self, core, *, builder, arguments, **kwargs):
+        super().__init__(**kwargs)
+        self.core = core
+        self.builder = builder
+        self.arguments = dict(arguments)
+        self.state_size = [int(state.shape[-1]) for state in core.inputs[1:]]
+        self.vocabulary_size = int(core.outputs[0].shape[-1])
+        self.training_rows = CarriedState(self.state_size, name="training_rows")
+        self.evaluation_rows = CarriedState(self.state_size, name="evaluation_rows")
+        self.perplexity_metric = Perplexity(name="perplexity")
+        self._rows = None  # those that the step under way carries
+        self._vocabulary = None
+        self.built = True
+
+    # --- the pure function
+
+    def call(self, tokens, training=False):
+        rows = self._rows
+        if rows is None:
+            states = self.initial_state(ops.shape(tokens)[0])
+        else:
+            states = rows.read(tokens.shape[0])
+        logits, *states = self.core([tokens, *states], training=training)
+        if rows is not None:
+            rows.write(states)
+        return logits
+
+    def initial_state(self, batch_size):
+        """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
+        return [ops.zeros((batch_size, size), "float32") for size in self.state_size]
+
+    def advance(self, tokens, state):
+        """Return the logits of `tokens` read in `state`, and the state after them.
+
+        Pure: nothing is kept in the model. Dropouts are off.
+
+        Args:
+            tokens: int `(batch, time)`.
+            state: list of `(batch, size)`, from `initial_state` or `advance`.
+
+        Returns:
+            `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
+        """
+        logits, *state = self.core([ops.convert_to_tensor(tokens, "int32"), *state], training=False)
+        return logits, state
+
+    # --- words
+
+    @property
+    def vocabulary(self):
+        return self._vocabulary
+
+    @vocabulary.setter
+    def vocabulary(self, vocabulary):
+        if vocabulary is not None and len(vocabulary) != self.vocabulary_size:
+            raise ValueError(
+                f"`vocabulary` must have as many words as the model, {self.vocabulary_size}. "
+                f"Received: a vocabulary of {len(vocabulary)} words. Build the model with "
+                f"vocabulary_size={len(vocabulary)}."
+            )
+        self._vocabulary = vocabulary
+
+    # --- loss and metric
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        nll = token_losses(y_pred, y)
+        weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
+        weight = ops.broadcast_to(weight, ops.shape(nll))
+        self.perplexity_metric.update_state(nll, weight)
+        if self.loss is not None:  # one given to `compile`
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
+        return sum(penalties, ops.sum(nll * weight) / ops.sum(weight))
+
+    # --- streams
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        epochs=1,
+        verbose="auto",
+        callbacks=None,
+        validation_split=0.0,
+        validation_data=None,
+        shuffle=False,
+        **kwargs,
+    ):
+        """`keras.Model.fit` over parallel streams, in order; see the class."""
+        if shuffle:
+            raise ValueError(
+                "`shuffle` must be False: the batches of a language model are streams, read in "
+                f"order. Received: shuffle={shuffle!r}."
+            )
+        x = self._open(self.training_rows, x, batch_size)
+        if validation_data is not None:
+            data, *rest = _as_tuple(validation_data)
+            size = kwargs.get("validation_batch_size") or batch_size
+            validation_data = (self._open(self.evaluation_rows, data, size), *rest)
+            validation_data = validation_data if rest else validation_data[0]
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = [_FromZeros(), *(_as_tuple(callbacks) if callbacks else ())]
+        return super().fit(
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=False,
+            **kwargs,
+        )
+
+    def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
+        """`keras.Model.evaluate` over parallel streams, from the zero state; see the class."""
+        x = self._open(self.evaluation_rows, x, batch_size)
+        self.evaluation_rows.zero()
+        return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+
+    def train_on_batch(self, x, *args, **kwargs):
+        self._open(self.training_rows, x, len(x))
+        return super().train_on_batch(x, *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        self._open(self.evaluation_rows, x, len(x))
+        return super().test_on_batch(x, *args, **kwargs)
+
+    def train_step(self, *args):
+        return self._carrying(self.training_rows, super().train_step, *args)
+
+    def test_step(self, *args):
+        return self._carrying(self.evaluation_rows, super().test_step, *args)
+
+    def _carrying(self, rows, step, *args):
+        self._rows = rows
+        try:
+            return step(*args)
+        finally:
+            self._rows = None
+
+    def _open(self, rows, data, batch_size):
+        """Make `rows` fit the batches of `data`; return `data`, unread."""
+        data, batch_size = _look_ahead(data, batch_size)
+        if self.vocabulary is None:
+            self.vocabulary = getattr(data, "vocabulary", None)
+        if rows.resize(batch_size):
+            # Compiled steps hold the variables that they were traced with.
+            self.train_function = self.test_function = None
+        return data
+
+    # --- saving
+
+    def get_config(self):
+        words = None if self.vocabulary is None else list(self.vocabulary.words)
+        return {
+            "name": self.name,
+            "builder": self.builder,
+            "arguments": self.arguments,
+            "vocabulary": words,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        from dualnet.builders import BUILDERS
+
+        model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
+        if config["vocabulary"] is not None:
+            model.vocabulary = Vocabulary(config["vocabulary"])
+        return model
+
+
+class CarriedState(keras.layers.Layer):
+    """The rows of state that one kind of step, training or evaluation, carries.
+
+    Holds one variable `(batch, size)` for each state, made when the batch size
+    is known. They are state and no weights: absent from `weights`, so that
+    weights fit a model of any batch size, but in `variables`, as JAX needs, and
+    saved with the model.
+    """
+
+    def __init__(self, sizes, **kwargs):
+        super().__init__(trainable=False, **kwargs)
+        self.sizes = sizes
+        self.batch_size = None
+        self.built = True
+
+    @property
+    def weights(self):
+        return []
+
+    def resize(self, batch_size):
+        """Make rows for `batch_size` streams; return whether the variables are new."""
+        if batch_size == self.batch_size:
+            return False
+        for i, size in enumerate(self.sizes):
+            if self.batch_size is not None:
+                delattr(self, f"state_{i}")
+            variable = self.add_weight(
+                name=f"state_{i}", shape=(batch_size, size), initializer="zeros", dtype="float32"
+            )
+            setattr(self, f"state_{i}", variable)
+        self.batch_size = batch_size
+        return True
+
+    def read(self, batch_size):
+        """Return a copy of the rows: they may be assigned to before they are used."""
+        if batch_size not in (None, self.batch_size):
+            raise ValueError(
+                f"`x` must come in batches of {self.batch_size} rows, the number of streams. "
+                f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
+                "`Corpus.batches`, which does."
+            )
+        return [ops.copy(row) for row in self._rows()]
+
+    def write(self, states):
+        for row, state in zip(self._rows(), states):
+            row.assign(state)
+
+    def zero(self):
+        for row in self._rows():
+            row.assign(ops.zeros(row.shape, row.dtype))
+
+    def save_own_variables(self, store):
+        for i, row in enumerate(self._rows()):
+            store[f"state_{i}"] = row.numpy()
+
+    def load_own_variables(self, store):
+        if "state_0" in store:  # absent: saved before any step was taken
+            self.resize(int(store["state_0"].shape[0]))
+            self.write([store[f"state_{i}"][...] for i in range(len(self.sizes))])
+
+    def _rows(self):
+        if self.batch_size is None:
+            return []
+        return [getattr(self, f"state_{i}") for i in range(len(self.sizes))]
+
+
+class Perplexity(keras.metrics.Metric):
+    """exp of the mean loss of all tokens seen since the last reset.
+
+    A running mean: a float32 sum would stop growing on a large corpus.
+    """
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.mean = self.add_variable((), initializer="zeros", name="mean", dtype="float32")
+        self.count = self.add_variable((), initializer="zeros", name="count", dtype="float32")
+
+    def update_state(self, losses, weight):
+        tokens = ops.sum(weight)
+        self.count.assign_add(tokens)
+        difference = ops.sum(losses * weight) - tokens * self.mean
+        self.mean.assign_add(ops.divide_no_nan(difference, self.count))
+
+    def result(self):
+        return ops.exp(self.mean)
+
+
+class _FromZeros(keras.callbacks.Callback):
+    """Starts every epoch's streams from the zero state."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.training_rows.zero()
+
+
+def token_losses(logits, targets):
+    """Return -log p(target) in nats, float32 `(batch, time)`.
+
+    Args:
+        logits: `(batch, time, words)`.
+        targets: int `(batch, time)`.
+    """
+    logits = ops.cast(logits, "float32")
+    targets = ops.cast(targets, "int32")
+    chosen = ops.take_along_axis(logits, ops.expand_dims(targets, -1), axis=-1)
+    return ops.logsumexp(logits, axis=-1) - ops.squeeze(chosen, -1)
+
+
+def _look_ahead(data, batch_size):
+    """Return `data` and the number of rows of its batches, given or found in the first."""
+    if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
+        rows, batch_size = len(data), batch_size or 32
+        if rows < batch_size or rows % batch_size:
+            raise ValueError(
+                f"`x` must hold a multiple of `batch_size` rows, since each row goes on the "
+                f"stream of the row `batch_size` before. Received: {rows} rows, "
+                f"batch_size={batch_size}."
+            )
+        return data, batch_size
+    if isinstance(data, keras.utils.PyDataset):
+        first = data[0]
+    elif iter(data) is data:  # a generator: put back what was taken out
+        first = next(data)
+        data = itertools.chain([first], data)
+    else:
+        first = next(iter(data))
+    tokens = first[0] if isinstance(first, (tuple, list)) else first
+    return data, int(tokens.shape[0])
+
+
+def _as_tuple(value):
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -1,0 +1,17 @@
+"""Cells, connections, outputs and dropouts, for use in any Keras model."""
+
+from dualnet.layers.dual_connection import DualConnection
+from dualnet.layers.locked_dropout import LockedDropout
+from dualnet.layers.lstm_cell import LSTMCell
+from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
+from dualnet.layers.output_projection import OutputProjection
+from dualnet.layers.step_dropout import StepDropout
+
+__all__ = [
+    "DualConnection",
+    "LSTMCell",
+    "LockedDropout",
+    "MogrifierLSTMCell",
+    "OutputProjection",
+    "StepDropout",
+]

@@ -1,0 +1,59 @@
+"""Checks of constructor arguments, shared by layers and builders."""
+
+import difflib
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+
+def check_count(name: str, value: Any, *, least: int) -> int:
+    """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}."
+        )
+    return number
+
+
+def check_rate(name: str, value: Any) -> float:
+    """Return `value` if it is a dropout rate, `0 <= value < 1`, else raise `ValueError`."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise ValueError(
+            f"`{name}` must be a number of at least 0 and below 1 (the fraction that is "
+            f"dropped). Received: {name}={value!r}."
+        )
+    return value
+
+
+def check_penalty(name: str, value: Any) -> float:
+    """Return `value` if it is a finite number of at least 0, else raise `ValueError`."""
+    if not _is_number(value) or not 0 <= value < float("inf"):
+        raise ValueError(
+            f"`{name}` must be a finite number of at least 0. Received: {name}={value!r}."
+        )
+    return value
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`, else raise `ValueError` with the nearest."""
+    choices = sorted(choices)
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {choices}. Received: {name}={value!r}."
+            + did_you_mean(value, choices)
+        )
+    return value
+
+
+def did_you_mean(value: Any, choices: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string."""
+    near = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,79 @@
+import keras
+from keras import ops
+
+from dualnet.layers._checks import check_count, check_penalty
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class DualConnection(keras.layers.Layer):
+    """Joins the current word to the recurrent output: `d = relu(e W + h U + b)`.
+
+    The current input thus reaches the output past the recurrence, which is free
+    to hold what came before.
+
+    Args:
+        units: int, at least 1. Size of the output.
+        use_input: bool. False leaves `e W` out: the ablation mdLSTM+ of the
+            paper. The call arguments stay the same.
+        dual_l2: float, at least 0. Adds `dual_l2 * sum(w ** 2)` of both
+            matrices to the loss.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+
+    Call arguments:
+        inputs: `[embedded, hidden]`, of shapes `(batch, time, embedding_dim)`
+            and `(batch, time, hidden_dim)`.
+
+    Returns:
+        `(batch, time, units)`, in the compute dtype.
+
+    Weights: `kernel` (embedding_dim, units) unless `use_input` is False,
+    `hidden_kernel` (hidden_dim, units), `bias` (units).
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Masking: passes on the mask of `hidden`.
+    Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
+    """
+
+    def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
+        check_count("units", units, least=1)
+        check_penalty("dual_l2", dual_l2)
+        super().__init__(**kwargs)
+        self.units = units
+        self.use_input = use_input
+        self.dual_l2 = dual_l2
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        embedded_shape, hidden_shape = input_shape
+        if self.use_input:
+            self.kernel = self._add_matrix("kernel", embedded_shape[-1])
+        self.hidden_kernel = self._add_matrix("hidden_kernel", hidden_shape[-1])
+        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def call(self, inputs):
+        embedded, hidden = inputs
+        d = ops.matmul(hidden, self.hidden_kernel) + self.bias
+        if self.use_input:
+            d = d + ops.matmul(embedded, self.kernel)
+        return ops.relu(d)  # (batch, time, units)
+
+    def compute_mask(self, inputs, mask=None):
+        return None if mask is None else mask[1]
+
+    def _add_matrix(self, name, size_in):
+        return self.add_weight(
+            name=name,
+            shape=(size_in, self.units),
+            initializer="glorot_uniform",
+            regularizer=keras.regularizers.L2(self.dual_l2),
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "use_input": self.use_input,
+            "dual_l2": self.dual_l2,
+        }

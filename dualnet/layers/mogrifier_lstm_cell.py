@@ -1,0 +1,152 @@
+import keras
+from keras import ops
+
+from dualnet.layers._checks import check_count, check_penalty, check_rate
+from dualnet.layers._masks import MaskSpec, cell_masks
+from dualnet.layers.lstm_cell import LSTMCell
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class MogrifierLSTMCell(LSTMCell):
+    """One step of the Mogrifier LSTM: input and state gate each other, then an LSTM step.
+
+    With x^-1 = x and h^0 = h, for i = 1 .. rounds:
+
+    Eq. 1, odd i:   x^i = 2 sigmoid(h^(i-1) Q^i + b^i) * x^(i-2)
+    Eq. 2, even i:  h^i = 2 sigmoid(x^(i-1) R^i + b^i) * h^(i-2)
+
+    and the highest x and h enter `LSTMCell`. With `rank` k, every Q and R is the
+    product of a left factor (size in, k) and a right factor (k, size out). The
+    incoming h is dropped out before the rounds.
+
+    Differs from the paper (Melis et al.): each round adds a bias of the gated
+    vector's size, as its reference code does; the input gate is not capped at
+    1 - f (its reference code caps it), as in the simplified Mogrifier of Oliva
+    and Lago-Fernandez. The place of `mogrifier_dropout` follows their words,
+    "between the weights": on the vector between the two factors. With full
+    rank, where they say nothing, it is on the vector that enters the matrix.
+
+    Args:
+        units: int, at least 1. Size of h and c.
+        rounds: int, at least 0. 0 leaves a plain LSTM step.
+        rank: int, at least 1, or None (or 0) for full rank.
+        mogrifier_dropout: float, at least 0 and below 1, between the factors.
+        mogrifier_l2: float, at least 0, on all matrices of the rounds.
+        locked: the dropouts whose mask is kept for a segment, some of
+            "recurrent" and "mogrifier". The others are drawn at each step.
+        **kwargs: Passed to `LSTMCell`: `recurrent_dropout`, `input_l2`, `recurrent_l2`.
+
+    Call arguments, returns: as `LSTMCell`.
+
+    Weights, beside those of `LSTMCell`, for each round i: `mogrifier_i_kernel`
+    (size in, size out), or `mogrifier_i_left` and `mogrifier_i_right`; and
+    `mogrifier_i_bias` (size out).
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 2;
+    Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
+    """
+
+    dropouts = ("recurrent", "mogrifier")
+
+    def __init__(
+        self,
+        units,
+        *,
+        rounds=5,
+        rank=None,
+        mogrifier_dropout=0.0,
+        mogrifier_l2=0.0,
+        locked=("recurrent", "mogrifier"),
+        **kwargs,
+    ):
+        check_count("rounds", rounds, least=0)
+        if rank is not None:
+            check_count("rank", rank, least=0)
+        check_rate("mogrifier_dropout", mogrifier_dropout)
+        check_penalty("mogrifier_l2", mogrifier_l2)
+        super().__init__(units, locked=locked, **kwargs)
+        self.rounds = rounds
+        self.rank = rank
+        self.mogrifier_dropout = mogrifier_dropout
+        self.mogrifier_l2 = mogrifier_l2
+        self.input_size = None  # known once built
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_size = input_shape[-1]
+        self.mogrifiers = []  # per round: its factors, one or two, and its bias
+        for i in range(1, self.rounds + 1):
+            size_in, size_out = self._sizes(i)
+            if self.rank:
+                # Melis et al., reference code: the product of the two then varies by
+                # 1 / sqrt(size in), as a single matrix would.
+                stddev = (size_in * self.rank) ** -0.25
+                factors = [
+                    self._add_matrix(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
+                    self._add_matrix(f"mogrifier_{i}_right", (self.rank, size_out), stddev),
+                ]
+            else:
+                stddev = size_in**-0.5
+                factors = [
+                    self._add_matrix(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)
+                ]
+            bias = self.add_weight(
+                name=f"mogrifier_{i}_bias", shape=(size_out,), initializer="zeros"
+            )
+            self.mogrifiers.append((factors, bias))
+
+    def mask_specs(self):
+        specs = super().mask_specs()
+        if self.mogrifier_dropout > 0:
+            locked = "mogrifier" in self.locked
+            for i in range(1, self.rounds + 1):
+                size = self.rank or self._sizes(i)[0]
+                specs.append(MaskSpec(f"mogrifier_{i}", self.mogrifier_dropout, size, locked))
+        return specs
+
+    def call(self, inputs, states, training=False, masks=None):
+        masks = cell_masks(self, masks, training)
+        x, (h, c) = inputs, states
+        if "recurrent" in masks:
+            h = h * masks["recurrent"]
+        for i, (factors, bias) in enumerate(self.mogrifiers, start=1):
+            mask = masks.get(f"mogrifier_{i}")
+            # The factor 2 keeps a freshly initialised round close to identity.
+            if i % 2:
+                x = 2.0 * ops.sigmoid(_product(h, factors, mask) + bias) * x  # Eq. 1
+            else:
+                h = 2.0 * ops.sigmoid(_product(x, factors, mask) + bias) * h  # Eq. 2
+        return self.step(x, h, c)
+
+    def _sizes(self, i):
+        """Return the sizes of the vector that round `i` reads and of the one that it gates."""
+        return (self.units, self.input_size) if i % 2 else (self.input_size, self.units)
+
+    def _add_matrix(self, name, shape, stddev):
+        return self.add_weight(
+            name=name,
+            shape=shape,
+            initializer=keras.initializers.TruncatedNormal(stddev=stddev),
+            regularizer=keras.regularizers.L2(self.mogrifier_l2),
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "rounds": self.rounds,
+            "rank": self.rank,
+            "mogrifier_dropout": self.mogrifier_dropout,
+            "mogrifier_l2": self.mogrifier_l2,
+        }
+
+
+def _product(vector, factors, mask):
+    """Return `vector` times the one matrix, or the two factors, of a round."""
+    if len(factors) == 2:
+        vector = ops.matmul(vector, factors[0])
+    if mask is not None:
+        vector = vector * mask
+    return ops.matmul(vector, factors[-1])

@@ -1,0 +1,95 @@
+"""Runs a cell over time, with state in and state out."""
+
+import keras
+from keras import ops
+
+from dualnet.layers._seeded import SeededLayer
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class Recurrence(SeededLayer):
+    """Runs `cell` over the time steps of a segment; a pure function of inputs and states.
+
+    Draws the masks of the cell's dropouts before the loop: a locked one once,
+    the others for all steps. The loop itself is that of `keras.layers.RNN`.
+
+    Args:
+        cell: a cell with `state_size` (list), `output_size` and `mask_specs()`,
+            such as `dualnet.layers.LSTMCell`.
+        seed: int or None, of the masks.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+
+    Call arguments:
+        sequence: `(batch, time, features)`.
+        initial_state: list of `(batch, size)`, one for each entry of
+            `cell.state_size`; zeros if left out.
+        training: bool. Whether dropouts are active.
+
+    Returns:
+        `(outputs, *states)`: `(batch, time, output_size)` in the compute dtype,
+        and the states after the last step, float32.
+    """
+
+    def __init__(self, cell, *, seed=None, **kwargs):
+        super().__init__(seed=seed, **kwargs)
+        self.cell = cell
+
+    def build(self, sequence_shape, initial_state_shape=None):
+        if not self.cell.built:
+            self.cell.build((sequence_shape[0], sequence_shape[-1]))
+            self.cell.built = True
+
+    def call(self, sequence, initial_state=None, training=False):
+        locked, fresh = self._draw_masks(ops.shape(sequence), sequence.dtype) if training else ({}, {})
+        step = _Step(self.cell, locked, list(fresh), training)
+        if fresh:
+            sequence = ops.concatenate([sequence, *fresh.values()], axis=-1)
+        loop = keras.layers.RNN(step, return_sequences=True, return_state=True, dtype=self.dtype_policy)
+        outputs, *states = loop(sequence, initial_state=initial_state)
+        return outputs, *[ops.cast(state, "float32") for state in states]
+
+    def _draw_masks(self, shape, dtype):
+        """Return the locked masks, `(batch, size)`, and the fresh ones, `(batch, time, size)`."""
+        batch, time, _ = shape
+        locked, fresh = {}, {}
+        for spec in self.cell.mask_specs():
+            where = (batch, spec.size) if spec.locked else (batch, time, spec.size)
+            mask = keras.random.dropout(ops.ones(where, dtype), spec.rate, seed=self.seed_generator)
+            (locked if spec.locked else fresh)[spec] = mask
+        return {spec.name: mask for spec, mask in locked.items()}, fresh
+
+    def get_config(self):
+        return {**super().get_config(), "cell": keras.saving.serialize_keras_object(self.cell)}
+
+    @classmethod
+    def from_config(cls, config):
+        cell = keras.saving.deserialize_keras_object(config.pop("cell"))
+        return cls(cell, **config)
+
+
+class _Step:
+    """What `keras.layers.RNN` calls at each time step: the cell, handed its masks.
+
+    Fresh masks travel with the inputs, behind the features.
+    """
+
+    def __init__(self, cell, locked, fresh, training):
+        self.cell = cell
+        self.locked = locked
+        self.fresh = fresh
+        self.training = training
+        self.state_size = list(cell.state_size)
+        self.output_size = cell.output_size
+        self.compute_dtype = cell.compute_dtype
+
+    def call(self, inputs, states):
+        masks = dict(self.locked)
+        if self.fresh:
+            sizes = [spec.size for spec in self.fresh]
+            features = inputs.shape[-1] - sum(sizes)
+            ends = [features + sum(sizes[:i]) for i in range(len(sizes))]
+            inputs, *drawn = ops.split(inputs, ends, axis=-1)
+            masks.update({spec.name: mask for spec, mask in zip(self.fresh, drawn)})
+        return self.cell.call(inputs, states, training=self.training, masks=masks)
+
+    __call__ = call
