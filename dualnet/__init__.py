@@ -1,0 +1,45 @@
+"""dualnet: recurrent language models in Keras 3. Loads nothing until it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dualnet import corpora as corpora
+    from dualnet import layers as layers
+    from dualnet import zoo as zoo
+    from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
+    from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.evaluation import evaluate as evaluate
+    from dualnet.evaluation import perplexity as perplexity
+    from dualnet.generation import generate as generate
+    from dualnet.serving import export as export
+    from dualnet.training import load as load
+    from dualnet.training import train as train
+
+_MODULES = ("builders", "corpora", "layers", "zoo")
+_FUNCTIONS = {
+    "dynamic_evaluation": "adaptation",
+    "evaluate": "evaluation",
+    "export": "serving",
+    "generate": "generation",
+    "gradient_statistics": "adaptation",
+    "load": "training",
+    "perplexity": "evaluation",
+    "train": "training",
+}
+
+__all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"dualnet.{_FUNCTIONS[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"dualnet.{name}")
+    raise AttributeError(f"module 'dualnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -129,7 +129,7 @@ def dynamic_evaluation(
     }
     settings = _settings(rule, given)
     length = settings.pop("sequence_length")
-    weights = model.core.trainable_variables
+    weights = model.trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
@@ -152,9 +152,8 @@ def dynamic_evaluation(
     pairs = len(tokens) - 1
     starts = range(0, pairs, length)
     losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
-    learner = _Learner(model, batch_size=1, temperature=temperature)
     try:
-        learner.compile(optimizer=optimizer)
+        learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
         for i, start in enumerate(starts):
             end = min(start + length, pairs)
             inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
@@ -211,9 +210,8 @@ def gradient_statistics(
     columns = (len(tokens) - 1) // batch_size
     inputs = tokens[: columns * batch_size].reshape(batch_size, columns)
     targets = tokens[1 : columns * batch_size + 1].reshape(batch_size, columns)
-    learner = _Learner(model, batch_size=batch_size, temperature=1.0)
     optimizer = _SquaredGradients()
-    learner.compile(optimizer=optimizer)
+    learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
     batches = columns // sequence_length
     for start in range(0, batches * sequence_length, sequence_length):
         segment = slice(start, start + sequence_length)
@@ -251,13 +249,16 @@ def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
 class _Learner(keras.Model):
     """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
 
-    def __init__(self, model, *, batch_size, temperature):
+    def __init__(self, model, optimizer, *, batch_size, temperature):
         super().__init__(name="learner")
         self.core = model.core
         self.temperature = temperature
         self.rows = CarriedState(model.state_size, name="rows")
         self.rows.resize(batch_size)
         self.built = True
+        # Now, and not inside the first compiled step, which would build it anew at every step.
+        optimizer.build(self.trainable_variables)
+        self.compile(optimizer=optimizer)
 
     def call(self, tokens):
         logits, *states = self.core([tokens, *self.rows.read(None)], training=False)

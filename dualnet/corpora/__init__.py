@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAMES = ("ptb", "python-reference", "wikitext-103", "wikitext-2")
 
-__all__ = ["EOS", "NAMES", "UNK", "Corpus", "Vocabulary", "load", "streams"]
+__all__ = ["EOS", "NAMES", "SPLITS", "UNK", "Corpus", "Vocabulary", "load", "streams"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -53,7 +53,9 @@ def _paragraphs(text: str) -> Iterator[str]:
         rows = [row.strip() for row in block.split("\n")]
         # Rows of punctuation alone underline a title or rule a table.
         rows = [row for row in rows if not re.fullmatch(r"[\W_]*", row)]
-        if rows:
+        # "::=" stands in grammar rules, which are no English.
+        if rows and not any("::=" in row for row in rows):
+            rows[0] = re.sub(r"^(?:[*+-]|\d+\.)\s+", "", rows[0])  # the mark of a list
             yield _EMPHASIS.sub("", " ".join(rows)).replace("’", "'")
 
 

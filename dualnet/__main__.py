@@ -1,0 +1,5 @@
+import sys
+
+from dualnet.cli import main
+
+sys.exit(main())

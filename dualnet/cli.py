@@ -1,0 +1,366 @@
+"""The command `dualnet`: parse, call, print. Results go to standard output, progress to error."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dualnet import zoo
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"dualnet {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"dualnet {options.command}: stopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+# --- commands
+
+
+def _list(options: argparse.Namespace) -> None:
+    names = zoo.list_models(options.pattern)
+    if options.json:
+        print(json.dumps(names))
+        return
+    cards = [zoo.card(name) for name in names]
+    rows = [
+        [card.name, f"{card.parameters:,}", _pair(card, "static"), _pair(card, "dynamic"),
+         ", ".join(card.corpora)]
+        for card in cards
+    ]  # fmt: skip
+    head = ["model", "parameters", "published", "dynamic", "corpora"]
+    _print_table(head, rows)
+    if rows:
+        print("\nParameters and perplexities (validation/test) are those of the first corpus.")
+    else:
+        print(f"No model matches {options.pattern!r}.")
+
+
+def _pair(card: zoo.Card, key: str) -> str:
+    return "/".join(f"{value:.2f}" for value in card.published[key])
+
+
+def _card(options: argparse.Namespace) -> None:
+    found = zoo.card(options.name, options.corpus)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(found)))
+        return
+    print(f"{found.name} on {found.corpus} (cards for: {', '.join(found.corpora)})")
+    print(f"{found.paper}\n{found.table}")
+    if found.note:
+        print(found.note)
+    print(f"\nparameters  {found.parameters:,} weights (printed: {found.printed})")
+    if found.lowercase:
+        print("text        lower-cased")
+    for key, (valid, test) in found.published.items():
+        print(f"published   {key}: perplexity {valid} validation, {test} test")
+    for result in found.measured:
+        print(f"measured    {result}")
+    for part in ("config", "recipe"):
+        print(f"\n[{part}]")
+        for key, value in getattr(found, part).items():
+            ours = "  (our choice: the source is silent)" if f"{part}.{key}" in found.ours else ""
+            print(f"{key} = {json.dumps(value)}{ours}")
+
+
+def _data(options: argparse.Namespace) -> None:
+    from dualnet import corpora
+
+    corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
+    found = {
+        "name": corpus.name,
+        "source": corpus.source,
+        "lowercase": corpus.lowercase,
+        "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
+        "vocabulary_size": len(corpus.vocabulary),
+        "vocabulary_sha256": corpus.vocabulary.sha256,
+        "sha256": corpus.sha256,
+    }
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
+    for split in corpora.SPLITS:
+        ids = corpus.split(split)
+        print(f"{split:6}{len(ids):>12,} tokens   {corpus.vocabulary.decode(ids[:10])!r} ...")
+    print(f"{'types':6}{len(corpus.vocabulary):>12,} words, <eos> included")
+
+
+def _train(options: argparse.Namespace) -> None:
+    settings = _settings(options.set)
+    if options.epochs is not None:
+        settings["epochs"] = options.epochs
+    # What needs no TensorFlow is checked before the seconds that it takes to load.
+    zoo.card(options.name)
+    training = _quietly("dualnet.training")
+    run = training.train(
+        options.name,
+        options.corpus,
+        output=options.output,
+        seed=options.seed,
+        resume=options.resume,
+        progress=not options.quiet,
+        **settings,
+    )
+    if options.json:
+        print(json.dumps(run.results))
+        return
+    found = run.results
+    print(f"{found['name']}: {found['parameters']:,} parameters, best epoch {found['best_epoch']}")
+    print(f"validation perplexity {found['valid_perplexity']:.2f}, test {found['test_perplexity']:.2f}"
+          " (batch size 1)")  # fmt: skip
+    print(f"{found['tokens_per_second']:,.0f} tokens per second in training. All in {run.folder}")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    settings = _settings(options.set)
+    training = _quietly("dualnet.training")
+    used = training.read_card(options.run_folder)
+    model = training.load(options.run_folder)
+    corpus = _corpus_of(used, options.corpus, model.vocabulary)
+    tokens = corpus.split(options.split)
+    for key in ("temperature", "sequence_length"):
+        if getattr(options, key) is not None:
+            settings[key] = getattr(options, key)
+    if options.dynamic:
+        if options.batch_size not in (None, 1):
+            raise ValueError(
+                "`--batch-size` must be 1 for dynamic evaluation, which reads one stream. "
+                f"Received: {options.batch_size}."
+            )
+        from dualnet.adaptation import dynamic_evaluation
+
+        if options.rule == "rms":
+            settings.setdefault("statistics", corpus.train)
+        result = _call(dynamic_evaluation, model, tokens, rule=options.rule, **settings)
+        found = {
+            "perplexity": result.perplexity,
+            "tokens": result.tokens,
+            "batch_size": 1,
+            "rule": result.rule,
+            **result.settings,
+        }
+        if options.plot:
+            result.plot(options.plot)
+    else:
+        for option, given in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
+            if given:
+                raise ValueError(f"`{option}` needs --dynamic.")
+        from dualnet.evaluation import evaluate
+
+        if options.batch_size is not None:
+            settings["batch_size"] = options.batch_size
+        static = _call(evaluate, model, tokens, **settings)
+        found = {
+            "perplexity": static.perplexity,
+            "tokens": static.tokens,
+            "batch_size": static.batch_size,
+            "sequence_length": static.sequence_length,
+            "temperature": static.temperature,
+        }
+    found |= {"split": options.split, "corpus": corpus.name, "model": model.name}
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"perplexity {found['perplexity']:.2f} on {found['tokens']:,} tokens of {corpus.name} "
+          f"{options.split}")  # fmt: skip
+    if found["batch_size"] != 1:
+        print(f"read as {found['batch_size']} streams, each from the zero state; the reference "
+              "is --batch-size 1")  # fmt: skip
+    if options.dynamic:
+        print(f"dynamic evaluation, rule {result.rule}: "
+              + ", ".join(f"{key}={value:g}" for key, value in result.settings.items()))  # fmt: skip
+
+
+def _export(options: argparse.Namespace) -> None:
+    training = _quietly("dualnet.training")
+    from dualnet.serving import export
+
+    folder = export(training.load(options.run_folder), options.directory)
+    if options.json:
+        print(json.dumps({"directory": str(folder), "endpoints": ["score", "step"]}))
+    else:
+        print(f"SavedModel with the endpoints score and step in {folder}")
+
+
+def _demo(options: argparse.Namespace) -> None:
+    demo = _quietly("dualnet.demo")
+    results = demo.run(options.output)
+    if options.json:
+        print(json.dumps(results))
+
+
+# --- parsing
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dualnet", description="Recurrent language models: build, train, adapt, serve."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], None], text: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="print JSON for machines")
+        return command
+
+    command = add("list", _list, "List the models of the zoo.")
+    command.add_argument("pattern", nargs="?", default="*", help='e.g. "dual_*"')
+
+    command = add("card", _card, "Show a model's card: source, sizes, recipe, results.")
+    command.add_argument("name")
+    command.add_argument("--corpus", help="the published corpus whose card is meant")
+
+    command = add("data", _data, "Show a corpus: tokens, types, first words.")
+    command.add_argument("name", help="name of a corpus, or a folder with train, valid, test .txt")
+    command.add_argument("--path", help="folder of the named corpus")
+    command.add_argument("--lowercase", action="store_true")
+
+    command = add("train", _train, "Train a model into a RUN folder.")
+    command.add_argument("name", help="model of the zoo")
+    command.add_argument("--corpus", required=True, help="name of a corpus, or a folder")
+    command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
+    command.add_argument("--epochs", type=int)
+    _add_set(command, "argument of the builder or the recipe, e.g. units=200")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--resume", action="store_true", help="go on after the last epoch")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    command = add("evaluate", _evaluate, "Perplexity of a RUN, static or dynamic.")
+    command.add_argument("run_folder", metavar="RUN")
+    command.add_argument("--split", default="test", help="train, valid or test (default)")
+    command.add_argument("--corpus", help="another corpus than the one it was trained on")
+    command.add_argument("--dynamic", action="store_true", help="go on learning while scoring")
+    command.add_argument("--rule", default="nadam", help="nadam (default), sgd or rms")
+    _add_set(command, "setting of the rule, e.g. learning_rate=0.001")
+    command.add_argument("--temperature", type=float, help="logits are divided by it")
+    command.add_argument("--sequence-length", type=int, help="tokens per step")
+    command.add_argument("--batch-size", type=int, help="streams; 1 (default) is the reference")
+    command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
+
+    command = add("export", _export, "Write a RUN's model as a TensorFlow SavedModel.")
+    command.add_argument("run_folder", metavar="RUN")
+    command.add_argument("directory", help="folder, new or empty")
+
+    command = add("demo", _demo, "Train, adapt, compare and serve two small models.")
+    command.add_argument("--output", default="demo", help="folder (default: demo)")
+    return parser
+
+
+def _add_set(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=text
+    )
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """Return the settings of `--set`; values are TOML, or else text."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"`--set` takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
+        try:
+            settings[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key] = value
+    return settings
+
+
+def _call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    """Call `function`; an unknown setting is bad input and no fault of the program."""
+    import inspect
+
+    from dualnet.layers._checks import did_you_mean
+
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    for key in settings:
+        if key not in known:
+            raise ValueError(
+                f"`{key}` must be one of {', '.join(known)}.{did_you_mean(key, known)} "
+                f"Received: --set {key}={settings[key]}."
+            )
+    return function(*arguments, **settings)
+
+
+def _corpus_of(used: Mapping[str, Any], name: str | None, vocabulary: Any) -> Any:
+    """Return the corpus that a run was trained on, or the one of another `name`."""
+    from dualnet import corpora
+
+    before = used["corpus"]
+    if name is not None:
+        return corpora.load(name, lowercase=before["lowercase"], vocabulary=vocabulary)
+    named = before["name"] in corpora.NAMES
+    source = before["source"]
+    path = source if named and os.path.isdir(source) else None
+    return corpora.load(
+        before["name"] if named else source,
+        path=path,
+        lowercase=before["lowercase"],
+        vocabulary=vocabulary,
+    )
+
+
+def _quietly(module: str) -> Any:
+    """Import `module` and start the backend without the start-up lines that it prints."""
+    import importlib
+
+    with _silence():
+        found = importlib.import_module(module)
+        import keras
+
+        keras.ops.ones(1)  # some lines come with the first operation
+    return found
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep standard error, of C++ code too, to ourselves; let it out if something fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as noise:
+        os.dup2(noise.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            noise.seek(0)
+            os.write(kept, noise.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _print_table(head: list[str], rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    for row in [head, *rows]:
+        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths)]
+        print("  ".join(cells).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
