@@ -18,6 +18,8 @@ from dualnet import zoo
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

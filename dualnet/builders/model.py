@@ -312,10 +312,8 @@ def token_losses(logits, targets):
         logits: `(batch, time, words)`.
         targets: int `(batch, time)`.
     """
-    logits = ops.cast(logits, "float32")
-    targets = ops.cast(targets, "int32")
-    chosen = ops.take_along_axis(logits, ops.expand_dims(targets, -1), axis=-1)
-    return ops.logsumexp(logits, axis=-1) - ops.squeeze(chosen, -1)
+    logits, targets = ops.cast(logits, "float32"), ops.cast(targets, "int32")
+    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
 def _look_ahead(data, batch_size):
