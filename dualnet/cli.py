@@ -293,7 +293,7 @@ def _call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any
     """Call `function`; an unknown setting is bad input and no fault of the program."""
     import inspect
 
-    from dualnet.layers._checks import did_you_mean
+    from dualnet._checks import did_you_mean
 
     known = [
         name

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from dualnet.builders import LanguageModel, token_losses
-from dualnet.layers._checks import check_count
+from dualnet._checks import check_count
 
 
 @dataclasses.dataclass(frozen=True)

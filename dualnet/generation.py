@@ -6,7 +6,7 @@ import numpy as np
 
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_temperature
-from dualnet.layers._checks import check_count
+from dualnet._checks import check_count
 
 
 def generate(

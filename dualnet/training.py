@@ -24,7 +24,7 @@ from dualnet import corpora, zoo
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.evaluation import evaluate
-from dualnet.layers._checks import check_choice, check_count, check_penalty, did_you_mean
+from dualnet._checks import check_choice, check_count, check_penalty, did_you_mean
 from dualnet.plots import plot_curves
 
 OPTIMIZERS = {

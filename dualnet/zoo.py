@@ -106,7 +106,7 @@ def build(name: str, *, corpus: str | None = None, **overrides: Any) -> Language
     known = builder_arguments(builder)
     unknown = sorted(set(config) - set(known))
     if unknown:
-        from dualnet.layers._checks import did_you_mean
+        from dualnet._checks import did_you_mean
 
         raise ValueError(
             f"`{unknown[0]}` must be an argument of the builder {found.builder!r}."

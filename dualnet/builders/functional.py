@@ -13,7 +13,7 @@ from dualnet.layers import (
     OutputProjection,
     StepDropout,
 )
-from dualnet.layers._checks import check_choice, check_count, check_penalty, check_rate
+from dualnet._checks import check_choice, check_count, check_penalty, check_rate
 from dualnet.recurrence import Recurrence
 
 CELLS = {"lstm": LSTMCell, "mogrifier_lstm": MogrifierLSTMCell}

@@ -1,150 +1,182 @@
-from __future__ import annotations
+"""Words and their ids."""
 
+import functools
 import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
-EOS = "<eos>"
-UNK = "<unk>"
+from dualnet.corpora.sources import EOS, UNK, blocks, words_of, write_whole
 
 
+@dataclass(frozen=True)
 class Vocabulary:
-    """Words and their ids; immutable.
+    """An immutable list of words; the id of a word is its place in the list.
+
+    `<eos>` ends a line and is a word like any other. A word that is not listed
+    is read as `<unk>` if that is listed, else it is an error.
 
     Args:
-        words: distinct non-empty words without white space; a word's place is its id.
-
-    Attributes:
-        words: tuple of str.
-        eos_id: int or None. Id of `<eos>`, the end of a line.
-        unk_id: int or None. Id of `<unk>`, which stands for every unknown word.
+        words: the words, all different and free of white space, in the order
+            of their ids.
 
     Raises:
-        ValueError: if a word comes twice, is empty or holds white space.
+        ValueError: if there are no words, or one is empty, holds white space or
+            comes twice.
     """
 
-    def __init__(self, words: Iterable[str]) -> None:
-        self.words: tuple[str, ...] = tuple(words)
-        self._ids = {word: i for i, word in enumerate(self.words)}
-        for word in self.words:
-            if word.split() != [word]:
+    words: tuple[str, ...]
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        words = tuple(self.words)
+        if not words:
+            raise ValueError("`words` must hold at least one word. Received: words=().")
+        ids: dict[str, int] = {}
+        for i, word in enumerate(words):
+            if not isinstance(word, str) or word.split() != [word]:
                 raise ValueError(
-                    f"`words` must be non-empty and hold no white space. Received: {word!r}."
+                    f"`words` must be strings without white space. Received: words[{i}]={word!r}."
                 )
-        if len(self._ids) < len(self.words):
-            twice = Counter(self.words).most_common(1)[0][0]
-            raise ValueError(f"`words` must be distinct. Received: {twice!r} twice.")
-        self.eos_id = self._ids.get(EOS)
-        self.unk_id = self._ids.get(UNK)
-
-    @classmethod
-    def from_tokens(
-        cls,
-        tokens: Sequence[str],
-        *,
-        vocabulary_size: int | None = None,
-        min_count: int = 1,
-        unknown: bool = False,
-    ) -> Vocabulary:
-        """Return the vocabulary of `tokens`, the most frequent word first.
-
-        Args:
-            tokens: words in reading order; equally frequent words keep it.
-            vocabulary_size: int. Largest number of words, `<eos>` and `<unk>` included.
-            min_count: int. Words that occur less often become `<unk>`.
-            unknown: bool. Whether `<unk>` is needed though no word is cut.
-        """
-        counts = Counter(tokens)
-        counts.pop(EOS, None)
-        occurs = counts.pop(UNK, 0)
-        kept = [word for word, count in counts.most_common() if count >= min_count]
-        unknown = unknown or occurs > 0 or len(kept) < len(counts)
-        if vocabulary_size is not None and len(kept) + 1 + unknown > vocabulary_size:
-            unknown = True
-            kept = kept[: max(0, vocabulary_size - 2)]
-        return cls([EOS, *([UNK] if unknown else []), *kept])
+            if ids.setdefault(word, i) != i:
+                raise ValueError(
+                    f"`words` must all be different. Received: {word!r} at {ids[word]} and at {i}."
+                )
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "_ids", ids)
 
     def __len__(self) -> int:
         return len(self.words)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
     def __contains__(self, word: object) -> bool:
         return word in self._ids
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and self.words == other.words
-
-    def __hash__(self) -> int:
-        return hash(self.words)
-
     def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} words, sha256 {self.sha256[:12]})"
+        return f"Vocabulary({len(self)} words, sha256={self.sha256[:12]}…)"
 
     @property
+    def eos_id(self) -> int | None:
+        """The id of `<eos>`, None without one."""
+        return self._ids.get(EOS)
+
+    @property
+    def unk_id(self) -> int | None:
+        """The id of `<unk>`, None without one."""
+        return self._ids.get(UNK)
+
+    @functools.cached_property
     def sha256(self) -> str:
-        """Hash of the words in their order: equal hashes mean comparable perplexities."""
-        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
+        """The SHA-256 of the words, one a line: that of the file which `save` writes."""
+        return hashlib.sha256(self._as_bytes()).hexdigest()
 
     def id(self, word: str) -> int:
-        """Return the id of `word`, that of `<unk>` if it is unknown.
+        """Return the id of `word`, that of `<unk>` for an unknown word.
 
         Raises:
-            ValueError: if it is unknown and the vocabulary has no `<unk>`.
+            ValueError: if neither `word` nor `<unk>` is in the vocabulary.
         """
         found = self._ids.get(word, self.unk_id)
         if found is None:
             raise ValueError(
-                f"`word` must be in the vocabulary, which has no {UNK!r}. Received: {word!r}."
+                f"`word` must be in the vocabulary, which has no {UNK}. Received: word={word!r}."
             )
         return found
 
-    def word(self, index: int) -> str:
-        """Return the word with id `index`."""
-        return self.words[index]
+    def word(self, id: int) -> str:
+        """Return the word of `id`.
 
-    def ids(self, tokens: Iterable[str]) -> np.ndarray:
-        """Return the ids of `tokens`, int32 `(num_tokens,)`."""
-        get, unk = self._ids.get, self.unk_id
-        if unk is None:
-            return np.fromiter((self.id(token) for token in tokens), np.int32)
-        return np.fromiter((get(token, unk) for token in tokens), np.int32)
+        Raises:
+            ValueError: if `id` is not from 0 to `len(vocabulary) - 1`.
+        """
+        if not 0 <= id < len(self):
+            raise ValueError(f"`id` must be from 0 to {len(self) - 1}. Received: id={id!r}.")
+        return self.words[id]
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the ids of the words of `text`, each newline an `<eos>`; int32 `(num_tokens,)`."""
-        return self.ids(split(text))
+        """Return the ids of `text`: int32 `(num_tokens,)`.
+
+        Words stand between white space; every newline is one `<eos>`.
+
+        Raises:
+            ValueError: if a word is unknown and the vocabulary has no `<unk>`.
+        """
+        return self.encode_words(words_of(text))
+
+    def encode_words(self, words: list[str]) -> np.ndarray:
+        """Return the ids of `words`, one of which may be `<eos>`: int32 `(num_tokens,)`."""
+        get, unk = self._ids.get, self.unk_id
+        if unk is None:
+            ids: Iterable[int] = (self.id(word) for word in words)
+        else:
+            ids = (get(word, unk) for word in words)
+        return np.fromiter(ids, dtype="int32", count=len(words))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`: words between spaces, a newline for each `<eos>`."""
-        lines: list[list[str]] = [[]]
-        for i in ids:
-            if i == self.eos_id:
-                lines.append([])
-            else:
-                lines[-1].append(self.words[int(i)])
-        return "\n".join(" ".join(line) for line in lines)
+        """Return the text of `ids`, with a space between words and a newline for `<eos>`.
 
-    def save(self, path: str | Path) -> None:
-        """Write one word per line, in UTF-8."""
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".unfinished")
-        unfinished.write_text("".join(word + "\n" for word in self.words), "utf-8", newline="\n")
-        os.replace(unfinished, path)
+        `encode` gives the same ids again.
+
+        Raises:
+            ValueError: if an id is not from 0 to `len(vocabulary) - 1`.
+        """
+        words = (self.word(int(id)) for id in ids)
+        text = " ".join("\n" if word == EOS else word for word in words)
+        return re.sub(" ?\n ?", "\n", text)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the words to the file `path`, one a line, in UTF-8; whole or not at all."""
+        write_whole(path, self._as_bytes())
 
     @classmethod
-    def load(cls, path: str | Path) -> Vocabulary:
-        """Return the vocabulary that `save` wrote to `path`."""
-        return cls(Path(path).read_text("utf-8").removesuffix("\n").split("\n"))
+    def load(cls, path: str | os.PathLike[str]) -> "Vocabulary":
+        """Return the vocabulary that `save` wrote to the file `path`.
 
+        Raises:
+            ValueError: if the file is not UTF-8 or not one different word a line.
+        """
+        text = "".join(blocks(path))
+        return cls(tuple(text.split("\n")[:-1]))
 
-def split(text: str) -> list[str]:
-    """Return the words of `text`, `<eos>` for each newline. Only "\\n" ends a line."""
-    tokens: list[str] = []
-    *lines, rest = text.split("\n")
-    for line in lines:
-        tokens.extend(line.split())
-        tokens.append(EOS)
-    tokens.extend(rest.split())
-    return tokens
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Counter[str],
+        *,
+        size: int | None = None,
+        min_count: int = 1,
+        needs_unk: bool = False,
+    ) -> "Vocabulary":
+        """Return the words of `counts` by descending count, then first appearance.
+
+        `<unk>` is among them if it is counted, if `needs_unk`, or if words are
+        cut; it then stands where the count of all that it replaces puts it.
+
+        Args:
+            counts: how often each word comes, in the order of appearance.
+            size: int, at least 2, or None. Greatest number of words, `<eos>`
+                and `<unk>` included; the rarest are cut.
+            min_count: int. Words that come less often are cut; never `<eos>`.
+        """
+        special = {EOS, UNK}
+        ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
+        kept = [w for w in ordered if w not in special and counts[w] >= min_count]
+        num_special = 1 + (UNK in counts or needs_unk or len(kept) < len(counts.keys() - special))
+        if size is not None and len(kept) + num_special > size:
+            kept = kept[: size - 2]
+        known = special.union(kept)
+        merged: Counter[str] = Counter()
+        for word, count in counts.items():
+            merged[word if word in known else UNK] += count
+        if needs_unk:
+            merged[UNK] += 0
+        return cls(tuple(sorted(merged, key=lambda word: -merged[word])))
+
+    def _as_bytes(self) -> bytes:
+        return "".join(word + "\n" for word in self.words).encode()

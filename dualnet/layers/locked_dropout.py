@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet.layers._checks import check_rate
+from dualnet._checks import check_rate
 from dualnet.layers._seeded import SeededLayer
 
 

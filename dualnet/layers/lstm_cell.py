@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet.layers._checks import check_count, check_penalty, check_rate
+from dualnet._checks import check_count, check_penalty, check_rate
 from dualnet.layers._masks import MaskSpec, cell_masks, check_locked
 
 

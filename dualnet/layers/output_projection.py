@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet.layers._checks import check_count
+from dualnet._checks import check_count
 
 
 @keras.saving.register_keras_serializable("dualnet")

@@ -1,6 +1,6 @@
 import keras
 
-from dualnet.layers._checks import check_rate
+from dualnet._checks import check_rate
 from dualnet.layers._seeded import SeededLayer
 
 

@@ -1,5 +1,6 @@
 """The embedded corpus: the language reference that CPython ships as text."""
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -15,7 +16,8 @@ _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}(?=[^\s*])|(?<=[^\s*])\*{1,2}(?![\w*])
 _SENTENCE = re.compile(r"""(?<=[.?!:])["')]*\s+(?=["'(A-Z])""")
 
 
-def reference_text() -> dict[str, str]:
+@functools.cache
+def split_texts() -> dict[str, str]:
     """Return the text of each split: one sentence per line, words between spaces.
 
     PTB's conventions: lower case, numbers are `N`, contractions and punctuation

@@ -1,4 +1,4 @@
-"""Checks of constructor arguments, shared by layers and builders."""
+"""Checks of arguments, shared by all rooms."""
 
 import difflib
 import operator

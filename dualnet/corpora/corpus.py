@@ -1,0 +1,252 @@
+"""Loads a corpus as three streams of word ids."""
+
+import difflib
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dualnet._checks import check_count
+from dualnet.corpora import sources
+from dualnet.corpora.sources import SPLITS, words_of
+from dualnet.corpora.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from dualnet.corpora.token_batches import TokenBatches
+
+EMBEDDED = "python-reference"
+NAMES = (EMBEDDED, "ptb", "wikitext-2", "wikitext-103")
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A corpus: three splits, each one stream of ids in reading order.
+
+    Attributes:
+        name: str. One of `NAMES`, or the name of the folder.
+        train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line.
+        vocabulary: the `Vocabulary` of the ids.
+        sha256: str. Hash of the words of the three splits, before any of them
+            became `<unk>`: equal hashes mean equal text.
+        lowercase: bool. Whether the text was put in lower case.
+        source: str. The folder it was read from, or "embedded".
+    """
+
+    name: str
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+    vocabulary: Vocabulary
+    sha256: str
+    lowercase: bool
+    source: str
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split}={len(self.split(split))}" for split in SPLITS)
+        return f"Corpus({self.name!r}, {sizes}, vocabulary={len(self.vocabulary)})"
+
+    def split(self, name: str) -> np.ndarray:
+        """Return the ids of split `name`: "train", "valid" or "test".
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if name not in SPLITS:
+            raise ValueError(f"`split` must be one of {SPLITS}. Received: split={name!r}.")
+        tokens: np.ndarray = getattr(self, name)
+        return tokens
+
+    def batches(self, split: str, *, batch_size: int, sequence_length: int) -> "TokenBatches":
+        """Return the batches of a split in reading order, for `model.fit`.
+
+        See `TokenBatches` for what stands where. Shuffling them would break the
+        order: `LanguageModel.fit` does not, a plain Keras model needs
+        `shuffle=False`.
+
+        Args:
+            split: str. "train", "valid" or "test".
+            batch_size: int, at least 1. Number of parallel streams.
+            sequence_length: int, at least 1. Tokens of each stream per batch.
+        Raises:
+            ValueError: if an argument is out of range, or the split is shorter
+                than `batch_size + 1` tokens.
+        """
+        from dualnet.corpora.token_batches import TokenBatches  # here: it needs Keras
+
+        return TokenBatches(
+            self.split(split),
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            vocabulary=self.vocabulary,
+        )
+
+
+def load(
+    name_or_folder: str | os.PathLike[str],
+    *,
+    path: str | os.PathLike[str] | None = None,
+    lowercase: bool = False,
+    vocabulary_size: int | None = None,
+    min_count: int | None = None,
+    vocabulary: Vocabulary | None = None,
+    download: bool = True,
+) -> Corpus:
+    """Return a corpus by its name, or from a folder of text files.
+
+    A split is one file: `train.txt`, `valid.txt`, `test.txt`, or the usual
+    `ptb.train.txt` and `wiki.train.tokens`. Words stand between white space,
+    and every line, a blank one too, ends in `<eos>`. The vocabulary is that of
+    the train split by descending count, with `<unk>` if train has it, if words
+    are cut, or if another split has words that train has not.
+
+    A named corpus is looked for in `path`, then in the folder of its name in
+    the environment variable DUALNET_DATA, then in the cache
+    (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME); "ptb" and "wikitext-2"
+    are then downloaded into the cache. "python-reference" is on every machine:
+    CPython's language reference, in the style of the Penn Treebank.
+
+    Args:
+        name_or_folder: one of `NAMES`, or a folder; a folder that bears such a
+            name is written "./ptb".
+        path: folder of the named corpus.
+        lowercase: bool. Puts the text in lower case.
+        vocabulary_size: int, at least 2. Greatest number of words, `<eos>` and
+            `<unk>` included; the rarest of train become `<unk>`.
+        min_count: int, at least 1. Words that come less often in train become
+            `<unk>`. By default 1, and 2 for "python-reference": its held-out
+            splits have new words, and `<unk>` can only be learnt where train
+            has it.
+        vocabulary: a `Vocabulary` to use instead, e.g. of a trained model.
+        download: bool. Whether the network may be used.
+    Raises:
+        ValueError: if the name is unknown, an argument is out of range, or a
+            file is empty or not UTF-8.
+        FileNotFoundError: if a folder or a split is missing, or the corpus
+            could not be downloaded.
+    """
+    if vocabulary is not None and (vocabulary_size is not None or min_count is not None):
+        raise ValueError(
+            "`vocabulary` fixes the words, so that `vocabulary_size` and `min_count` must be "
+            f"None. Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}."
+        )
+    if vocabulary_size is not None:
+        check_count("vocabulary_size", vocabulary_size, least=2)
+    if min_count is not None:
+        check_count("min_count", min_count, least=1)
+    name, source, read = _locate(name_or_folder, path, lowercase, download)
+    if vocabulary is None:
+        counts: Counter[str] = Counter()
+        for text in read("train"):
+            counts.update(words_of(text))
+        vocabulary = Vocabulary.from_counts(
+            counts,
+            size=vocabulary_size,
+            min_count=min_count or (2 if name == EMBEDDED else 1),
+            needs_unk=any(
+                word not in counts
+                for split in SPLITS[1:]
+                for text in read(split)
+                for word in words_of(text)
+            ),
+        )
+    digest = hashlib.sha256()
+    streams = {}
+    for split in SPLITS:
+        parts = []
+        for text in read(split):
+            words = words_of(text)
+            digest.update(" ".join([*words, ""]).encode())
+            parts.append(vocabulary.encode_words(words))
+        digest.update(b"\n")  # tells the splits apart
+        streams[split] = np.concatenate(parts)
+    return Corpus(
+        name=name,
+        **streams,
+        vocabulary=vocabulary,
+        sha256=digest.hexdigest(),
+        lowercase=lowercase,
+        source=source,
+    )
+
+
+def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inputs and targets of `batch_size` parallel streams.
+
+    N tokens are N - 1 pairs of a token and the one after it. Stream b holds the
+    pairs from `b * length` to `(b + 1) * length - 1`, where `length` is
+    `(N - 1) // batch_size`: the streams together predict the tokens after the
+    first in reading order, each once. The last `(N - 1) % batch_size` pairs
+    are dropped.
+
+    Args:
+        tokens: int array `(num_tokens,)`, in reading order.
+        batch_size: int, at least 1.
+    Returns:
+        Inputs and targets, views of `tokens`, each `(batch_size, length)`.
+    Raises:
+        ValueError: if `batch_size` is not an integer of at least 1, or `tokens`
+            is not a vector of at least `batch_size + 1` ids.
+    """
+    check_count("batch_size", batch_size, least=1)
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(
+            "`tokens` must be an integer array of shape (num_tokens,). "
+            f"Received: shape {tokens.shape}, dtype {tokens.dtype}."
+        )
+    length = (len(tokens) - 1) // batch_size
+    if length < 1:
+        raise ValueError(
+            f"`tokens` must hold at least batch_size + 1 = {batch_size + 1} ids. "
+            f"Received: {len(tokens)} ids. Take a smaller `batch_size` or a longer text."
+        )
+    end = batch_size * length
+    return (
+        tokens[:end].reshape(batch_size, length),
+        tokens[1 : end + 1].reshape(batch_size, length),
+    )
+
+
+def _locate(
+    name_or_folder: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
+    lowercase: bool,
+    download: bool,
+) -> tuple[str, str, Callable[[str], Iterator[str]]]:
+    """Return the name, the source, and a function that reads the text of a split."""
+    if name_or_folder == EMBEDDED and path is None:
+        from dualnet.corpora import python_reference
+
+        texts = python_reference.split_texts()  # lower case already but for N
+        return (
+            EMBEDDED,
+            "embedded",
+            lambda split: iter([texts[split].lower() if lowercase else texts[split]]),
+        )
+    named = name_or_folder in NAMES[1:]
+    if path is not None and not named:
+        raise ValueError(
+            f"`path` must go with one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
+            f"{os.fspath(name_or_folder)!r}. Give the folder as first argument."
+        )
+    if named:
+        name = str(name_or_folder)
+        folder = sources.find(name, path, download)
+    else:
+        folder = Path(name_or_folder).expanduser()
+        is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
+        if is_name and not folder.is_dir() and name_or_folder not in (".", "~"):
+            near = difflib.get_close_matches(str(name_or_folder).lower(), NAMES, n=1, cutoff=0.4)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"Unknown corpus: it must be one of {NAMES} or an existing folder. "
+                f"Received: {name_or_folder!r}.{hint}"
+            )
+        name = folder.resolve().name
+    files = sources.split_files(folder)
+    return name, str(folder), lambda split: sources.blocks(files[split], lowercase=lowercase)

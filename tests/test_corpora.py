@@ -1,0 +1,393 @@
+import hashlib
+import io
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualnet import corpora
+from dualnet.corpora import Vocabulary, python_reference, sources
+
+TEXTS = {
+    "train": "the cat sat\nthe dog sat\n\nthe end\n",
+    "valid": "the cat\n",
+    "test": "a dog sat",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_corpora_of_this_machine(monkeypatch, tmp_path_factory):
+    monkeypatch.delenv("DUALNET_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+    def refuse(*args, **kwargs):
+        raise urllib.error.URLError("no network in tests")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+
+
+def write(folder, texts=TEXTS, name="{split}.txt"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in texts.items():
+        (folder / name.format(split=split)).write_bytes(text.encode())
+    return folder
+
+
+def test_importing_the_corpora_loads_no_keras():
+    code = "import sys, dualnet.corpora; sys.exit('keras' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens"])
+def test_a_folder_is_read_line_by_line_with_eos(tmp_path, name):
+    corpus = corpora.load(write(tmp_path / "mine", name=name))
+    assert corpus.name == "mine"
+    assert corpus.source == str(tmp_path / "mine")
+    assert corpus.lowercase is False
+    # By count, then first appearance; <unk> for the "a" of test, seen nowhere.
+    expected = ("<eos>", "the", "sat", "cat", "dog", "end", "<unk>")
+    assert corpus.vocabulary.words == expected
+    assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
+    assert corpus.vocabulary.decode(corpus.test) == "<unk> dog sat\n"
+    for split in ("train", "valid", "test"):
+        tokens = getattr(corpus, split)
+        assert tokens.dtype == np.int32
+        assert tokens.ndim == 1
+
+
+def test_only_a_newline_ends_a_line(tmp_path):
+    text = "a\x0bb c\u2028d\x85e\x1cf\r\ng\n"
+    corpus = corpora.load(write(tmp_path, dict.fromkeys(TEXTS, text)))
+    assert corpus.vocabulary.decode(corpus.train) == "a b c d e f\ng\n"
+
+
+def test_long_files_are_read_in_blocks_without_a_seam(tmp_path, monkeypatch):
+    whole = corpora.load(write(tmp_path))
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4)
+    blockwise = corpora.load(tmp_path)
+    assert blockwise.sha256 == whole.sha256
+    np.testing.assert_array_equal(blockwise.train, whole.train)
+
+
+def test_unk_is_left_out_where_nothing_needs_it(tmp_path):
+    corpus = corpora.load(write(tmp_path, dict.fromkeys(TEXTS, "a b\n")))
+    assert corpus.vocabulary.words == ("a", "b", "<eos>")
+    assert corpus.vocabulary.unk_id is None
+
+
+def test_vocabulary_size_counts_eos_and_unk(tmp_path):
+    corpus = corpora.load(write(tmp_path), vocabulary_size=4)
+    # cat, dog and end are cut: <unk> comes as often as "the".
+    assert corpus.vocabulary.words == ("<eos>", "the", "<unk>", "sat")
+    assert corpus.vocabulary.decode(corpus.train) == "the <unk> sat\nthe <unk> sat\n\nthe <unk>\n"
+    assert len(corpora.load(tmp_path, vocabulary_size=7).vocabulary) == 7
+    assert len(corpora.load(tmp_path, vocabulary_size=100).vocabulary) == 7
+
+
+def test_min_count_cuts_rare_words_but_never_eos(tmp_path):
+    corpus = corpora.load(write(tmp_path), min_count=3)
+    assert set(corpus.vocabulary.words) == {"<eos>", "the", "<unk>"}
+    rare = corpora.load(write(tmp_path / "b", dict.fromkeys(TEXTS, "a a\n")), min_count=2)
+    assert rare.vocabulary.words == ("a", "<eos>")
+
+
+def test_lowercase_merges_words(tmp_path):
+    folder = write(tmp_path, dict.fromkeys(TEXTS, "The the THE\n"))
+    assert corpora.load(folder, lowercase=True).vocabulary.words == ("the", "<eos>")
+    assert len(corpora.load(folder).vocabulary) == 4
+    assert corpora.load(folder).sha256 != corpora.load(folder, lowercase=True).sha256
+
+
+def test_a_given_vocabulary_is_used_as_it_is(tmp_path):
+    vocabulary = Vocabulary(("<unk>", "sat", "<eos>"))
+    corpus = corpora.load(write(tmp_path), vocabulary=vocabulary)
+    assert corpus.vocabulary is vocabulary
+    np.testing.assert_array_equal(corpus.valid, [0, 0, 2])
+    assert corpus.sha256 == corpora.load(tmp_path).sha256
+
+
+def test_the_hash_tells_where_a_split_ends(tmp_path):
+    one = corpora.load(write(tmp_path / "1", {"train": "a\nb\n", "valid": "c\n", "test": "d\n"}))
+    two = corpora.load(write(tmp_path / "2", {"train": "a\n", "valid": "b\nc\n", "test": "d\n"}))
+    assert one.sha256 != two.sha256
+
+
+# --- errors --------------------------------------------------------------------------
+
+
+def test_an_unknown_corpus_suggests_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'wikitext-2'"):
+        corpora.load("wikitext2")
+
+
+def test_a_folder_must_exist(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"must exist.*nowhere"):
+        corpora.load(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"must exist.*nowhere"):
+        corpora.load("ptb", path=tmp_path / "nowhere")
+
+
+def test_a_missing_split_names_folder_and_file(tmp_path):
+    write(tmp_path)
+    (tmp_path / "valid.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"'valid'.*ptb\.valid\.txt") as caught:
+        corpora.load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"not be empty.*valid\.txt"):
+        corpora.load(write(tmp_path, {**TEXTS, "valid": ""}))
+
+
+def test_bytes_that_are_no_utf8_are_named_with_their_offset(tmp_path, monkeypatch):
+    write(tmp_path)
+    (tmp_path / "train.txt").write_bytes(b"first\nsecond \xe9t\xe9\n")
+    for size in (1 << 20, 4):  # in the first block, and after it
+        monkeypatch.setattr(sources, "BLOCK_BYTES", size)
+        with pytest.raises(ValueError, match=r"UTF-8.*train\.txt.*0xe9 at offset 13"):
+            corpora.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("vocabulary_size", 1), ("vocabulary_size", 9.0), ("min_count", 0), ("min_count", True)],
+)
+def test_bad_sizes_are_refused(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be an integer.*{name}={value}"):
+        corpora.load(write(tmp_path), **{name: value})
+
+
+def test_a_given_vocabulary_excludes_sizes(tmp_path):
+    with pytest.raises(ValueError, match="`vocabulary` fixes the words"):
+        corpora.load(write(tmp_path), vocabulary=Vocabulary(("a",)), min_count=2)
+
+
+def test_path_goes_with_a_name_only(tmp_path):
+    for name in ("python-reference", str(write(tmp_path))):
+        with pytest.raises(ValueError, match="`path` must go with one of"):
+            corpora.load(name, path=tmp_path)
+
+
+# --- where a corpus is found ---------------------------------------------------------
+
+
+def test_path_comes_before_the_environment_before_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    in_cache = write(tmp_path / "cache" / "dualnet" / "ptb")
+    assert corpora.load("ptb").source == str(in_cache)
+    in_data = write(tmp_path / "data" / "ptb")
+    monkeypatch.setenv("DUALNET_DATA", str(tmp_path / "data"))
+    assert corpora.load("ptb").source == str(in_data)
+    given_path = write(tmp_path / "given")
+    corpus = corpora.load("ptb", path=given_path)
+    assert (corpus.name, corpus.source) == ("ptb", str(given_path))
+
+
+def test_the_environment_must_name_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DUALNET_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="DUALNET_DATA must name an existing folder"):
+        corpora.load("ptb")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("ptb", "no network in tests"), ("wikitext-103", "has no download")]
+)
+def test_without_text_and_network_the_error_names_the_way_out(name, reason):
+    with pytest.raises(FileNotFoundError, match=rf"{reason}.*`path`.*DUALNET_DATA.*{name}/"):
+        corpora.load(name)
+
+
+def test_download_can_be_forbidden():
+    with pytest.raises(FileNotFoundError, match="was not to be downloaded"):
+        corpora.load("ptb", download=False)
+
+
+def fake_web(monkeypatch, pages, mirrors):
+    """Serve `pages` for corpus "ptb"; return the list of requests made."""
+    asked = []
+
+    def urlopen(request, timeout):
+        asked.append(request)
+        if request.full_url not in pages:
+            raise urllib.error.URLError("not found")
+        return io.BytesIO(pages[request.full_url])
+
+    hashes = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setitem(sources.DOWNLOADS, "ptb", sources.Download(hashes, mirrors))
+    return asked
+
+
+def pages_of(address, texts=TEXTS):
+    return {address.format(split=split): text.encode() for split, text in texts.items()}
+
+
+def test_a_download_is_kept_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = fake_web(monkeypatch, pages_of("http://a/{split}"), ("http://a/{split}",))
+    corpus = corpora.load("ptb")
+    assert corpus.source == str(tmp_path / "dualnet" / "ptb")
+    assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
+    assert [request.get_header("User-agent") for request in asked] == ["dualnet"] * 3
+    corpora.load("ptb")
+    assert len(asked) == 3
+    names = sorted(path.name for path in (tmp_path / "dualnet" / "ptb").iterdir())
+    assert names == ["test.txt", "train.txt", "valid.txt"]
+
+
+def test_a_wrong_checksum_is_refused_and_the_next_mirror_tried(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wrong = pages_of("http://a/{split}", {**TEXTS, "train": "another text\n"})
+    pages = {**wrong, **pages_of("http://b/{split}")}
+    asked = fake_web(monkeypatch, pages, ("http://a/{split}", "http://b/{split}"))
+    corpus = corpora.load("ptb")
+    assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
+    assert [request.full_url for request in asked][:2] == ["http://a/train", "http://b/train"]
+
+
+def test_wrong_checksums_everywhere_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wrong = dict.fromkeys(TEXTS, "another text\n")
+    fake_web(monkeypatch, pages_of("http://a/{split}", wrong), ("http://a/{split}",))
+    with pytest.raises(FileNotFoundError, match="train file has another sha256.*DUALNET_DATA"):
+        corpora.load("ptb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_is_fetched_once(monkeypatch):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for split, text in TEXTS.items():
+            file.writestr(f"inside/{split}.tokens", text)
+    pages = {"http://a/broken.zip": b"no archive", "http://a/all.zip": archive.getvalue()}
+    member = "#inside/{split}.tokens"
+    mirrors = ("http://a/broken.zip" + member, "http://a/all.zip" + member)
+    asked = fake_web(monkeypatch, pages, mirrors)
+    corpus = corpora.load("ptb")
+    assert corpus.vocabulary.decode(corpus.valid) == TEXTS["valid"]
+    assert len(asked) == 2
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(sources.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Vocabulary(("a",)).save(tmp_path / "words.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the embedded corpus -------------------------------------------------------------
+
+
+def test_the_python_reference_is_a_small_language_modelling_task():
+    corpus = corpora.load("python-reference")
+    sizes = np.array([len(corpus.train), len(corpus.valid), len(corpus.test)])
+    assert corpus.source == "embedded"
+    assert 60_000 < sizes.sum() < 100_000
+    np.testing.assert_allclose(sizes / sizes.sum(), [0.8, 0.1, 0.1], atol=0.02)
+    assert 1_500 < len(corpus.vocabulary) < 3_000
+    for tokens in (corpus.train, corpus.valid, corpus.test):
+        assert 0.005 < np.mean(tokens == corpus.vocabulary.unk_id) < 0.10
+    assert corpora.load("python-reference").sha256 == corpus.sha256
+
+
+def test_the_splits_of_the_python_reference_share_next_to_no_sentence():
+    texts = python_reference.split_texts()
+    lines = {split: text.split("\n")[:-1] for split, text in texts.items()}
+    for split in ("valid", "test"):
+        long = [line for line in lines[split] if len(line.split()) >= 8]
+        assert len(set(long) & set(lines["train"])) <= 0.02 * len(long)
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "expected"),
+    [
+        ("It doesn't count the list's 3 items.", ["it does n't count the list 's N items ."]),
+        ('The "len()" of x. It is 2.', ['the " len ( ) " of x .', "it is N ."]),
+        ("Right-hand a.b names, e.g. sys.path", ["right-hand a.b names , e.g . sys.path"]),
+    ],
+)
+def test_a_paragraph_becomes_sentences_in_penn_treebank_words(paragraph, expected):
+    assert list(python_reference._sentences(paragraph)) == expected
+
+
+def test_rules_of_grammar_and_ruled_lines_are_no_text():
+    text = "A title\n*******\n\n   rule ::= a\n\n1. This *is* text\n   in two rows."
+    assert list(python_reference._paragraphs(text)) == ["A title", "This is text in two rows."]
+
+
+# --- vocabulary ----------------------------------------------------------------------
+
+words = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=1, max_size=5).filter(
+    lambda word: word.split() == [word] and word not in ("<eos>", "<unk>")
+)
+vocabularies = st.lists(words, unique=True, max_size=8).map(
+    lambda found: Vocabulary(("<eos>", "<unk>", *found))
+)
+
+
+@given(st.data())
+def test_decoded_ids_encode_to_themselves(data):
+    vocabulary = data.draw(vocabularies)
+    ids = data.draw(st.lists(st.integers(0, len(vocabulary) - 1)))
+    encoded = vocabulary.encode(vocabulary.decode(ids))
+    assert encoded.dtype == np.int32
+    assert encoded.tolist() == ids
+
+
+@given(vocabularies)
+def test_a_saved_vocabulary_is_equal_and_hashes_alike(tmp_path_factory, vocabulary):
+    path = tmp_path_factory.mktemp("vocabulary") / "words.txt"
+    vocabulary.save(path)
+    loaded = Vocabulary.load(path)
+    assert loaded == vocabulary
+    assert hash(loaded) == hash(vocabulary)
+    assert loaded.sha256 == vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_vocabulary_looks_up_both_ways():
+    vocabulary = Vocabulary(("the", "<eos>", "<unk>"))
+    assert (len(vocabulary), vocabulary.eos_id, vocabulary.unk_id) == (3, 1, 2)
+    assert "the" in vocabulary and "cat" not in vocabulary
+    assert vocabulary.id("the") == 0 and vocabulary.id("cat") == 2
+    assert vocabulary.word(0) == "the"
+    assert vocabulary.encode("the cat\n\nthe").tolist() == [0, 2, 1, 1, 0]
+    assert vocabulary.decode(np.array([0, 2, 1, 1, 0])) == "the <unk>\n\nthe"
+    assert vocabulary != Vocabulary(("the", "<unk>", "<eos>"))
+
+
+def test_a_vocabulary_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        Vocabulary(("a",)).words = ("b",)
+
+
+def test_an_unknown_word_without_unk_is_named():
+    vocabulary = Vocabulary(("the", "<eos>"))
+    for look_up in (vocabulary.id, vocabulary.encode):
+        with pytest.raises(ValueError, match="no <unk>.*'cat'"):
+            look_up("cat")
+
+
+@pytest.mark.parametrize("id", [-1, 3])
+def test_ids_out_of_range_are_refused(id):
+    vocabulary = Vocabulary(("a", "b", "c"))
+    with pytest.raises(ValueError, match=f"from 0 to 2. Received: id={id}"):
+        vocabulary.decode([0, id])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [((), "at least one"), (("a", "b", "a"), "'a' at 0 and at 2"), (("a b",), "white space")],
+)
+def test_bad_word_lists_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        Vocabulary(words)
