@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._checks import check_choice, check_count, check_penalty
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState
 from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
-from dualnet._checks import check_choice, check_count, check_penalty
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" and "sgd" are
 # our choice within the published ranges; those of "rms" are Krause et al.'s released defaults.

@@ -126,8 +126,8 @@ def _train(options: argparse.Namespace) -> None:
         return
     found = run.results
     print(f"{found['name']}: {found['parameters']:,} parameters, best epoch {found['best_epoch']}")
-    print(f"validation perplexity {found['valid_perplexity']:.2f}, test {found['test_perplexity']:.2f}"
-          " (batch size 1)")  # fmt: skip
+    valid, test = found["valid_perplexity"], found["test_perplexity"]
+    print(f"validation perplexity {valid:.2f}, test {test:.2f} (batch size 1)")
     print(f"{found['tokens_per_second']:,.0f} tokens per second in training. All in {run.folder}")
 
 
@@ -187,8 +187,8 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"read as {found['batch_size']} streams, each from the zero state; the reference "
               "is --batch-size 1")  # fmt: skip
     if options.dynamic:
-        print(f"dynamic evaluation, rule {result.rule}: "
-              + ", ".join(f"{key}={value:g}" for key, value in result.settings.items()))  # fmt: skip
+        used_settings = ", ".join(f"{key}={value:g}" for key, value in result.settings.items())
+        print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
 
 
 def _export(options: argparse.Namespace) -> None:

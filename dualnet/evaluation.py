@@ -11,8 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet.builders import LanguageModel, token_losses
 from dualnet._checks import check_count
+from dualnet.builders import LanguageModel, token_losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,13 +140,12 @@ def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray
             f"{tokens.shape}, {tokens.dtype}."
         )
     if len(tokens) < least:
-        raise ValueError(
-            f"`tokens` must hold at least {least} tokens. Received: {len(tokens)}."
-        )
+        raise ValueError(f"`tokens` must hold at least {least} tokens. Received: {len(tokens)}.")
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
         raise ValueError(
-            f"`tokens` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. Received: "
-            f"{tokens.min()} to {tokens.max()}. Load the corpus with vocabulary=model.vocabulary."
+            f"`tokens` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+            f"Received: {tokens.min()} to {tokens.max()}. Load the corpus with "
+            "vocabulary=model.vocabulary."
         )
     return tokens.astype(np.int32)
 
@@ -177,7 +176,7 @@ def _scorer(model: LanguageModel) -> keras.Model:
 
 
 class TokenLoss(keras.layers.Layer):
-    """-log p(target) of `logits / temperature`, in nats; inputs `[logits, targets, temperature]`."""
+    """-log p(target) in nats, from `[logits, targets, temperature]`; logits are divided."""
 
     def call(self, inputs):
         logits, targets, temperature = inputs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from dualnet._checks import check_count
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_temperature
-from dualnet._checks import check_count
 
 
 def generate(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dualnet._files import write_whole
 
 
 def plot_curves(
@@ -73,7 +75,6 @@ def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: str | Path) -> None:
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".unfinished")
-    figure.savefig(unfinished, format="png", dpi=120)
-    os.replace(unfinished, path)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=120)
+    write_whole(path, image.getvalue())

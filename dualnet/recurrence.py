@@ -1,8 +1,11 @@
 """Runs a cell over time, with state in and state out."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from dualnet.layers._masks import MaskSpec
 from dualnet.layers._seeded import SeededLayer
 
 
@@ -40,18 +43,23 @@ class Recurrence(SeededLayer):
             self.cell.built = True
 
     def call(self, sequence, initial_state=None, training=False):
-        locked, fresh = self._draw_masks(ops.shape(sequence), sequence.dtype) if training else ({}, {})
+        locked, fresh = (
+            self._draw_masks(ops.shape(sequence), sequence.dtype) if training else ({}, {})
+        )
         step = _Step(self.cell, locked, list(fresh), training)
         if fresh:
             sequence = ops.concatenate([sequence, *fresh.values()], axis=-1)
-        loop = keras.layers.RNN(step, return_sequences=True, return_state=True, dtype=self.dtype_policy)
+        loop = keras.layers.RNN(
+            step, return_sequences=True, return_state=True, dtype=self.dtype_policy
+        )
         outputs, *states = loop(sequence, initial_state=initial_state)
         return outputs, *[ops.cast(state, "float32") for state in states]
 
     def _draw_masks(self, shape, dtype):
         """Return the locked masks, `(batch, size)`, and the fresh ones, `(batch, time, size)`."""
         batch, time, _ = shape
-        locked, fresh = {}, {}
+        locked: dict[MaskSpec, Any] = {}
+        fresh: dict[MaskSpec, Any] = {}
         for spec in self.cell.mask_specs():
             where = (batch, spec.size) if spec.locked else (batch, time, spec.size)
             mask = keras.random.dropout(ops.ones(where, dtype), spec.rate, seed=self.seed_generator)

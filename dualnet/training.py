@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import math
 import os
@@ -21,10 +22,11 @@ import keras
 import tomli_w
 
 from dualnet import corpora, zoo
+from dualnet._checks import check_choice, check_count, check_penalty, did_you_mean
+from dualnet._files import write_whole
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.evaluation import evaluate
-from dualnet._checks import check_choice, check_count, check_penalty, did_you_mean
 from dualnet.plots import plot_curves
 
 OPTIMIZERS = {
@@ -166,7 +168,7 @@ def train(
             "config": config,
             "recipe": dataclasses.asdict(recipe),
         }
-        _write(folder / "card.toml", tomli_w.dumps(used))
+        write_whole(folder / "card.toml", tomli_w.dumps(used))
         corpus.vocabulary.save(folder / "vocabulary.txt")
     try:
         model.fit(
@@ -181,7 +183,7 @@ def train(
         recorder.close()
     model.load_weights(folder / WEIGHTS)
     results = _results(model, corpus, recorder, seed=read_card(folder)["seed"])
-    _write(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return Run(model, folder, results, recorder.history)
 
 
@@ -230,9 +232,7 @@ def corpus_name(name: str, corpus: Corpus | str) -> str | None:
     return known if known in zoo.card(name).corpora else None
 
 
-def split_overrides(
-    card: zoo.Card, overrides: Mapping[str, Any]
-) -> tuple[dict[str, Any], Recipe]:
+def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
     """Return the builder's arguments and the recipe of `card`, each with its `overrides`."""
     arguments = [key for key in zoo.builder_arguments(BUILDERS[card.builder]) if key != "name"]
     fields = [field.name for field in dataclasses.fields(Recipe)]
@@ -285,7 +285,7 @@ class _Recorder(keras.callbacks.Callback):
         unfinished = self.folder / f"unfinished-{epoch}.keras"
         self.model.save(unfinished)
         os.replace(unfinished, self.folder / name)
-        _write(
+        write_whole(
             self.folder / "resume.json", json.dumps({"model": name, "history": self.history})
         )
         for old in self.folder.glob("resume-*.keras"):  # after resume.json names the new one
@@ -447,16 +447,9 @@ def _claim(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, "utf-8")
-    os.replace(unfinished, path)
-
-
 def _write_rows(path: Path, rows: list[dict[str, float]]) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    with unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(unfinished, path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())

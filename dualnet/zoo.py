@@ -145,7 +145,5 @@ def _read(name: str) -> dict[str, Any]:
 
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         hint = f" Did you mean one of {near}?" if near else ""
-        raise ValueError(
-            f"Unknown model. Received: name={name!r}.{hint} `dualnet list` shows all."
-        )
+        raise ValueError(f"Unknown model. Received: name={name!r}.{hint} `dualnet list` shows all.")
     return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import urllib.error
@@ -279,7 +280,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypat
     def fail(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(sources.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         Vocabulary(("a",)).save(tmp_path / "words.txt")
     assert list(tmp_path.iterdir()) == []

@@ -1,9 +1,11 @@
 """Functional-API builders: embedding, recurrent cells, connection, output."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
+from dualnet._checks import check_choice, check_count, check_penalty, check_rate
 from dualnet.builders.model import LanguageModel
 from dualnet.layers import (
     DualConnection,
@@ -13,7 +15,6 @@ from dualnet.layers import (
     OutputProjection,
     StepDropout,
 )
-from dualnet._checks import check_choice, check_count, check_penalty, check_rate
 from dualnet.recurrence import Recurrence
 
 CELLS = {"lstm": LSTMCell, "mogrifier_lstm": MogrifierLSTMCell}
@@ -118,7 +119,7 @@ def language_model(
         kind = LockedDropout if place in locked_dropouts else StepDropout
         return kind(rate, name=f"{place}_dropout")(tensor)
 
-    cell_arguments = {
+    cell_arguments: dict[str, Any] = {
         "recurrent_dropout": recurrent_dropout,
         "input_l2": input_l2,
         "recurrent_l2": recurrent_l2,
@@ -145,7 +146,8 @@ def language_model(
     )
     embedded = embedding(tokens)
     x = dropout("input", embedded)
-    states, new_states = [], []
+    states: list[Any] = []
+    new_states: list[Any] = []
     for i, size in enumerate(layer_units, start=1):
         if i > 1:
             x = dropout("internal", x)
@@ -198,9 +200,7 @@ def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units
     embedding_units = embedding_units or units
     recurrent_units = recurrent_units or units or embedding_units
     if embedding_units is None:
-        raise ValueError(
-            "`units` or `embedding_units` must be given. Received: None for both."
-        )
+        raise ValueError("`units` or `embedding_units` must be given. Received: None for both.")
     if isinstance(recurrent_units, Sequence):
         layer_units = [check_count("recurrent_units", size, least=1) for size in recurrent_units]
         if len(layer_units) != recurrent_layers:

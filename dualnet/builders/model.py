@@ -1,7 +1,5 @@
 """`LanguageModel`: a graph with explicit state, and the rows of state that training carries."""
 
-import itertools
-
 import keras
 from keras import ops
 
@@ -80,7 +78,9 @@ class LanguageModel(keras.Model):
         Returns:
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
         """
-        logits, *state = self.core([ops.convert_to_tensor(tokens, "int32"), *state], training=False)
+        tokens = ops.convert_to_tensor(tokens, "int32")
+        state = [ops.convert_to_tensor(each, "float32") for each in state]
+        logits, *state = self.core([tokens, *state], training=False)
         return logits, state
 
     # --- words
@@ -140,6 +140,11 @@ class LanguageModel(keras.Model):
             validation_data = validation_data if rest else validation_data[0]
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = [_FromZeros(), *(_as_tuple(callbacks) if callbacks else ())]
+            for callback in callbacks:
+                # Keras finds out by itself for the metrics given to `compile` alone.
+                watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
+                if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
+                    callback.mode = "min"
         return super().fit(
             x,
             y,
@@ -331,11 +336,17 @@ def _look_ahead(data, batch_size):
         first = data[0]
     elif iter(data) is data:  # a generator: put back what was taken out
         first = next(data)
-        data = itertools.chain([first], data)
+        data = _chain(first, data)
     else:
         first = next(iter(data))
     tokens = first[0] if isinstance(first, (tuple, list)) else first
     return data, int(tokens.shape[0])
+
+
+def _chain(first, rest):
+    # A generator again: Keras takes no other iterator.
+    yield first
+    yield from rest
 
 
 def _as_tuple(value):

@@ -8,7 +8,7 @@ SHARES = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
 _TOKEN = re.compile(
     r"n't\b|'(?:s|re|ve|ll|d|m)\b"  # it 's, is n't
-    r"|\d[\w.]*"  # a number
+    r"|\d(?:[\w.]*\w)?"  # a number
     r"|[^\W\d]+?(?=n't\b)|[^\W\d]\w*(?:[-.]\w+)*"  # a word, or a name such as a.b
     r"|[^\w\s]"  # a punctuation mark
 )
@@ -32,7 +32,7 @@ def split_texts() -> dict[str, str]:
     lines: dict[str, list[str]] = {}
     # The longest first: what is quoted stays in its chapter.
     for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
-        fresh = []
+        fresh: list[str] = []
         for paragraph in _paragraphs(topics[topic]):
             if paragraph not in seen:
                 seen.add(paragraph)
@@ -58,7 +58,7 @@ def _paragraphs(text: str) -> Iterator[str]:
         # "::=" stands in grammar rules, which are no English.
         if rows and not any("::=" in row for row in rows):
             rows[0] = re.sub(r"^(?:[*+-]|\d+\.)\s+", "", rows[0])  # the mark of a list
-            yield _EMPHASIS.sub("", " ".join(rows)).replace("’", "'")
+            yield _EMPHASIS.sub("", " ".join(rows)).replace("\u2019", "'")
 
 
 def _sentences(paragraph: str) -> Iterator[str]:

@@ -5,12 +5,13 @@ import hashlib
 import http.client
 import io
 import os
-import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from dualnet._files import write_whole
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -98,21 +99,6 @@ def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator
             yield text.lower() if lowercase else text
     if not offset:
         raise ValueError(f"A text file must not be empty. Received: {os.fspath(path)!r}.")
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file under another name beside `path`, then rename it."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)  # mkstemp hides it from others
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dualnet.corpora.sources import EOS, UNK, blocks, words_of, write_whole
+from dualnet._files import write_whole
+from dualnet.corpora.sources import EOS, UNK, blocks, words_of
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class SeededLayer(keras.layers.Layer):
 
     def load_own_variables(self, store):
         if "seed_generator_state" in store:  # absent: saved before the layer drew numbers
-            self.seed_generator.state.assign(store["seed_generator_state"])
+            self.seed_generator.state.assign(store["seed_generator_state"][...])
 
     def get_config(self):
         return {**super().get_config(), "seed": self.seed}

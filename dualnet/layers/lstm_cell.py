@@ -44,7 +44,7 @@ class LSTMCell(keras.layers.Layer):
     Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
     """
 
-    dropouts = ("recurrent",)
+    dropouts: tuple[str, ...] = ("recurrent",)
 
     def __init__(
         self,

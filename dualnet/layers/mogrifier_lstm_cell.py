@@ -90,9 +90,7 @@ class MogrifierLSTMCell(LSTMCell):
                 ]
             else:
                 stddev = size_in**-0.5
-                factors = [
-                    self._add_matrix(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)
-                ]
+                factors = [self._add_matrix(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
             bias = self.add_weight(
                 name=f"mogrifier_{i}_bias", shape=(size_out,), initializer="zeros"
             )

@@ -1,0 +1,74 @@
+"""Small texts and models that the tests share."""
+
+import os
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# JAX compiles a loop anew at every eager call; the cache knows it by its content.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="dualnet-jax-"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from dualnet import corpora, zoo
+
+# The first example compiles; no test asserts a time.
+settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=True)
+settings.load_profile("dualnet")
+
+NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
+
+
+def sentences(count, seed):
+    """Return made-up text in which a verb depends on the noun before it."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        first, second = random.integers(4, size=2)
+        lines.append(f"the {NOUNS[first]} {VERBS[first % 3]} the {NOUNS[second]}")
+    return "".join(line + "\n" for line in lines)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A folder with a small corpus."""
+    path = tmp_path_factory.mktemp("text") / "animals"
+    path.mkdir()
+    for seed, (split, count) in enumerate({"train": 60, "valid": 12, "test": 12}.items()):
+        (path / f"{split}.txt").write_text(sentences(count, seed))
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus(folder):
+    return corpora.load(folder)
+
+
+@pytest.fixture(autouse=True)
+def same_seed():
+    keras.utils.set_random_seed(7)
+
+
+@pytest.fixture
+def build(corpus):
+    """Build a model of the zoo with the vocabulary of the small corpus."""
+
+    def build(name="dual_lstm", **overrides):
+        quiet = {
+            f"{place}_dropout": 0.0
+            for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+        }
+        sizes = {"vocabulary_size": len(corpus.vocabulary), "units": 8}
+        if "mdlstm" in name:
+            sizes |= {"rounds": 3, "rank": 2, "mogrifier_dropout": 0.0}
+        return zoo.build(name, **{**quiet, **sizes, **overrides})
+
+    return build
+
+
+def values(model):
+    """Return copies of all weights."""
+    return [np.array(keras.ops.convert_to_numpy(weight)) for weight in model.weights]

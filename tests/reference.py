@@ -1,0 +1,139 @@
+"""The equations of the papers in NumPy float64, and derivatives by central differences.
+
+Written from the papers alone, to be compared with the package. Rows are examples,
+so that a paper's `W x` is `x @ W` here. Weights come by name, from a dict.
+
+LSTM: Gers et al., 2000. Mogrifier: Melis et al., 2020, Eq. 1 and 2, with a bias in
+each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017.
+"""
+
+import numpy as np
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def softmax(z):
+    powers = np.exp(z - z.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def lstm_step(x, h, c, weights):
+    """Return the new h and c. The weights hold the gates side by side: i, f, j, o."""
+    names = ("kernel", "recurrent_kernel", "bias")
+    W, U, b = (dict(zip("ifjo", np.split(weights[name], 4, axis=-1))) for name in names)
+    i = sigmoid(x @ W["i"] + h @ U["i"] + b["i"])
+    f = sigmoid(x @ W["f"] + h @ U["f"] + b["f"])
+    j = np.tanh(x @ W["j"] + h @ U["j"] + b["j"])
+    o = sigmoid(x @ W["o"] + h @ U["o"] + b["o"])
+    c = f * c + i * j
+    return o * np.tanh(c), c
+
+
+def mogrify(x, h, weights, *, rounds, rank=0, masks=None):
+    """Return the highest x^i and h^i; `masks` are between the factors, or before the matrix."""
+    masks = masks or {}
+    xs, hs = {-1: x}, {0: h}  # by the superscript of the paper
+    for i in range(1, rounds + 1):
+        odd = i % 2 == 1
+        reads = hs[i - 1] if odd else xs[i - 1]
+        gated = xs[i - 2] if odd else hs[i - 2]
+        mask = masks.get(f"mogrifier_{i}")
+        bias = weights[f"mogrifier_{i}_bias"]
+        if rank:  # the matrix is left @ diag(mask) @ right, another one for each row
+            left, right = weights[f"mogrifier_{i}_left"], weights[f"mogrifier_{i}_right"]
+            mask = np.ones((len(x), rank)) if mask is None else mask
+            z = np.einsum("bi,ik,bk,ko->bo", reads, left, mask, right) + bias
+        else:
+            reads = reads if mask is None else reads * mask
+            z = reads @ weights[f"mogrifier_{i}_kernel"] + bias
+        (xs if odd else hs)[i] = 2 * sigmoid(z) * gated
+    return xs[max(xs)], hs[max(hs)]
+
+
+def cell_step(x, h, c, weights, *, rounds=0, rank=0, masks=None):
+    """Return the new h and c of the LSTM (no rounds) or the Mogrifier LSTM."""
+    masks = masks or {}
+    if "recurrent" in masks:
+        h = h * masks["recurrent"]
+    x, h = mogrify(x, h, weights, rounds=rounds, rank=rank, masks=masks)
+    return lstm_step(x, h, c, weights)
+
+
+def recurrence(sequence, h, c, weights, *, rounds=0, rank=0, masks=None):
+    """Return all outputs `(batch, time, units)` and the last h and c.
+
+    `masks` are those of every step, each `(batch, time, size)`.
+    """
+    outputs = []
+    for t in range(sequence.shape[1]):
+        now = {name: mask[:, t] for name, mask in (masks or {}).items()}
+        h, c = cell_step(sequence[:, t], h, c, weights, rounds=rounds, rank=rank, masks=now)
+        outputs.append(h)
+    return np.stack(outputs, axis=1), h, c
+
+
+def dual(embedded, hidden, weights, *, use_input=True):
+    """Return d = relu(W^de e + W^dh h + b^d)."""
+    z = hidden @ weights["hidden_kernel"] + weights["bias"]
+    if use_input:
+        z = z + embedded @ weights["kernel"]
+    return np.maximum(z, 0)
+
+
+def output(inputs, weights, *, embeddings=None):
+    """Return the logits; tied to `embeddings` `(vocabulary, units)` if given."""
+    logits = inputs @ (weights["kernel"] if embeddings is None else embeddings.T)
+    return logits + weights.get("bias", 0)
+
+
+def mean_nll(logits, targets):
+    """Return the mean over all tokens of -log p(target), in nats."""
+    p = np.take_along_axis(softmax(logits), targets[..., None], axis=-1)
+    return -np.log(p).mean()
+
+
+def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, connection="plain"):
+    """Return the logits, the states `[h, c, h, c, ...]`, and each layer's outputs.
+
+    The keys of `weights` are "embedding/embeddings", "cell_1/kernel", "connection/bias"
+    and so on. `connection` is "plain", "dual" or "dual_without_input".
+    """
+
+    def of(layer):
+        return {k.split("/")[1]: w for k, w in weights.items() if k.split("/")[0] == layer}
+
+    embeddings = weights["embedding/embeddings"]
+    embedded = x = embeddings[tokens]
+    new_states, activations = [], []
+    for k in range(1, layers + 1):
+        own = of(f"cell_{k}")
+        if states is None:
+            h = c = np.zeros((len(tokens), len(own["recurrent_kernel"])))
+        else:
+            h, c = states[2 * k - 2 : 2 * k]
+        x, h, c = recurrence(x, h, c, own, rounds=rounds, rank=rank)
+        new_states += [h, c]
+        activations.append(x)
+    if connection != "plain":
+        x = dual(embedded, x, of("connection"), use_input=connection == "dual")
+    return output(x, {}, embeddings=embeddings), new_states, activations
+
+
+def differences(function, arrays, step=1e-5):
+    """Return the derivatives of the scalar `function(*arrays)` by central differences."""
+    arrays = [np.array(array, "float64") for array in arrays]
+    derivatives = []
+    for array in arrays:
+        derivative = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            middle = array[index]
+            array[index] = middle + step
+            above = function(*arrays)
+            array[index] = middle - step
+            below = function(*arrays)
+            array[index] = middle
+            derivative[index] = (above - below) / (2 * step)
+        derivatives.append(derivative)
+    return derivatives

@@ -1,0 +1,209 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import adaptation, zoo
+from tests.checks import gradients
+from tests.conftest import values
+
+WORDS = 9
+
+
+@pytest.fixture
+def model():
+    return zoo.build("dual_lstm", vocabulary_size=WORDS, units=4)
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return np.random.default_rng(0).integers(WORDS, size=24).astype("int32")
+
+
+def by_hand(model, tokens, length, update):
+    """Dynamic evaluation in plain NumPy but for the gradient, which the backend gives."""
+    state = [np.zeros((1, size), "float32") for size in model.state_size]
+    weights = model.trainable_variables
+    losses = []
+    for start in range(0, len(tokens) - 1, length):
+        inputs = tokens[None, start : start + length][:, : len(tokens) - 1 - start]
+        targets = tokens[None, start + 1 : start + 1 + length]
+        carried = state
+
+        def loss(inputs=inputs, targets=targets, carried=carried):
+            logits, _ = model.advance(inputs, carried)
+            log_p = ops.log_softmax(logits)
+            chosen = ops.take_along_axis(log_p, ops.convert_to_tensor(targets[..., None]), -1)
+            return -ops.mean(chosen)
+
+        slopes = gradients(loss, weights)
+        losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
+        _, state = model.advance(inputs, state)
+        state = [ops.convert_to_numpy(ops.stop_gradient(s)) for s in state]
+        for i, (weight, slope) in enumerate(zip(weights, slopes)):
+            now = ops.convert_to_numpy(weight).astype("float64")
+            weight.assign(update(i, now, np.asarray(slope, "float64")).astype("float32"))
+    return np.array(losses)
+
+
+def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, tokens):
+    found = dualnet.dynamic_evaluation(
+        model, tokens, rule="sgd", learning_rate=0.3, decay=0.1, sequence_length=5, keep=True
+    )
+    ours = values(model)
+    for weight, value in zip(model.weights, PRIOR(model)):
+        weight.assign(value)
+    prior = [w.astype("float64") for w in values(model)]
+    expected = by_hand(
+        model, tokens, 5, lambda i, now, slope: now - 0.3 * slope + 0.1 * (prior[i] - now)
+    )
+    np.testing.assert_allclose(found.segment_losses, expected, rtol=1e-4)
+    np.testing.assert_array_equal(found.segment_lengths, [5, 5, 5, 5, 3])
+    for one, two in zip(ours, values(model)):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def PRIOR(model):  # noqa: N802
+    """The weights that `same_seed` gave the model: it is built again from the same seed."""
+    keras.utils.set_random_seed(7)
+    return values(zoo.build("dual_lstm", vocabulary_size=WORDS, units=4))
+
+
+def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
+    train = np.random.default_rng(1).integers(WORDS, size=121).astype("int32")
+    found = dualnet.gradient_statistics(model, train, batch_size=4, sequence_length=5)
+    assert found.batches == 6  # 30 columns in segments of 5
+    # The same statistics by hand: one gradient for each batch, with carried state.
+    inputs, targets = train[:120].reshape(4, 30), train[1:].reshape(4, 30)
+    state, squares = model.initial_state(4), 0
+    for start in range(0, 30, 5):
+        x, y = inputs[:, start : start + 5], targets[:, start : start + 5]
+
+        def loss(x=x, y=y, state=state):
+            log_p = ops.log_softmax(model.advance(x, state)[0])
+            return -ops.mean(ops.take_along_axis(log_p, ops.convert_to_tensor(y[..., None]), -1))
+
+        slopes = gradients(loss, model.trainable_variables)
+        squares = [np.asarray(s) ** 2 + (squares[i] if start else 0) for i, s in enumerate(slopes)]
+        state = [ops.stop_gradient(s) for s in model.advance(x, state)[1]]
+    roots = [np.sqrt(square / 6) for square in squares]
+    for one, two in zip(found.roots, roots):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-7)
+
+    settings = {"learning_rate": 0.01, "decay": 0.3, "epsilon": 0.02, "sequence_length": 5}
+    dynamic = dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found, **settings)
+    prior = [w.astype("float64") for w in values(model)]
+    mean = np.mean([root.mean() for root in roots])
+
+    def update(i, now, slope):
+        pull = np.minimum(0.3 * roots[i] / mean, 1)
+        return now - 0.01 * slope / (roots[i] + 0.02) + pull * (prior[i] - now)
+
+    expected = by_hand(model, tokens, 5, update)
+    np.testing.assert_allclose(dynamic.segment_losses, expected, rtol=1e-4)
+
+
+def test_nadam_is_kerass_with_fresh_moments(model, tokens):
+    settings = {"learning_rate": 0.01, "beta_1": 0.5, "clipnorm": 0.1}
+    found = dualnet.dynamic_evaluation(model, tokens, sequence_length=8, **settings)
+    optimizer = keras.optimizers.Nadam(**settings)
+    weights = model.trainable_variables
+    optimizer.build(weights)
+    state, losses = model.initial_state(1), []
+    for start in (0, 8, 16):
+        x, y = tokens[None, start : min(start + 8, 23)], tokens[None, start + 1 : start + 9]
+
+        def loss(x=x, y=y, state=state):
+            log_p = ops.log_softmax(model.advance(x, state)[0])
+            return -ops.mean(ops.take_along_axis(log_p, ops.convert_to_tensor(y[..., None]), -1))
+
+        slopes = [ops.convert_to_tensor(slope) for slope in gradients(loss, weights)]
+        losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
+        state = [ops.stop_gradient(s) for s in model.advance(x, state)[1]]
+        optimizer.apply(slopes, weights)
+    np.testing.assert_allclose(found.segment_losses, losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["nadam", "sgd", "rms"])
+def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
+    tokens = np.tile(np.arange(6, dtype="int32"), 30)  # a pattern worth learning
+    before = values(model)
+    static = dualnet.evaluate(model, tokens)
+    statistics = {"statistics": tokens[:120]} if rule == "rms" else {}
+    rate = {"nadam": 1e-2, "sgd": 1.0, "rms": 1e-2}[rule]
+    if rule == "rms":
+        statistics["statistics"] = dualnet.gradient_statistics(model, tokens, batch_size=4)
+    found = dualnet.dynamic_evaluation(model, tokens, rule=rule, learning_rate=rate, **statistics)
+    assert found.perplexity < 0.9 * static.perplexity
+    np.testing.assert_allclose(
+        found.segment_losses[0], static.token_losses[:5].mean(), rtol=1e-5
+    )  # scored before it is learnt from
+    mean = np.average(found.segment_losses, weights=found.segment_lengths)
+    np.testing.assert_allclose(found.perplexity, np.exp(mean), rtol=1e-9)
+    assert found.segment_lengths.sum() == found.tokens == 179
+    for one, two in zip(before, values(model)):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
+    before = values(model)
+    step = adaptation._Learner.train_on_batch
+    calls = []
+
+    def failing(self, *arguments):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(step(self, *arguments))
+        return calls[-1]
+
+    monkeypatch.setattr(adaptation._Learner, "train_on_batch", failing)
+    with pytest.raises(KeyboardInterrupt):
+        dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1)
+    assert len(calls) == 2
+    for one, two in zip(before, values(model)):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_keep_leaves_the_adapted_weights(model, tokens):
+    before = values(model)
+    dualnet.dynamic_evaluation(model, tokens, learning_rate=0.01, keep=True)
+    assert any((one != two).any() for one, two in zip(before, values(model)))
+
+
+def test_temperature_divides_the_logits(model, tokens):
+    found = dualnet.dynamic_evaluation(
+        model, tokens, rule="sgd", learning_rate=1e-30, temperature=1.2
+    )
+    static = dualnet.perplexity(model, tokens, temperature=1.2)
+    np.testing.assert_allclose(found.perplexity, static, rtol=1e-5)
+
+
+def test_the_trace_is_drawn(model, tokens, tmp_path):
+    found = dualnet.dynamic_evaluation(model, tokens)
+    static = dualnet.evaluate(model, tokens)
+    found.plot(tmp_path / "trace.png", static_losses=static.token_losses)
+    assert (tmp_path / "trace.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rule": "nadm"}, "`rule` must be one of.*Did you mean 'nadam'"),
+        ({"learning_rate": 0}, "`learning_rate` must be above 0"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be a finite number of at least 0"),
+        ({"decay": 0.1}, "`decay` is not a setting of the rule 'nadam'"),
+        ({"rule": "sgd", "beta_1": 0.1}, "`beta_1` is not a setting of the rule 'sgd'"),
+        ({"beta_1": 1.0}, "`beta_1` must be at least 0 and below 1"),
+        ({"clipnorm": 0.0}, "`clipnorm` must be above 0"),
+        ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
+        ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
+        ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' alone"),
+        ({"temperature": -1}, "`temperature` must be a finite number above 0"),
+        ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.dynamic_evaluation(model, **{"tokens": tokens, **arguments})

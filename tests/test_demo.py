@@ -1,0 +1,45 @@
+import json
+
+import keras
+import pytest
+
+from dualnet import demo
+
+TINY = {"units": 4, "epochs": 1, "sequence_length": 60}
+
+
+@pytest.fixture
+def short_text(monkeypatch, corpus):
+    """The demo on the tests' small corpus: the same steps in seconds."""
+    monkeypatch.setattr(demo.corpora, "load", lambda name: corpus)
+    monkeypatch.setattr(demo, "DYNAMIC_RATES", (1e-3,))
+
+
+def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys):
+    folder = tmp_path / "demo"
+    results = demo.run(folder, settings=TINY | {"sequence_length": 9, "batch_size": 4})
+    out = capsys.readouterr().out
+    for name in ("lstm", "dual_lstm"):
+        assert f"{name:12}" in out and f"{results[name]['test']:.2f}" in out
+    assert "dual below plain" in out and "dynamic below static" in out
+    names = {path.name for path in folder.iterdir()} - {"saved_model", demo.MARK}
+    assert names == {"lstm", "dual_lstm", "curves.png", "dynamic.png", "results.json"}
+    assert json.loads((folder / "results.json").read_text()) == results
+    if keras.config.backend() == "tensorflow":
+        assert (folder / "saved_model" / "saved_model.pb").exists()
+
+
+def test_the_demo_replaces_only_what_it_wrote_itself(tmp_path):
+    mine = tmp_path / "demo"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match=r"written by the demo.*thesis\.txt"):
+        demo.run(mine)
+    (mine / demo.MARK).touch()
+    with pytest.raises(FileExistsError, match=r"thesis\.txt"):
+        demo.run(mine)
+    assert (mine / "thesis.txt").read_text() == "years of work"
+    (mine / "thesis.txt").unlink()
+    (mine / "lstm").mkdir()
+    demo._clear(mine)
+    assert [path.name for path in mine.iterdir()] == [demo.MARK]

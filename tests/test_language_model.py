@@ -1,0 +1,258 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+import dualnet
+from dualnet import zoo
+from dualnet.builders import language_model
+from tests.conftest import values
+
+PLACES = ["input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier"]
+
+
+def tokens_of(shape, seed=0, words=12):
+    return np.random.default_rng(seed).integers(words, size=shape).astype("int32")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    keras.utils.set_random_seed(3)
+    return zoo.build("dual_mdlstm", vocabulary_size=12, units=6, rounds=2, rank=2)
+
+
+@given(length=st.integers(2, 9), changed=st.integers(1, 8), seed=st.integers(0, 99))
+def test_changing_a_token_changes_no_logit_before_it(tiny, length, changed, seed):
+    changed = min(changed, length - 1)
+    before = tokens_of((2, length), seed)
+    after = before.copy()
+    after[:, changed] = (after[:, changed] + 1) % 12
+    one, two = (ops.convert_to_numpy(tiny(tokens)) for tokens in (before, after))
+    np.testing.assert_array_equal(one[:, :changed], two[:, :changed])
+    assert np.abs(one[:, changed] - two[:, changed]).max() > 0
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_carried_state_equals_one_pass(tiny, lengths):
+    tokens = tokens_of((3, sum(lengths)))
+    whole = ops.convert_to_numpy(tiny(tokens))
+    state, parts, start = tiny.initial_state(3), [], 0
+    for length in lengths:
+        logits, state = tiny.advance(tokens[:, start : start + length], state)
+        parts.append(ops.convert_to_numpy(logits))
+        start += length
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_logits_are_float32_of_the_documented_shape(tiny):
+    logits = tiny(tokens_of((2, 5)))
+    assert tuple(logits.shape) == (2, 5, 12)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert tiny.state_size == [6, 6, 6, 6]
+
+
+def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(build, corpus):
+    model = build("dual_lstm")
+    model.compile(optimizer=keras.optimizers.SGD(1e-30))  # the weights stay as they are
+    batches = corpus.batches("train", batch_size=4, sequence_length=7)
+    history = model.fit(batches, epochs=2, verbose=0).history
+    whole = np.concatenate([batches[i][0] for i in range(len(batches))], axis=1)
+    targets = np.concatenate([batches[i][1] for i in range(len(batches))], axis=1)
+    logits = ops.convert_to_numpy(model(whole)).astype("float64")
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.exp(-np.take_along_axis(logits, targets[..., None], -1).mean())
+    np.testing.assert_allclose(history["perplexity"], expected, rtol=1e-5)
+    found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_validation_does_not_disturb_training(build, corpus):
+    ends = []
+    for validation in (None, corpus.batches("valid", batch_size=2, sequence_length=5)):
+        keras.utils.set_random_seed(1)
+        model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
+        model.compile(optimizer="nadam")
+        train = corpus.batches("train", batch_size=4, sequence_length=9)
+        model.fit(train, validation_data=validation, epochs=2, verbose=0)
+        ends.append(values(model))
+    for one, two in zip(*ends):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
+    train = corpus.batches("train", batch_size=4, sequence_length=9)
+    model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
+    model.compile(optimizer="nadam")
+    model.fit(train, epochs=1, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = dualnet.load(tmp_path / "model.keras")
+    assert loaded.vocabulary == corpus.vocabulary
+    tokens = corpus.test[None, :20]
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(m(tokens)) for m in (model, loaded)))
+    for end in (model, loaded):
+        end.fit(train, epochs=1, verbose=0)
+    for one, two in zip(values(model), values(loaded)):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
+    model = build()
+    model.compile(optimizer="nadam")
+    model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
+    assert model.count_params() == build().count_params()  # carried rows are no weights
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = build()
+    other.load_weights(tmp_path / "model.weights.h5")
+    other.compile(optimizer="nadam")
+    other.fit(corpus.batches("train", batch_size=2, sequence_length=30), verbose=0)
+    other.load_weights(tmp_path / "model.weights.h5")
+    for one, two in zip(values(model), values(other)):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
+    model = build()
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    callbacks = [
+        keras.callbacks.EarlyStopping("val_perplexity", patience=2, restore_best_weights=True),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_perplexity", mode="min"),
+        keras.callbacks.ReduceLROnPlateau("val_perplexity", patience=1),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    history = model.fit(
+        corpus.batches("train", batch_size=4, sequence_length=9),
+        validation_data=corpus.batches("valid", batch_size=2, sequence_length=9),
+        epochs=9,
+        callbacks=callbacks,
+        verbose=0,
+    ).history
+    assert len(history["val_perplexity"]) == 3  # no gain: stopped
+    assert dualnet.load(tmp_path / "best.keras").count_params() == model.count_params()
+
+
+def test_fit_takes_arrays_and_generators(build, corpus):
+    model = build()
+    model.compile(optimizer="nadam")
+    x = tokens_of((8, 5), words=5)
+    model.fit(x, x, batch_size=4, verbose=0)
+    assert model.training_rows.batch_size == 4
+    batches = corpus.batches("train", batch_size=2, sequence_length=9)
+    model.fit((batches[i] for i in range(3)), steps_per_epoch=3, verbose=0)
+    assert model.training_rows.batch_size == 2
+    assert np.isfinite(model.train_on_batch(*batches[1])).all()
+
+
+def test_streams_that_do_not_go_on_are_refused(build):
+    model = build()
+    model.compile(optimizer="nadam")
+    with pytest.raises(ValueError, match=r"`x` must hold a multiple of `batch_size` rows.*7 rows"):
+        model.fit(tokens_of((7, 5)), tokens_of((7, 5)), batch_size=4, verbose=0)
+    with pytest.raises(ValueError, match="`shuffle` must be False"):
+        model.fit(tokens_of((8, 5)), tokens_of((8, 5)), shuffle=True, verbose=0)
+
+
+def test_a_vocabulary_of_another_size_is_refused(build, corpus):
+    model = build(vocabulary_size=len(corpus.vocabulary) + 1)
+    with pytest.raises(ValueError, match=r"`vocabulary` must have as many words.*vocabulary_size="):
+        model.vocabulary = corpus.vocabulary
+
+
+@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_each_of_the_seven_dropouts_acts_in_training_alone(place, locked):
+    model = language_model(
+        12,
+        units=6,
+        recurrent_layers=2,
+        cell="mogrifier_lstm",
+        rounds=2,
+        rank=3,
+        connection="dual",
+        locked_dropouts=[place] if locked else [],
+        **{f"{place}_dropout": 0.5},
+    )
+    tokens = tokens_of((3, 6))
+    still, again = (ops.convert_to_numpy(model(tokens)) for _ in range(2))
+    np.testing.assert_array_equal(still, again)
+    one, two = (ops.convert_to_numpy(model(tokens, training=True)) for _ in range(2))
+    assert np.abs(one - still).max() > 0
+    assert np.abs(one - two).max() > 0  # a new mask at each call
+
+
+def test_each_of_the_six_penalties_adds_its_sum_of_squares():
+    kinds = ["embedding", "input", "recurrent", "dual", "mogrifier"]
+    belongs = {
+        "embedding": "embeddings",
+        "input": "cell_1/kernel",
+        "recurrent": "recurrent_kernel",
+        "dual": "connection/",
+        "mogrifier": "mogrifier_",
+    }
+    arguments = {
+        "units": 5, "cell": "mogrifier_lstm", "rounds": 2, "rank": 2, "connection": "dual",
+    }  # fmt: skip
+    for kind in kinds:
+        model = language_model(12, **arguments, **{f"{kind}_l2": 0.5})
+        expected = sum(
+            0.5 * np.sum(ops.convert_to_numpy(weight).astype("float64") ** 2)
+            for weight in model.weights
+            if belongs[kind] in weight.path and "bias" not in weight.path
+        )
+        found = sum(float(ops.convert_to_numpy(loss)) for loss in model.losses)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=kind)
+        assert expected > 0
+
+
+def test_the_activation_penalty_is_summed_over_time_and_averaged_over_the_batch(corpus):
+    plain = {"units": 5, "recurrent_layers": 2, "name": "m"}
+    keras.utils.set_random_seed(1)
+    without = language_model(len(corpus.vocabulary), **plain)
+    keras.utils.set_random_seed(1)
+    model = language_model(len(corpus.vocabulary), activation_l2=0.1, **plain)
+    x, y = tokens_of((4, 6), words=5), tokens_of((4, 6), 1, words=5)
+    for each in (without, model):
+        each.compile(optimizer=keras.optimizers.SGD(0.0))
+    difference = model.train_on_batch(x, y)[0] - without.train_on_batch(x, y)[0]
+    outputs = keras.Model(
+        without.core.inputs, [without.core.get_layer(f"recurrence_{i}").output[0] for i in (1, 2)]
+    )([ops.convert_to_tensor(x), *without.initial_state(4)])
+    expected = sum(0.1 * np.sum(ops.convert_to_numpy(h) ** 2) / 4 for h in outputs)
+    np.testing.assert_allclose(difference, expected, rtol=1e-3)
+
+
+def test_perplexity_leaves_penalties_out(build, corpus):
+    model = build("dual_lstm", embedding_l2=1.0)
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    batches = corpus.batches("valid", batch_size=2, sequence_length=9)
+    found = model.evaluate(batches, verbose=0, return_dict=True)
+    assert np.exp(found["loss"]) > 2 * found["perplexity"]
+    assert found["perplexity"] < 2 * len(corpus.vocabulary)
+
+
+def test_a_loss_of_ones_own_can_be_given(build, corpus):
+    model = build("dual_lstm", embedding_l2=0.0, dual_l2=0.0)
+    own = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="nadam", loss=own)
+    batch = corpus.batches("train", batch_size=4, sequence_length=9)[1]
+    loss, perplexity = model.train_on_batch(*batch)
+    np.testing.assert_allclose(np.exp(loss), perplexity, rtol=1e-5)
+
+
+def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = zoo.build("dual_lstm", vocabulary_size=len(corpus.vocabulary), units=8)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile(optimizer="nadam")
+    history = model.fit(
+        corpus.batches("train", batch_size=4, sequence_length=9), epochs=2, verbose=0
+    ).history
+    assert history["loss"][1] < history["loss"][0]
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {
+        "float32"
+    }
+    logits = model(corpus.test[None, :9])
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"

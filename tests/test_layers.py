@@ -1,0 +1,712 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from dualnet.builders.functional import language_model
+from dualnet.builders.model import token_losses
+from dualnet.layers import (
+    DualConnection,
+    LockedDropout,
+    LSTMCell,
+    MogrifierLSTMCell,
+    OutputProjection,
+    StepDropout,
+)
+from tests import reference
+from tests.checks import (
+    array,
+    by_name,
+    check_against_reference,
+    check_layer,
+    gradients,
+    normal,
+    randomise,
+)
+
+BATCH, TIME, FEATURES, UNITS, WORDS = 2, 4, 3, 4, 7
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def a_step(rng):
+    """Return x, h and c of one time step."""
+    return [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
+
+
+def built(cell, rng):
+    cell.build((BATCH, FEATURES))
+    return randomise(cell, rng)
+
+
+def masks_of(cell, rng):
+    """Return random masks for one step of `cell`: zeros and values away from 1."""
+    return {
+        spec.name: np.where(rng.random((BATCH, spec.size)) < 0.4, 0, 1.7).astype("float32")
+        for spec in cell.mask_specs()
+    }
+
+
+def total(losses):
+    return float(sum(array(loss) for loss in losses))
+
+
+# --- values and gradients against the papers
+
+
+def test_lstm_step_and_its_gradients_match_the_paper(rng):
+    cell = built(LSTMCell(UNITS), rng)
+
+    def call(x, h, c):
+        out, [h, c] = cell(x, [h, c])
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        h, c = reference.lstm_step(x, h, c, weights)
+        return [h, h, c]
+
+    check_against_reference(call, cell.trainable_variables, a_step(rng), expected)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "rank"), [(3, 0), *((rounds, rank) for rounds in range(7) for rank in (None, 2))]
+)
+def test_mogrifier_step_and_its_gradients_match_the_paper(rounds, rank, rng):
+    cell = built(MogrifierLSTMCell(UNITS, rounds=rounds, rank=rank), rng)
+
+    def call(x, h, c):
+        out, [h, c] = cell(x, [h, c])
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        h, c = reference.cell_step(x, h, c, weights, rounds=rounds, rank=rank)
+        return [h, h, c]
+
+    check_against_reference(call, cell.trainable_variables, a_step(rng), expected)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
+def test_step_with_given_masks_and_its_gradients_match_the_paper(rounds, rank, rng):
+    cell = MogrifierLSTMCell(
+        UNITS, rounds=rounds, rank=rank, recurrent_dropout=0.4, mogrifier_dropout=0.4
+    )
+    built(cell, rng)
+    masks = masks_of(cell, rng)
+    assert len(masks) == rounds + 1
+
+    def call(x, h, c):
+        out, [h, c] = cell(x, [h, c], training=True, masks=masks)
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        h, c = reference.cell_step(x, h, c, weights, rounds=rounds, rank=rank, masks=masks)
+        return [h, h, c]
+
+    check_against_reference(call, cell.trainable_variables, a_step(rng), expected)
+
+
+def test_masked_lstm_step_matches_the_paper(rng):
+    cell = built(LSTMCell(UNITS, recurrent_dropout=0.4), rng)
+    masks, (x, h, c) = masks_of(cell, rng), a_step(rng)
+    out, [_, new_c] = cell(x, [h, c], training=True, masks=masks)
+    right = reference.cell_step(x, h, c, by_name(cell), masks=masks)
+    np.testing.assert_allclose(array(out), right[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(array(new_c), right[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_input", [True, False])
+def test_dual_connection_and_its_gradients_match_the_paper(use_input, rng):
+    layer = DualConnection(UNITS, use_input=use_input)
+    embedded, hidden = normal(rng, BATCH, TIME, FEATURES), normal(rng, BATCH, TIME, 5)
+    layer([embedded, hidden])
+    randomise(layer, rng)
+
+    def call(*inputs):
+        # Torch knows no gradient for what is not used.
+        return [layer(list(inputs) if use_input else [embedded, *inputs])]
+
+    def expected(weights, *inputs):
+        return [reference.dual(inputs[0], inputs[-1], weights, use_input=use_input)]
+
+    inputs = [embedded, hidden] if use_input else [hidden]
+    check_against_reference(call, layer.trainable_variables, inputs, expected)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_output_projection_and_its_gradients_match_the_paper(tied, use_bias, rng):
+    embedding = keras.layers.Embedding(WORDS, UNITS) if tied else None
+    layer = OutputProjection(WORDS, tied_to=embedding, use_bias=use_bias)
+    inputs = normal(rng, BATCH, TIME, UNITS)
+    layer(inputs)
+    randomise(layer, rng)
+
+    def expected(weights, inputs):
+        return [reference.output(inputs, weights, embeddings=weights.get("embeddings"))]
+
+    check_against_reference(lambda x: [layer(x)], layer.trainable_variables, [inputs], expected)
+
+
+MODELS = [
+    {},
+    {"embedding_units": 3, "recurrent_units": 4, "connection": "dual", "recurrent_layers": 2},
+    {"cell": "mogrifier_lstm", "rounds": 5, "recurrent_layers": 2},
+    {"cell": "mogrifier_lstm", "rounds": 4, "rank": 2, "connection": "dual"},
+    {"cell": "mogrifier_lstm", "rounds": 3, "rank": 1, "connection": "dual_without_input"},
+]
+
+
+def a_model(rng, **arguments):
+    """Return a small model with random weights, and these by name."""
+    arguments = {"units": 3, "vocabulary_size": WORDS} | arguments
+    model = randomise(language_model(**arguments), rng)
+    return model, ["/".join(weight.path.split("/")[-2:]) for weight in model.weights]
+
+
+def as_reference(arguments):
+    renamed = {"recurrent_layers": "layers", **{k: k for k in ("rounds", "rank", "connection")}}
+    return {renamed[key]: value for key, value in arguments.items() if key in renamed}
+
+
+@pytest.mark.parametrize("arguments", MODELS)
+def test_language_model_matches_the_papers(arguments, rng):
+    model, names = a_model(rng, **arguments)
+    weights = dict(zip(names, [w.astype("float64") for w in model.get_weights()]))
+    tokens = rng.integers(WORDS, size=(BATCH, TIME))
+    logits, states, _ = reference.language_model(tokens, weights, **as_reference(arguments))
+    np.testing.assert_allclose(array(model(tokens)), logits, rtol=1e-5, atol=1e-6)
+
+    found, found_states = model.advance(tokens, model.initial_state(BATCH))
+    for a, b in zip([found, *found_states], [logits, *states], strict=True):
+        np.testing.assert_allclose(array(a), b, rtol=1e-5, atol=1e-6)
+
+    start = [ops.convert_to_tensor(normal(rng, BATCH, size)) for size in model.state_size]
+    found, found_states = model.advance(tokens, start)
+    start = [array(state) for state in start]
+    logits, states, _ = reference.language_model(tokens, weights, start, **as_reference(arguments))
+    for a, b in zip([found, *found_states], [logits, *states], strict=True):
+        np.testing.assert_allclose(array(a), b, rtol=1e-5, atol=1e-6)
+
+
+def test_loss_of_a_language_model_and_its_gradients_match_the_papers(rng):
+    # A tied matrix gets gradients from both its ends.
+    arguments = MODELS[3]
+    model, names = a_model(rng, **arguments)
+    tokens, targets = rng.integers(WORDS, size=(2, BATCH, TIME))
+
+    def loss():
+        return ops.mean(token_losses(model(tokens), targets))
+
+    def reference_loss(*weights):
+        weights = dict(zip(names, weights))
+        logits, *_ = reference.language_model(tokens, weights, **as_reference(arguments))
+        return reference.mean_nll(logits, targets)
+
+    start = [w.astype("float64") for w in model.get_weights()]
+    right = reference_loss(*start)
+    np.testing.assert_allclose(array(loss()), right, rtol=1e-5)
+    model.compile()
+    found = model.compute_loss(y=ops.convert_to_tensor(targets), y_pred=model(tokens))
+    np.testing.assert_allclose(array(found), right, rtol=1e-5)
+
+    wanted = reference.differences(reference_loss, start)
+    variables = model.trainable_variables
+    assert len(variables) == len(names)
+    for name, a, b in zip(names, gradients(loss, variables), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+# --- against Keras
+
+
+@pytest.mark.parametrize("cell", [LSTMCell(UNITS), MogrifierLSTMCell(UNITS, rounds=0)])
+def test_a_cell_without_rounds_under_keras_rnn_equals_keras_lstm(cell, rng):
+    sequence = normal(rng, BATCH, 6, FEATURES)
+    states = [normal(rng, BATCH, UNITS) for _ in range(2)]
+    stock = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
+    ours = keras.layers.RNN(cell, return_sequences=True, return_state=True)
+    stock.build(sequence.shape)
+    ours.build(sequence.shape)
+    assert [w.shape for w in stock.weights] == [w.shape for w in ours.weights]
+    randomise(stock, rng)
+    ours.set_weights(stock.get_weights())
+    found, expected = ours(sequence, initial_state=states), stock(sequence, initial_state=states)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array(a), array(b), rtol=1e-5, atol=1e-6)
+
+
+def test_a_fresh_lstm_cell_starts_as_keras_does():
+    cell, stock = LSTMCell(UNITS), keras.layers.LSTMCell(UNITS)
+    for one in (cell, stock):
+        one.build((BATCH, FEATURES))
+    np.testing.assert_array_equal(array(cell.bias), array(stock.bias))
+    orthogonal = array(cell.recurrent_kernel)
+    np.testing.assert_allclose(orthogonal @ orthogonal.T, np.eye(UNITS), atol=1e-5)
+    limit = (6 / (FEATURES + 4 * UNITS)) ** 0.5  # Glorot, uniform
+    assert 0.5 * limit < np.abs(array(cell.kernel)).max() <= limit
+
+
+DROPPING = [
+    LSTMCell(UNITS, recurrent_dropout=0.5),
+    MogrifierLSTMCell(UNITS, recurrent_dropout=0.5),
+    MogrifierLSTMCell(UNITS, rank=2, mogrifier_dropout=0.5, locked=[]),
+]
+
+
+@pytest.mark.parametrize("cell", [LSTMCell(UNITS), MogrifierLSTMCell(UNITS), *DROPPING])
+def test_every_cell_predicts_under_keras_rnn(cell, rng):
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    layer = keras.layers.RNN(cell.from_config(cell.get_config()), return_sequences=True)
+    layer.build(sequence.shape)
+    randomise(layer, rng)
+    zeros = np.zeros((BATCH, UNITS))
+    sizes = {name: getattr(cell, name, None) or 0 for name in ("rounds", "rank")}
+    expected, _, _ = reference.recurrence(sequence, zeros, zeros, by_name(layer.cell), **sizes)
+    np.testing.assert_allclose(array(layer(sequence)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", [LSTMCell(UNITS), MogrifierLSTMCell(UNITS)])
+def test_a_cell_without_dropout_trains_under_keras_rnn(cell, rng):
+    layer = keras.layers.RNN(cell)
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    layer(sequence)
+    variables = layer.trainable_variables
+    found = gradients(lambda: ops.sum(layer(sequence, training=True)), variables)
+    assert all(np.any(gradient) for gradient in found)
+
+
+@pytest.mark.parametrize("cell", DROPPING)
+def test_a_cell_with_dropout_refuses_to_train_under_keras_rnn(cell, rng):
+    layer = keras.layers.RNN(cell.from_config(cell.get_config()))
+    layer.build((BATCH, TIME, FEATURES))
+    with pytest.raises(ValueError, match="dualnet.recurrence.Recurrence"):
+        layer(normal(rng, BATCH, TIME, FEATURES), training=True)
+
+
+@pytest.mark.parametrize("cell", DROPPING)
+def test_a_dropped_out_step_without_training_or_masks_is_a_plain_step(cell, rng):
+    cell = built(cell.from_config(cell.get_config()), rng)
+    x, h, c = a_step(rng)
+    sizes = {name: getattr(cell, name, None) or 0 for name in ("rounds", "rank")}
+    expected, _ = reference.cell_step(x, h, c, by_name(cell), **sizes)
+    np.testing.assert_allclose(array(cell(x, [h, c])[0]), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=type(cell).__name__):
+        cell(x, [h, c], training=True)
+
+
+# --- what every layer owes its users
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        LSTMCell(UNITS, recurrent_dropout=0.2, input_l2=1e-3, recurrent_l2=1e-4, locked=[]),
+        MogrifierLSTMCell(UNITS, recurrent_dropout=0.1, mogrifier_dropout=0.2, mogrifier_l2=1e-3),
+        MogrifierLSTMCell(UNITS, rounds=4, rank=2, locked=["mogrifier"], name="low_rank"),
+    ],
+    ids=lambda cell: cell.name,
+)
+def test_cells_pass_the_common_checks(cell, rng, tmp_path):
+    x, h, c = a_step(rng)
+    check_layer(cell, x, [h, c], folder=tmp_path, dtypes=["bfloat16"] * 3)
+
+
+@pytest.mark.parametrize("use_input", [True, False])
+def test_dual_connection_passes_the_common_checks(use_input, rng, tmp_path):
+    inputs = [normal(rng, BATCH, TIME, FEATURES), normal(rng, BATCH, TIME, UNITS)]
+    check_layer(DualConnection(5, use_input=use_input, dual_l2=0.1), inputs, folder=tmp_path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_output_projection_passes_the_common_checks(tied, rng, tmp_path):
+    embedding = keras.layers.Embedding(WORDS, UNITS) if tied else None
+    layer = OutputProjection(WORDS, tied_to=embedding)
+    inputs = normal(rng, BATCH, TIME, UNITS)
+    check_layer(layer, inputs, folder=tmp_path, dtypes=["float32"])
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_dropouts_pass_the_common_checks(kind, rng, tmp_path):
+    check_layer(kind(0.3, seed=5), normal(rng, BATCH, TIME, FEATURES), folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (LSTMCell(4), [("kernel", (3, 16)), ("recurrent_kernel", (4, 16)), ("bias", (16,))]),
+        (
+            MogrifierLSTMCell(4, rounds=3),
+            [
+                ("kernel", (3, 16)),
+                ("recurrent_kernel", (4, 16)),
+                ("bias", (16,)),
+                ("mogrifier_1_kernel", (4, 3)),
+                ("mogrifier_1_bias", (3,)),
+                ("mogrifier_2_kernel", (3, 4)),
+                ("mogrifier_2_bias", (4,)),
+                ("mogrifier_3_kernel", (4, 3)),
+                ("mogrifier_3_bias", (3,)),
+            ],
+        ),
+        (
+            MogrifierLSTMCell(4, rounds=2, rank=2),
+            [
+                ("kernel", (3, 16)),
+                ("recurrent_kernel", (4, 16)),
+                ("bias", (16,)),
+                ("mogrifier_1_left", (4, 2)),
+                ("mogrifier_1_right", (2, 3)),
+                ("mogrifier_1_bias", (3,)),
+                ("mogrifier_2_left", (3, 2)),
+                ("mogrifier_2_right", (2, 4)),
+                ("mogrifier_2_bias", (4,)),
+            ],
+        ),
+    ],
+)
+def test_cells_have_the_weights_of_their_manual_in_that_order(cell, expected):
+    cell.build((None, 3))
+    assert [(w.name, tuple(w.shape)) for w in cell.weights] == expected
+    assert cell.state_size == [4, 4]
+    assert cell.output_size == 4
+
+
+def test_connection_and_output_have_the_weights_of_their_manual_in_that_order():
+    def weights(layer, shape):
+        layer.build(shape)
+        return [(w.name, tuple(w.shape)) for w in layer.weights]
+
+    shapes = [(None, None, 3), (None, None, 5)]
+    assert weights(DualConnection(4), shapes) == [
+        ("kernel", (3, 4)),
+        ("hidden_kernel", (5, 4)),
+        ("bias", (4,)),
+    ]
+    without = weights(DualConnection(4, use_input=False), shapes)
+    assert without == [("hidden_kernel", (5, 4)), ("bias", (4,))]
+    shape = (None, None, 4)
+    assert weights(OutputProjection(7), shape) == [("kernel", (4, 7)), ("bias", (7,))]
+    assert weights(OutputProjection(7, use_bias=False), shape) == [("kernel", (4, 7))]
+
+
+def test_a_fresh_mogrifier_round_has_the_same_scale_with_and_without_factors():
+    cell = MogrifierLSTMCell(100, rounds=1)
+    cell.build((None, 80))
+    factors = MogrifierLSTMCell(100, rounds=1, rank=30)
+    factors.build((None, 80))
+    (matrix,), bias = cell.mogrifiers[0]
+    (left, right), _ = factors.mogrifiers[0]
+    # Keras does not make up for what a truncation takes off the spread.
+    assert 0.85 < np.std(array(matrix)) / 100**-0.5 < 1.05
+    assert 0.7 < np.std(array(left) @ array(right)) / 100**-0.5 < 1.1
+    assert not np.any(array(bias))
+
+
+# --- penalties
+
+
+@pytest.mark.parametrize(
+    ("argument", "penalised"),
+    [
+        ("input_l2", ["kernel"]),
+        ("recurrent_l2", ["recurrent_kernel"]),
+        (
+            "mogrifier_l2",
+            ["mogrifier_1_left", "mogrifier_1_right", "mogrifier_2_left", "mogrifier_2_right"],
+        ),
+    ],
+)
+def test_penalties_of_a_cell_are_on_the_right_weights(argument, penalised, rng):
+    cell = built(MogrifierLSTMCell(UNITS, rounds=2, rank=2, **{argument: 0.3}), rng)
+    weights = by_name(cell)
+    expected = 0.3 * sum(np.sum(weights[name] ** 2) for name in penalised)
+    assert total(cell.losses) == pytest.approx(expected, rel=1e-5)
+
+
+def test_mogrifier_penalty_is_on_matrices_of_full_rank_too(rng):
+    cell = built(MogrifierLSTMCell(UNITS, rounds=2, mogrifier_l2=0.3), rng)
+    weights = by_name(cell)
+    matrices = [weights["mogrifier_1_kernel"], weights["mogrifier_2_kernel"]]
+    expected = 0.3 * sum(np.sum(matrix**2) for matrix in matrices)
+    assert total(cell.losses) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("use_input", [True, False])
+def test_penalty_of_the_dual_connection_is_on_its_matrices(use_input, rng):
+    layer = DualConnection(UNITS, use_input=use_input, dual_l2=0.3)
+    layer.build([(None, None, FEATURES), (None, None, UNITS)])
+    weights = by_name(randomise(layer, rng))
+    del weights["bias"]
+    expected = 0.3 * sum(np.sum(matrix**2) for matrix in weights.values())
+    assert total(layer.losses) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_activation_penalty_is_the_mean_over_the_batch_of_the_sums_of_squares(layers, rng):
+    arguments = {"recurrent_layers": layers, "cell": "mogrifier_lstm", "rounds": 2}
+    model, names = a_model(rng, activation_l2=0.3, **arguments)
+    weights = dict(zip(names, [w.astype("float64") for w in model.get_weights()]))
+    tokens = rng.integers(WORDS, size=(5, TIME))
+    _, _, activations = reference.language_model(tokens, weights, **as_reference(arguments))
+    model(tokens)
+    expected = 0.3 * sum(np.sum(h**2) for h in activations) / 5
+    assert total(model.losses) == pytest.approx(expected, rel=1e-5)
+
+
+def test_all_penalties_of_a_model_join_its_loss(rng):
+    names = ("embedding", "input", "recurrent", "activation", "dual", "mogrifier")
+    rates = {f"{name}_l2": 0.1 * k for k, name in enumerate(names, start=1)}
+    arguments = MODELS[3]
+    model, names = a_model(rng, **arguments, **rates)
+    model.compile()
+    weights = dict(zip(names, [w.astype("float64") for w in model.get_weights()]))
+    tokens, targets = rng.integers(WORDS, size=(2, BATCH, TIME))
+    logits, _, [h] = reference.language_model(tokens, weights, **as_reference(arguments))
+    expected = reference.mean_nll(logits, targets) + 0.4 * np.sum(h**2) / BATCH
+    for name, weight in weights.items():
+        layer, name = name.split("/")
+        if name.endswith("bias"):
+            continue
+        kind = {"embeddings": 0.1, "kernel": 0.2, "recurrent_kernel": 0.3}.get(name, 0.6)
+        expected += (0.5 if layer == "connection" else kind) * np.sum(weight**2)
+    y_pred = model(tokens)
+    found = model.compute_loss(y=ops.convert_to_tensor(targets), y_pred=y_pred)
+    assert float(array(found)) == pytest.approx(expected, rel=1e-5)
+
+
+# --- the dual connection
+
+
+def test_dual_connection_without_input_ignores_the_embedding(rng):
+    layer = DualConnection(UNITS, use_input=False)
+    embedded, hidden = normal(rng, BATCH, TIME, FEATURES), normal(rng, BATCH, TIME, UNITS)
+    first = array(layer([embedded, hidden]))
+    assert not hasattr(layer, "kernel")
+    np.testing.assert_array_equal(first, array(layer([embedded + 1, hidden])))
+    assert np.any(first != array(layer([embedded, hidden + 1])))
+
+
+def test_dual_connection_passes_on_the_mask_of_hidden():
+    layer = DualConnection(UNITS)
+    masks = [np.array([[True, True]]), np.array([[True, False]])]
+    assert layer.compute_mask([None, None], masks) is masks[1]
+    assert layer.compute_mask([None, None], [masks[0], None]) is None
+    assert layer.compute_mask([None, None]) is None
+
+
+# --- the output
+
+
+def test_tied_output_shares_the_variable_of_the_embedding(rng):
+    embedding = keras.layers.Embedding(WORDS, UNITS)
+    tokens = keras.Input((None,), dtype="int32")
+    output = OutputProjection(tied_to=embedding, use_bias=False)
+    model = keras.Model(tokens, output(embedding(tokens)))
+    assert output.vocabulary_size == WORDS
+    assert len(model.weights) == len(model.trainable_variables) == 1
+    embedding.embeddings.assign(normal(rng, WORDS, UNITS))
+    rows = array(embedding.embeddings)
+    ids = np.arange(WORDS)[None]
+    np.testing.assert_allclose(array(model(ids))[0], rows @ rows.T, rtol=1e-5, atol=1e-6)
+
+
+def test_tied_output_may_be_built_before_its_embedding(rng):
+    embedding = keras.layers.Embedding(WORDS, UNITS)
+    inputs = normal(rng, BATCH, TIME, UNITS)
+    logits = OutputProjection(tied_to=embedding, use_bias=False)(inputs)
+    expected = inputs @ array(embedding.embeddings).T
+    np.testing.assert_allclose(array(logits), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_float32_whatever_the_policy(tied, rng):
+    policy = "mixed_bfloat16"
+    embedding = keras.layers.Embedding(WORDS, UNITS, dtype=policy) if tied else None
+    layer = OutputProjection(WORDS, tied_to=embedding, dtype=policy)
+    logits = layer(normal(rng, BATCH, TIME, UNITS))
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert {w.dtype for w in layer.weights} == {"float32"}
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_model_with_tied_output_stays_tied_when_reloaded(use_bias, rng, tmp_path):
+    embedding = keras.layers.Embedding(WORDS, UNITS, name="embedding")
+    tokens = keras.Input((None,), dtype="int32")
+    output = OutputProjection(tied_to=embedding, use_bias=use_bias, name="output")
+    model = randomise(keras.Model(tokens, output(embedding(tokens))), rng)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_layer("output").tied_to is again.get_layer("embedding")
+    assert len(again.weights) == len(model.weights) == 1 + use_bias
+    ids = np.arange(WORDS)[None]
+    np.testing.assert_array_equal(array(again(ids)), array(model(ids)))
+    rows = normal(rng, WORDS, UNITS)
+    for one in (model, again):
+        one.get_layer("embedding").embeddings.assign(rows)
+    np.testing.assert_array_equal(array(again(ids)), array(model(ids)))
+
+
+def test_output_projection_refuses_sizes_that_contradict_each_other(rng):
+    embedding = keras.layers.Embedding(WORDS, UNITS)
+    with pytest.raises(ValueError, match="`vocabulary_size` or `tied_to` must be given"):
+        OutputProjection()
+    with pytest.raises(ValueError, match="`vocabulary_size` must equal the 7 .*vocabulary_size=6"):
+        OutputProjection(6, tied_to=embedding)
+    with pytest.raises(ValueError, match="`inputs` must be as wide .* 4 units. Received: 5 units"):
+        OutputProjection(tied_to=embedding)(normal(rng, BATCH, TIME, 5))
+
+
+# --- the dropouts
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_dropouts_return_their_inputs_and_draw_nothing_outside_training(kind, rng):
+    layer = kind(0.5, seed=1)
+    before = array(layer.seed_generator.state)
+    inputs = normal(rng, BATCH, TIME, FEATURES)
+    np.testing.assert_array_equal(array(layer(inputs)), inputs)
+    np.testing.assert_array_equal(array(layer(inputs, training=False)), inputs)
+    np.testing.assert_array_equal(array(layer.seed_generator.state), before)
+    layer(inputs, training=True)
+    assert np.any(array(layer.seed_generator.state) != before)
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_a_dropout_of_rate_zero_is_the_identity_in_training(kind, rng):
+    inputs = normal(rng, BATCH, TIME, FEATURES)
+    np.testing.assert_array_equal(array(kind(0)(inputs, training=True)), inputs)
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_dropouts_zero_their_rate_and_keep_the_expectation(kind):
+    ones = np.ones((64, 5, 400), "float32")
+    out = array(kind(0.3, seed=2)(ones, training=True))
+    np.testing.assert_allclose(np.unique(out), [0, 1 / 0.7], rtol=1e-6)
+    assert np.mean(out == 0) == pytest.approx(0.3, abs=0.015)
+    assert np.mean(out) == pytest.approx(1, abs=0.02)
+
+
+def test_locked_dropout_keeps_its_mask_over_time_and_not_over_rows():
+    out = array(LockedDropout(0.5, seed=2)(np.ones((3, 6, 50), "float32"), training=True))
+    np.testing.assert_array_equal(out, np.repeat(out[:, :1], 6, axis=1))
+    assert np.any(out[0] != out[1])
+    assert np.any(out[1] != out[2])
+
+
+def test_step_dropout_draws_afresh_at_every_step():
+    out = array(StepDropout(0.5, seed=2)(np.ones((2, 6, 50), "float32"), training=True))
+    for t in range(5):
+        assert np.any(out[:, t] != out[:, t + 1])
+    assert np.any(out[0] != out[1])
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_dropouts_draw_anew_at_each_call_and_repeat_with_their_seed(kind):
+    ones = np.ones((BATCH, TIME, 50), "float32")
+    layer, same, other = kind(0.5, seed=3), kind(0.5, seed=3), kind(0.5, seed=4)
+    first, second = array(layer(ones, training=True)), array(layer(ones, training=True))
+    assert np.any(first != second)
+    np.testing.assert_array_equal(array(same(ones, training=True)), first)
+    np.testing.assert_array_equal(array(same(ones, training=True)), second)
+    assert np.any(array(other(ones, training=True)) != first)
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+def test_a_dropout_without_seed_follows_the_seed_of_keras(kind):
+    ones = np.ones((BATCH, TIME, 50), "float32")
+
+    def draw():
+        keras.utils.set_random_seed(11)
+        return [array(layer(ones, training=True)) for layer in (kind(0.5), kind(0.5))]
+
+    (a, b), (again, _) = draw(), draw()
+    np.testing.assert_array_equal(a, again)
+    assert np.any(a != b)
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "weights"])
+def test_the_generator_of_a_dropout_goes_on_after_a_reload(kind, whole, tmp_path):
+    ones = np.ones((BATCH, TIME, 50), "float32")
+
+    def a_sequential(seed):
+        return keras.Sequential([keras.Input((None, 50)), kind(0.5, seed=seed)])
+
+    model = a_sequential(3)
+    model(ones, training=True)
+    if whole:
+        model.save(tmp_path / "m.keras")
+    else:
+        model.save_weights(tmp_path / "m.weights.h5")
+    expected = array(model(ones, training=True))
+    if whole:
+        again = keras.models.load_model(tmp_path / "m.keras")
+    else:
+        again = a_sequential(99)
+        again.load_weights(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(array(again(ones, training=True)), expected)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [LockedDropout(0.5), StepDropout(0.5), OutputProjection(WORDS)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_over_time_pass_on_the_mask_of_their_input(layer):
+    tokens = np.array([[1, 2, 0], [3, 0, 0]])
+    embedded = keras.layers.Embedding(WORDS, UNITS, mask_zero=True)(tokens)
+    mask = keras.src.backend.get_keras_mask(layer(embedded))
+    np.testing.assert_array_equal(array(mask), tokens != 0)
+
+
+# --- refusals
+
+
+def a_mogrifier(**arguments):
+    return MogrifierLSTMCell(**({"units": UNITS} | arguments))
+
+
+def an_lstm(**arguments):
+    return LSTMCell(**({"units": UNITS} | arguments))
+
+
+def a_dual(**arguments):
+    return DualConnection(**({"units": UNITS} | arguments))
+
+
+COUNTS = [0, -1, 1.5, True, None, "4"]
+RATES = [-0.1, 1.0, 1.5, "a", None, True, float("nan")]
+PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
+REFUSED = [
+    *[(make, "units", value) for make in (an_lstm, a_mogrifier, a_dual) for value in COUNTS],
+    *[(OutputProjection, "vocabulary_size", value) for value in COUNTS if value is not None],
+    *[(a_mogrifier, "rounds", value) for value in (-1, 1.5, True, None)],
+    *[(a_mogrifier, "rank", value) for value in (-1, 1.5, True)],
+    *[(make, "recurrent_dropout", value) for make in (an_lstm, a_mogrifier) for value in RATES],
+    *[(a_mogrifier, "mogrifier_dropout", value) for value in RATES],
+    *[(kind, "rate", value) for kind in (LockedDropout, StepDropout) for value in RATES],
+    *[
+        (make, name, value)
+        for make, names in {
+            an_lstm: ("input_l2", "recurrent_l2"),
+            a_mogrifier: ("input_l2", "recurrent_l2", "mogrifier_l2"),
+            a_dual: ("dual_l2",),
+        }.items()
+        for name in names
+        for value in PENALTIES
+    ],
+    *[(an_lstm, "locked", value) for value in (["mogrifier"], "recurrent", ["Recurrent"])],
+    *[(a_mogrifier, "locked", value) for value in (["input"], "mogrifier")],
+]
+
+
+@pytest.mark.parametrize(("make", "argument", "value"), REFUSED)
+def test_values_out_of_range_are_refused_by_name_and_value(make, argument, value):
+    with pytest.raises(ValueError) as error:
+        make(**{argument: value})
+    assert f"`{argument}` must be" in str(error.value)
+    assert f"Received: {argument}={value!r}." in str(error.value)

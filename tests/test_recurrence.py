@@ -1,0 +1,438 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from dualnet.builders.functional import language_model
+from dualnet.layers import LSTMCell, MogrifierLSTMCell
+from dualnet.layers._masks import MaskSpec
+from dualnet.recurrence import Recurrence
+from tests import reference
+from tests.checks import (
+    array,
+    by_name,
+    check_against_reference,
+    check_layer,
+    gradients,
+    normal,
+    randomise,
+)
+
+BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
+
+CELLS = {
+    "lstm": (LSTMCell, {}),
+    "full": (MogrifierLSTMCell, {"rounds": 5}),
+    "low_rank": (MogrifierLSTMCell, {"rounds": 4, "rank": 2}),
+}
+DROPPED = {"recurrent_dropout": 0.4, "mogrifier_dropout": 0.3}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@keras.saving.register_keras_serializable("dualnet_tests")
+class EchoCell(keras.layers.Layer):
+    """Outputs its input, then the masks that it was handed; counts steps in its state."""
+
+    def __init__(self, specs, **kwargs):
+        super().__init__(**kwargs)
+        self.specs = [MaskSpec(*spec) for spec in specs]
+        self.state_size = [1]
+
+    def build(self, input_shape):
+        self.output_size = input_shape[-1] + sum(spec.size for spec in self.specs)
+
+    def mask_specs(self):
+        return self.specs
+
+    def call(self, inputs, states, training=False, masks=None):
+        masks = [masks[spec.name] for spec in self.specs] if training else []
+        rest = self.output_size - sum(mask.shape[-1] for mask in masks) - inputs.shape[-1]
+        padding = ops.zeros((ops.shape(inputs)[0], rest), inputs.dtype)
+        return ops.concatenate([inputs, *masks, padding], axis=-1), [states[0] + 1]
+
+    def get_config(self):
+        return {**super().get_config(), "specs": [list(spec) for spec in self.specs]}
+
+
+def echo(specs, seed=None, features=1):
+    """Return an EchoCell's recurrence; its build is needed first, as it learns its sizes there."""
+    layer = Recurrence(EchoCell(specs), seed=seed)
+    layer.build((None, None, features))
+    return layer
+
+
+def masks_of(layer, batch, time, features=1):
+    """Return the masks of one training call of `echo(...)` by name, `(batch, time, size)`."""
+    out = array(layer(np.zeros((batch, time, features), "float32"), training=True)[0])
+    sizes = [spec.size for spec in layer.cell.specs]
+    parts = np.split(out[..., features:], np.cumsum(sizes)[:-1], axis=-1)
+    return {spec.name: part for spec, part in zip(layer.cell.specs, parts)}
+
+
+LOCKED, FRESH = MaskSpec("locked", 0.3, 50, True), MaskSpec("fresh", 0.3, 50, False)
+
+
+def a_recurrence(name, rng, seed=None, **arguments):
+    """Return a recurrence over a built cell with random weights, and its reference arguments."""
+    kind, own = CELLS[name]
+    layer = Recurrence(kind(UNITS, **own, **arguments), seed=seed)
+    layer.build((None, None, FEATURES))
+    return randomise(layer, rng), own
+
+
+def a_sequence(rng, time=TIME):
+    return normal(rng, BATCH, time, FEATURES)
+
+
+def some_states(rng):
+    return [normal(rng, BATCH, UNITS) for _ in range(2)]
+
+
+def assert_close(found, expected, rtol=1e-5):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array(a), array(b), rtol=rtol, atol=1e-6)
+
+
+# --- values and gradients
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_outputs_states_and_gradients_match_the_papers(name, rng):
+    layer, own = a_recurrence(name, rng)
+
+    def call(sequence, h, c):
+        return list(layer(sequence, initial_state=[h, c]))
+
+    def expected(weights, sequence, h, c):
+        return list(reference.recurrence(sequence, h, c, weights, **own))
+
+    inputs = [a_sequence(rng, 3), *some_states(rng)]
+    check_against_reference(call, layer.trainable_variables, inputs, expected)
+
+
+@pytest.mark.parametrize("locked", [["recurrent", "mogrifier"], ["recurrent"], ["mogrifier"], []])
+@pytest.mark.parametrize("name", ["full", "low_rank"])
+def test_a_training_pass_matches_the_papers_under_the_masks_drawn(name, locked, rng):
+    layer, own = a_recurrence(name, rng, seed=7, **DROPPED, locked=locked)
+    specs = layer.cell.mask_specs()
+    assert [spec.locked for spec in specs] == [spec.name.split("_")[0] in locked for spec in specs]
+    sequence, (h, c) = a_sequence(rng), some_states(rng)
+    # One that shows its masks draws the same with the same seed.
+    masks = masks_of(echo(specs, seed=7), BATCH, TIME)
+    assert any(np.any(mask == 0) for mask in masks.values())
+    expected = reference.recurrence(sequence, h, c, by_name(layer), **own, masks=masks)
+    assert_close(layer(sequence, initial_state=[h, c], training=True), expected)
+
+
+@pytest.mark.parametrize("locked", [["recurrent"], []])
+def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, rng):
+    layer, _ = a_recurrence("lstm", rng, seed=7, recurrent_dropout=0.5, locked=locked)
+    masks = masks_of(echo(layer.cell.mask_specs(), seed=7), BATCH, 3)
+    start = array(layer.seed_generator.state)
+
+    def call(sequence, h, c):
+        layer.seed_generator.state.assign(start)  # the same masks at each call
+        return list(layer(sequence, initial_state=[h, c], training=True))
+
+    def expected(weights, sequence, h, c):
+        return list(reference.recurrence(sequence, h, c, weights, masks=masks))
+
+    inputs = [a_sequence(rng, 3), *some_states(rng)]
+    check_against_reference(call, layer.trainable_variables, inputs, expected)
+
+
+@pytest.mark.parametrize(
+    "cell", [LSTMCell(UNITS), MogrifierLSTMCell(UNITS, rounds=0)], ids=lambda cell: cell.name
+)
+def test_without_rounds_it_equals_keras_lstm(cell, rng):
+    sequence, states = a_sequence(rng), some_states(rng)
+    stock = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
+    stock.build(sequence.shape)
+    randomise(stock, rng)
+    layer = Recurrence(cell)
+    layer.build(sequence.shape)
+    layer.set_weights(stock.get_weights())
+    assert_close(layer(sequence), stock(sequence))
+    assert_close(layer(sequence, initial_state=states), stock(sequence, initial_state=states))
+
+    projection = normal(rng, BATCH, TIME, UNITS)
+    found, expected = [
+        gradients(
+            lambda: ops.sum(ops.multiply(one(sequence)[0], projection)), one.trainable_variables
+        )
+        for one in (layer, stock)
+    ]
+    assert_close(found, expected, rtol=1e-4)
+
+
+# --- what every layer owes its users
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("name", CELLS)
+def test_recurrence_passes_the_common_checks(name, with_state, rng, tmp_path):
+    kind, own = CELLS[name]
+    layer = Recurrence(kind(UNITS, **own, recurrent_dropout=0.2, input_l2=0.1), seed=3)
+    inputs = [a_sequence(rng), *([some_states(rng)] if with_state else [])]
+    dtypes = ["bfloat16", "float32", "float32"]
+    check_layer(layer, *inputs, folder=tmp_path, dtypes=dtypes)
+
+
+def test_recurrence_has_the_weights_and_penalties_of_its_cell(rng):
+    layer, _ = a_recurrence("low_rank", rng, input_l2=0.1, mogrifier_l2=0.2)
+    assert [w.name for w in layer.weights] == [w.name for w in layer.cell.weights]
+    found, own = (float(sum(array(loss) for loss in one.losses)) for one in (layer, layer.cell))
+    weights = by_name(layer)
+    expected = 0.1 * np.sum(weights["kernel"] ** 2)
+    for i in range(1, 5):
+        for side in ("left", "right"):
+            expected += 0.2 * np.sum(weights[f"mogrifier_{i}_{side}"] ** 2)
+    assert found == own == pytest.approx(expected, rel=1e-5)
+
+
+# --- state
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_one_pass_equals_segments_of_any_lengths_with_carried_state(name):
+    rng = np.random.default_rng(2)
+    layer, _ = a_recurrence(name, rng)
+    sequence, start = a_sequence(rng, 5), some_states(rng)
+    outputs, *end = layer(sequence, initial_state=start)
+
+    @settings(max_examples=4, deadline=None, derandomize=True, database=None)
+    @given(st.sets(st.integers(1, 4)))
+    def check(cuts):
+        pieces, states = [], start
+        for segment in np.split(sequence, sorted(cuts), axis=1):
+            piece, *states = layer(segment, initial_state=states)
+            pieces.append(array(piece))
+        assert_close([np.concatenate(pieces, axis=1), *states], [outputs, *end])
+
+    check()
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_output_depends_on_a_later_input(name, rng):
+    layer, _ = a_recurrence(name, rng)
+    sequence = a_sequence(rng)
+    before = array(layer(sequence)[0])
+    for t in (0, 2, 4):
+        changed = sequence.copy()
+        changed[:, t] += 1
+        after = array(layer(changed)[0])
+        np.testing.assert_array_equal(after[:, :t], before[:, :t])
+        assert np.all(np.any(after[:, t:] != before[:, t:], axis=-1))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_two_states_are_told_apart(name, rng):
+    layer, own = a_recurrence(name, rng)
+    sequence, (h, c) = a_sequence(rng), some_states(rng)
+    outputs, last_h, last_c = layer(sequence, initial_state=[h, c])
+    np.testing.assert_array_equal(array(last_h), array(outputs)[:, -1])
+    assert np.abs(array(last_h) - array(last_c)).max() > 0.01
+    swapped = layer(sequence, initial_state=[c, h])
+    assert np.abs(array(swapped[0]) - array(outputs)).max() > 0.01
+    assert_close(swapped, reference.recurrence(sequence, c, h, by_name(layer), **own))
+
+
+def test_state_left_out_is_the_zero_state(rng):
+    layer, _ = a_recurrence("full", rng)
+    sequence, zeros = a_sequence(rng), np.zeros((BATCH, UNITS), "float32")
+    assert_close(layer(sequence), layer(sequence, initial_state=[zeros, zeros]))
+
+
+def test_calls_keep_nothing_of_each_other(rng):
+    layer, _ = a_recurrence("full", rng)
+    sequence = a_sequence(rng)
+    first = layer(sequence)
+    layer(a_sequence(rng), initial_state=some_states(rng))
+    assert_close(layer(sequence), first)
+
+
+def test_rows_keep_apart(rng):
+    layer, _ = a_recurrence("low_rank", rng)
+    sequence, (h, c) = a_sequence(rng), some_states(rng)
+    outputs, *_ = layer(sequence, initial_state=[h, c])
+    alone, *_ = layer(sequence[1:], initial_state=[h[1:], c[1:]])
+    np.testing.assert_allclose(array(alone), array(outputs)[1:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_that_is_not_two_of_its_cell_may_be_one_or_more(rng):
+    inputs = normal(rng, BATCH, TIME, 3)
+    layer = echo([], features=3)
+    outputs, steps = layer(inputs, initial_state=[np.ones((BATCH, 1), "float32")])
+    np.testing.assert_array_equal(array(outputs), inputs)
+    np.testing.assert_array_equal(array(steps), np.full((BATCH, 1), 1 + TIME))
+
+
+# --- masks
+
+
+def test_a_locked_mask_is_the_same_at_every_step_and_another_in_each_row():
+    masks = masks_of(echo([LOCKED]), 3, 6)["locked"]
+    np.testing.assert_array_equal(masks, np.repeat(masks[:, :1], 6, axis=1))
+    assert np.any(masks[0] != masks[1])
+    assert np.any(masks[1] != masks[2])
+
+
+def test_a_fresh_mask_is_another_at_every_step_and_in_each_row():
+    masks = masks_of(echo([FRESH]), 2, 6)["fresh"]
+    for t in range(5):
+        assert np.any(masks[:, t] != masks[:, t + 1])
+    assert np.any(masks[0] != masks[1])
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_masks_zero_their_rate_and_keep_the_expectation(locked):
+    mask = masks_of(echo([("a", 0.3, 400, locked)], seed=2), 64, 5)["a"]
+    np.testing.assert_allclose(np.unique(mask), [0, 1 / 0.7], rtol=1e-6)
+    assert np.mean(mask == 0) == pytest.approx(0.3, abs=0.015)
+    assert np.mean(mask) == pytest.approx(1, abs=0.02)
+
+
+def test_masks_of_many_sizes_and_rates_reach_the_cell_under_their_names(rng):
+    specs = [
+        MaskSpec("a", 0.1, 200, False),
+        MaskSpec("b", 0.5, 300, True),
+        MaskSpec("c", 0.8, 100, False),
+        MaskSpec("d", 0.2, 400, True),
+    ]
+    layer = echo(specs, seed=2, features=3)
+    inputs = normal(rng, 8, 20, 3)
+    out = array(layer(inputs, training=True)[0])
+    np.testing.assert_array_equal(out[..., :3], inputs)  # the features come through as they were
+    masks = masks_of(layer, 8, 20, features=3)
+    for spec in specs:
+        mask = masks[spec.name]
+        assert mask.shape == (8, 20, spec.size)
+        assert np.mean(mask == 0) == pytest.approx(spec.rate, abs=0.04)
+        np.testing.assert_allclose(np.unique(mask), [0, 1 / (1 - spec.rate)], rtol=1e-5)
+        assert np.all(mask == mask[:, :1]) == spec.locked
+    assert np.any(masks["a"][..., :100] != masks["c"])
+
+
+def test_the_cells_ask_for_the_masks_of_their_manual():
+    assert LSTMCell(4).mask_specs() == []
+    assert LSTMCell(4, recurrent_dropout=0.1).mask_specs() == [("recurrent", 0.1, 4, True)]
+    fresh = LSTMCell(4, recurrent_dropout=0.1, locked=[])
+    assert fresh.mask_specs() == [("recurrent", 0.1, 4, False)]
+
+    def specs(**arguments):
+        cell = MogrifierLSTMCell(4, rounds=3, **arguments)
+        cell.build((None, 3))
+        return cell.mask_specs()
+
+    assert specs() == []
+    assert specs(mogrifier_dropout=0.2, locked=[]) == [
+        ("mogrifier_1", 0.2, 4, False),
+        ("mogrifier_2", 0.2, 3, False),
+        ("mogrifier_3", 0.2, 4, False),
+    ]
+    assert specs(mogrifier_dropout=0.2, recurrent_dropout=0.1, rank=2, locked=["mogrifier"]) == [
+        ("recurrent", 0.1, 4, False),
+        ("mogrifier_1", 0.2, 2, True),
+        ("mogrifier_2", 0.2, 2, True),
+        ("mogrifier_3", 0.2, 2, True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["full", "low_rank"])
+def test_nothing_is_dropped_or_drawn_outside_training(name, rng):
+    layer, own = a_recurrence(name, rng, **DROPPED, locked=["recurrent"])
+    sequence, (h, c) = a_sequence(rng), some_states(rng)
+    before = array(layer.seed_generator.state)
+    expected = reference.recurrence(sequence, h, c, by_name(layer), **own)
+    assert_close(layer(sequence, initial_state=[h, c]), expected)
+    assert_close(layer(sequence, initial_state=[h, c], training=False), expected)
+    np.testing.assert_array_equal(array(layer.seed_generator.state), before)
+
+
+def test_without_dropout_training_changes_and_draws_nothing(rng):
+    layer, _ = a_recurrence("low_rank", rng)
+    sequence, before = a_sequence(rng), array(layer.seed_generator.state)
+    assert_close(layer(sequence, training=True), layer(sequence))
+    np.testing.assert_array_equal(array(layer.seed_generator.state), before)
+
+
+@pytest.mark.parametrize("spec", [LOCKED, FRESH], ids=lambda spec: spec.name)
+def test_two_training_calls_draw_different_masks_and_repeat_with_their_seed(spec):
+    layer, same, other = echo([spec], seed=3), echo([spec], seed=3), echo([spec], seed=4)
+    first, second, *again = [masks_of(one, 2, 4)[spec.name] for one in (layer, layer, same, same)]
+    assert np.any(first != second)
+    np.testing.assert_array_equal(again, [first, second])
+    assert np.any(masks_of(other, 2, 4)[spec.name] != first)
+
+
+def test_without_seed_it_follows_the_seed_of_keras():
+    def draw():
+        keras.utils.set_random_seed(11)
+        return [masks_of(layer, 2, 4)["fresh"] for layer in (echo([FRESH]), echo([FRESH]))]
+
+    (a, b), (again, _) = draw(), draw()
+    np.testing.assert_array_equal(a, again)
+    assert np.any(a != b)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "weights"])
+def test_its_generator_goes_on_after_a_reload(whole, rng, tmp_path):
+    def a_model(seed):
+        cell = MogrifierLSTMCell(UNITS, **DROPPED, locked=["recurrent"])
+        inputs = keras.Input((None, FEATURES))
+        return keras.Model(inputs, Recurrence(cell, seed=seed)(inputs))
+
+    sequence, model = a_sequence(rng), a_model(3)
+    model(sequence, training=True)
+    if whole:
+        model.save(tmp_path / "m.keras")
+    else:
+        model.save_weights(tmp_path / "m.weights.h5")
+    first = [array(out) for out in model(sequence, training=True)]
+    second = [array(out) for out in model(sequence, training=True)]
+    assert np.any(first[0] != second[0])
+    if whole:
+        again = keras.models.load_model(tmp_path / "m.keras")
+    else:
+        again = a_model(99)
+        again.load_weights(tmp_path / "m.weights.h5")
+    assert_close(again(sequence, training=True), first)
+    assert_close(again(sequence, training=True), second)
+
+
+def test_every_generator_of_a_language_model_goes_on_after_a_reload(tmp_path):
+    places = ("input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier")
+    model = language_model(
+        7,
+        units=3,
+        recurrent_layers=2,
+        cell="mogrifier_lstm",
+        rounds=2,
+        connection="dual",
+        **{f"{place}_dropout": 0.5 for place in places},
+    )
+    tokens = np.array([[1, 2, 3], [4, 5, 6]])
+    model(tokens, training=True)
+    model.save(tmp_path / "m.keras")
+    expected = [array(model(tokens, training=True)) for _ in range(2)]
+    again = keras.models.load_model(tmp_path / "m.keras")
+    assert_close([again(tokens, training=True) for _ in range(2)], expected)
+
+
+def test_a_recurrence_trains_in_a_compiled_model_with_new_masks_at_each_step(rng):
+    # `fit` traces the call once; the masks must not be traced in.
+    inputs = keras.Input((None, FEATURES))
+    cell = MogrifierLSTMCell(UNITS, **DROPPED, rounds=2, locked=["recurrent"])
+    outputs, *_ = Recurrence(cell, seed=3)(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    x, y = a_sequence(rng), normal(rng, BATCH, TIME, UNITS)
+    losses = model.fit(x, y, epochs=3, verbose=0).history["loss"]
+    assert len(set(losses)) == 3
+    assert model.evaluate(x, y, verbose=0) == model.evaluate(x, y, verbose=0)

@@ -1,0 +1,133 @@
+import dataclasses
+import inspect
+import re
+
+import pytest
+
+from dualnet import zoo
+from dualnet.builders import BUILDERS
+from dualnet.training import Recipe
+
+# Facts 8.4, from the sizes alone: what each row of Table 2 must count.
+PTB = {
+    "lstm": 8_882_400,
+    "dual_lstm": 9_603_000,
+    "dlstm": 13_616_200,
+    "dual_dlstm": 13_936_600,
+    "mdlstm": 21_433_600,
+    "dual_mdlstm": 22_879_450,
+    "mdlstm_plus": 22_156_950,
+    "dual_mdlstm_tuned": 22_879_450,
+}
+WIKITEXT = {
+    "lstm": 20_229_600,
+    "dual_lstm": 20_950_200,
+    "dlstm": 29_604_200,
+    "dual_dlstm": 30_324_800,
+    "mdlstm": 37_508_800,
+    "dual_mdlstm": 38_954_650,
+}
+ROWS = [("ptb", *row) for row in PTB.items()] + [("wikitext-2", *row) for row in WIKITEXT.items()]
+CARDS = [(name, corpus) for corpus, name, _ in ROWS]
+
+
+@pytest.mark.parametrize(("corpus", "name", "count"), ROWS)
+def test_a_published_model_has_exactly_the_parameters_of_its_card(corpus, name, count):
+    card = zoo.card(name, corpus)
+    assert card.parameters == count
+    assert card.printed == f"{count / 1e6:.2f}M"
+    assert zoo.build(name, corpus=corpus).count_params() == count
+
+
+def test_every_row_of_table_2_has_a_card():
+    assert zoo.list_models() == sorted(PTB)
+    assert zoo.list_models("dual_*") == sorted(name for name in PTB if name.startswith("dual_"))
+    assert [name for name in PTB if "wikitext-2" in zoo.card(name).corpora] == list(WIKITEXT)
+
+
+@pytest.mark.parametrize(("name", "corpus"), CARDS)
+def test_a_card_says_what_is_ours_and_its_recipe_can_be_used(name, corpus):
+    card = zoo.card(name, corpus)
+    recipe = Recipe(**card.recipe)
+    assert recipe.optimizer == "nadam" and recipe.sequence_length == 25
+    assert recipe.batch_size == {"ptb": 32, "wikitext-2": 128}[corpus]
+    assert card.lowercase == (corpus == "wikitext-2")
+    assert set(card.published) == {"static", "dynamic"}
+    known = inspect.signature(BUILDERS[card.builder]).parameters
+    assert set(card.config) <= set(known)
+    for key in card.ours:
+        part, _, name_of_value = key.partition(".")
+        assert name_of_value in getattr(card, part)
+
+
+def test_a_card_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        zoo.card("lstm").parameters = 1
+
+
+def sizes(model):
+    kernels = {re.sub(r".*/(.*/.*)", r"\1", w.path): w.shape for w in model.weights}
+    layers = [shape[1] // 4 for path, shape in kernels.items() if re.match(r"cell_\d/kernel", path)]
+    return model.core.get_layer("embedding").output_dim, layers
+
+
+def test_units_replaces_all_sizes_and_a_size_beside_it_wins():
+    assert sizes(zoo.build("dual_dlstm", vocabulary_size=20, units=6)) == (6, [6, 6])
+    built = zoo.build("dual_dlstm", vocabulary_size=20, units=6, recurrent_units=10)
+    assert sizes(built) == (6, [10, 10])
+
+
+def test_tying_forces_the_last_layer_of_a_plain_model():
+    built = zoo.build(
+        "lstm", vocabulary_size=20, recurrent_units=11, recurrent_layers=3, embedding_units=4
+    )
+    assert sizes(built) == (4, [11, 11, 4])
+
+
+def test_tables_1s_hyperparameters_build_in_any_range():
+    built = zoo.build("dual_mdlstm", vocabulary_size=20, units=6, rounds=6, rank=0)
+    assert built.count_params() > 0
+    assert zoo.build("mdlstm", vocabulary_size=20, units=6, rounds=0).count_params() == (
+        20 * 6 + 2 * (4 * 6 * 12 + 4 * 6)
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"unit": 3}, "`unit` must be an argument.*Did you mean 'units'"),
+        ({"units": 0}, "`units` must be an integer of at least 1.*units=0"),
+        ({"rounds": -1}, "`rounds` must be an integer of at least 0.*rounds=-1"),
+        ({"rank": 1.5}, "`rank` must be an integer.*rank=1.5"),
+        ({"input_dropout": 1.0}, "`input_dropout` must be a number of at least 0 and below 1"),
+        ({"mogrifier_dropout": -0.1}, "`mogrifier_dropout`.*-0.1"),
+        ({"dual_l2": -1e-6}, "`dual_l2` must be a finite number of at least 0"),
+        ({"activation_l2": float("nan")}, "`activation_l2`"),
+        ({"cell": "lstmm"}, "`cell` must be one of.*Did you mean 'lstm'"),
+        ({"connection": "duel"}, "Did you mean 'dual'"),
+        ({"dual_units": 3, "units": 4}, "`dual_units` must equal `embedding_units`, 4"),
+        ({"recurrent_units": [3], "units": 4}, "one for each of the `recurrent_layers`"),
+        ({"recurrent_layers": 0}, "`recurrent_layers`"),
+        ({"locked_dropouts": ["inputs"]}, "`locked_dropouts`.*Did you mean 'input'"),
+        ({"vocabulary_size": 0}, "`vocabulary_size`"),
+    ],
+)
+def test_bad_overrides_are_refused_by_name(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        zoo.build("dual_mdlstm", **{"vocabulary_size": 20, **overrides})
+
+
+def test_a_plain_model_refuses_what_only_other_stations_have():
+    with pytest.raises(ValueError, match=r"`rounds` must be 0.*cell='mogrifier_lstm'"):
+        zoo.build("lstm", units=4, vocabulary_size=20, rounds=2)
+    with pytest.raises(ValueError, match=r"`dual_units` needs connection='dual'"):
+        zoo.build("lstm", units=4, vocabulary_size=20, dual_units=4)
+    with pytest.raises(ValueError, match="`recurrent_units` must end with `embedding_units`"):
+        zoo.build("lstm", vocabulary_size=20, embedding_units=3, recurrent_units=[4])
+
+
+def test_an_unknown_model_or_corpus_suggests_the_known():
+    with pytest.raises(ValueError, match="Did you mean one of.*'dual_lstm'"):
+        zoo.build("dual-lstm")
+    with pytest.raises(ValueError, match=r"`corpus` must be one of \['ptb'\]"):
+        zoo.build("mdlstm_plus", corpus="wikitext-2")
