@@ -1,6 +1,7 @@
 """Checks of arguments, shared by all rooms."""
 
 import difflib
+import numbers
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +27,7 @@ def check_rate(name: str, value: Any) -> float:
             f"`{name}` must be a number of at least 0 and below 1 (the fraction that is "
             f"dropped). Received: {name}={value!r}."
         )
-    return value
+    return float(value)
 
 
 def check_penalty(name: str, value: Any) -> float:
@@ -35,7 +36,7 @@ def check_penalty(name: str, value: Any) -> float:
         raise ValueError(
             f"`{name}` must be a finite number of at least 0. Received: {name}={value!r}."
         )
-    return value
+    return float(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -56,4 +57,4 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

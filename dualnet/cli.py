@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
     # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings of retracing
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

@@ -23,6 +23,7 @@ from dualnet.plots import plot_curves, plot_positions
 from dualnet.training import Run, train
 
 MODELS = ("lstm", "dual_lstm")
+PROMPTS = ("the", "if the object", "a class")
 MARK = ".written-by-dualnet-demo"
 # Our choice, for a few minutes on two cores: equal sizes, and for both the same recipe.
 SETTINGS: dict[str, Any] = {
@@ -97,7 +98,7 @@ def run(output: str | os.PathLike[str] = "demo", *, settings: dict[str, Any] | N
     _show(results)
     model = runs["dual_lstm"].model
     _say("\nThree lines by dual_lstm, temperature 0.8:")
-    for seed, prompt in enumerate(["the", "if the object", "a class"]):
+    for seed, prompt in enumerate(PROMPTS):
         text = generate(model, prompt, max_tokens=25, temperature=0.8, seed=seed)
         _say("  " + text.split("\n")[0])
     served = _serve(folder, model, corpus)

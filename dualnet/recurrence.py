@@ -31,9 +31,20 @@ class Recurrence(SeededLayer):
     Returns:
         `(outputs, *states)`: `(batch, time, output_size)` in the compute dtype,
         and the states after the last step, float32.
+
+    Masking: none; every step is read.
+
+    Raises:
+        ValueError: if `cell` has no `mask_specs`.
     """
 
     def __init__(self, cell, *, seed=None, **kwargs):
+        if not hasattr(cell, "mask_specs"):
+            raise ValueError(
+                "`cell` must have `mask_specs()`, as the cells of `dualnet.layers` do, so that its "
+                f"masks can be drawn before the loop. Received: cell={cell!r}. Other cells run "
+                "under `keras.layers.RNN`."
+            )
         super().__init__(seed=seed, **kwargs)
         self.cell = cell
 
@@ -71,8 +82,7 @@ class Recurrence(SeededLayer):
 
     @classmethod
     def from_config(cls, config):
-        cell = keras.saving.deserialize_keras_object(config.pop("cell"))
-        return cls(cell, **config)
+        return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
 
 
 class _Step:

@@ -1,4 +1,5 @@
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -116,7 +117,7 @@ def bad(folder, run, tmp_path):
         "an unknown rule": (["evaluate", run, "--dynamic", "--rule", "nadan"], "'nadam'"),
         "a rule without dynamic": (["evaluate", run, "--rule", "sgd"], "needs --dynamic"),
         "an unknown setting": (
-            ["evaluate", run, "--dynamic", "--set", "learning_rte=1"], "Did you mean 'learning_rate'",
+            ["evaluate", run, "--dynamic", "--set", "learning_rte=1"], "mean 'learning_rate'",
         ),
         "an unknown split": (["evaluate", run, "--split", "tests"], "`split` must be one of"),
         "a full output folder": ([*train[:-1], run], "`output` must be a new or empty folder"),
@@ -124,7 +125,7 @@ def bad(folder, run, tmp_path):
     }  # fmt: skip
 
 
-CASES = list(bad("", "", __import__("pathlib").Path()))
+CASES = list(bad("", "", pathlib.Path()))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -13,6 +13,7 @@ def short_text(monkeypatch, corpus):
     """The demo on the tests' small corpus: the same steps in seconds."""
     monkeypatch.setattr(demo.corpora, "load", lambda name: corpus)
     monkeypatch.setattr(demo, "DYNAMIC_RATES", (1e-3,))
+    monkeypatch.setattr(demo, "PROMPTS", ("the cat",))
 
 
 def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys):

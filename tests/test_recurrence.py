@@ -164,7 +164,8 @@ def test_without_rounds_it_equals_keras_lstm(cell, rng):
     projection = normal(rng, BATCH, TIME, UNITS)
     found, expected = [
         gradients(
-            lambda: ops.sum(ops.multiply(one(sequence)[0], projection)), one.trainable_variables
+            lambda one=one: ops.sum(ops.multiply(one(sequence)[0], projection)),
+            one.trainable_variables,
         )
         for one in (layer, stock)
     ]

@@ -37,8 +37,8 @@ class DualConnection(keras.layers.Layer):
     """
 
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
-        check_count("units", units, least=1)
-        check_penalty("dual_l2", dual_l2)
+        units = check_count("units", units, least=1)
+        dual_l2 = check_penalty("dual_l2", dual_l2)
         super().__init__(**kwargs)
         self.units = units
         self.use_input = use_input

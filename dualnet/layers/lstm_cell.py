@@ -56,10 +56,10 @@ class LSTMCell(keras.layers.Layer):
         locked=("recurrent",),
         **kwargs,
     ):
-        check_count("units", units, least=1)
-        check_rate("recurrent_dropout", recurrent_dropout)
-        check_penalty("input_l2", input_l2)
-        check_penalty("recurrent_l2", recurrent_l2)
+        units = check_count("units", units, least=1)
+        recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
+        input_l2 = check_penalty("input_l2", input_l2)
+        recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
         super().__init__(**kwargs)
         self.units = units
         self.recurrent_dropout = recurrent_dropout

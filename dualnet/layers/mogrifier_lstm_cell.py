@@ -62,11 +62,11 @@ class MogrifierLSTMCell(LSTMCell):
         locked=("recurrent", "mogrifier"),
         **kwargs,
     ):
-        check_count("rounds", rounds, least=0)
+        rounds = check_count("rounds", rounds, least=0)
         if rank is not None:
-            check_count("rank", rank, least=0)
-        check_rate("mogrifier_dropout", mogrifier_dropout)
-        check_penalty("mogrifier_l2", mogrifier_l2)
+            rank = check_count("rank", rank, least=0)
+        mogrifier_dropout = check_rate("mogrifier_dropout", mogrifier_dropout)
+        mogrifier_l2 = check_penalty("mogrifier_l2", mogrifier_l2)
         super().__init__(units, locked=locked, **kwargs)
         self.rounds = rounds
         self.rank = rank
@@ -81,8 +81,8 @@ class MogrifierLSTMCell(LSTMCell):
         for i in range(1, self.rounds + 1):
             size_in, size_out = self._sizes(i)
             if self.rank:
-                # Melis et al., reference code: the product of the two then varies by
-                # 1 / sqrt(size in), as a single matrix would.
+                # Both alike, as in the reference code of Melis et al.: the product of the two
+                # then varies by about 1 / sqrt(size in), as a single matrix does.
                 stddev = (size_in * self.rank) ** -0.25
                 factors = [
                     self._add_matrix(f"mogrifier_{i}_left", (size_in, self.rank), stddev),

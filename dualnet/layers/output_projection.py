@@ -31,6 +31,10 @@ class OutputProjection(keras.layers.Layer):
             contradict each other, or if the input is not as wide as the tied
             embedding.
 
+    Saving: the tie survives `.keras` files, and every `LanguageModel`, which is
+    built anew. `keras.models.clone_model` and a functional model's own
+    `from_config` make a second embedding, as with any layer that holds another.
+
     Reference: Inan et al., 2017, https://arxiv.org/abs/1611.01462 (tying)
     """
 
@@ -92,7 +96,7 @@ class OutputProjection(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        tied_to = config.pop("tied_to", None)
+        tied_to = config["tied_to"]
         if isinstance(tied_to, dict):
             tied_to = keras.saving.deserialize_keras_object(tied_to)
-        return cls(tied_to=tied_to, **config)
+        return cls(**{**config, "tied_to": tied_to})

@@ -27,7 +27,7 @@ class StepDropout(SeededLayer):
     """
 
     def __init__(self, rate, *, seed=None, **kwargs):
-        check_rate("rate", rate)
+        rate = check_rate("rate", rate)
         super().__init__(seed=seed, **kwargs)
         self.rate = rate
         self.supports_masking = True
