@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"dualnet {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"dualnet {options.command}: stopped.", file=sys.stderr)
+        hint = " Go on after the last finished epoch with --resume." * (options.command == "train")
+        print(f"dualnet {options.command}: stopped.{hint}", file=sys.stderr)
         return 130
     return 0
 

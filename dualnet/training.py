@@ -123,7 +123,8 @@ def train(
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
         seed: int. Of weights and masks.
-        resume: bool. Go on with the run in `output`, from its last finished epoch.
+        resume: bool. Go on with the run in `output`, from its last finished epoch,
+            with its own settings and seed; `epochs` alone may be given anew.
         progress: bool. Show a progress bar and a line per epoch on standard error.
         **overrides: arguments of the builder and of `Recipe`, in place of the card's.
 
@@ -135,22 +136,32 @@ def train(
     """
     folder = Path(output)
     card = zoo.card(name, corpus_name(name, corpus))
-    config, recipe = split_overrides(card, overrides)
+    if resume:
+        used = _resumed_card(folder, name, overrides)
+        config, recipe = used["config"], Recipe(**used["recipe"])
+    else:
+        config, recipe = split_overrides(card, overrides)
     if not isinstance(corpus, Corpus):
         corpus = corpora.load(corpus, lowercase=card.lowercase)
-    config["vocabulary_size"] = len(corpus.vocabulary)
     data = {
         split: corpus.batches(
             split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length
         )
         for split in ("train", "valid")
     }
-    recorder = _Recorder(folder, recipe, progress)
+    recorder = _Recorder(folder, recipe, progress, data["train"].num_tokens)
     if resume:
-        model = recorder.restore(corpus)
+        if corpus.sha256 != used["corpus"]["sha256"]:
+            raise ValueError(
+                "`corpus` must be the one that the run began with, "
+                f"{used['corpus']['name']!r}, unchanged. Received: {corpus.name!r} with other "
+                "words. Train anew without --resume."
+            )
+        model = recorder.restore()
     else:
         _claim(folder)
         keras.utils.set_random_seed(seed)
+        config["vocabulary_size"] = len(corpus.vocabulary)
         model = BUILDERS[card.builder](**config, name=name)
         model.vocabulary = corpus.vocabulary
         model.compile(optimizer=recipe.make_optimizer())
@@ -168,8 +179,8 @@ def train(
             "config": config,
             "recipe": dataclasses.asdict(recipe),
         }
-        write_whole(folder / "card.toml", tomli_w.dumps(used))
         corpus.vocabulary.save(folder / "vocabulary.txt")
+    write_whole(folder / "card.toml", tomli_w.dumps(used))
     try:
         model.fit(
             data["train"],
@@ -182,7 +193,7 @@ def train(
     finally:
         recorder.close()
     model.load_weights(folder / WEIGHTS)
-    results = _results(model, corpus, recorder, seed=read_card(folder)["seed"])
+    results = _results(model, corpus, recorder, seed=used["seed"])
     write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return Run(model, folder, results, recorder.history)
 
@@ -248,36 +259,55 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     return zoo.resolve(card.config, config), Recipe(**{**card.recipe, **recipe})
 
 
+def _resumed_card(folder: Path, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the card that the run in `folder` goes on with, at most with other `epochs`."""
+    if not (folder / "resume.json").is_file():
+        raise FileNotFoundError(
+            "--resume needs a RUN folder with a finished epoch. Received: "
+            f"{str(folder)!r}, which has no resume.json. Train anew, into a new folder."
+        )
+    used = read_card(folder)
+    if used["name"] != name:
+        raise ValueError(
+            f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
+            f"Received: name={name!r}."
+        )
+    before = {**used["config"], **used["recipe"]}
+    for key, value in overrides.items():
+        if key != "epochs" and (key not in before or before[key] != value):
+            raise ValueError(
+                f"`{key}` must stay as the run began, {before.get(key)!r}. Received: "
+                f"{key}={value!r} with --resume. Leave it out, or train anew."
+            )
+    used["recipe"]["epochs"] = overrides.get("epochs", used["recipe"]["epochs"])
+    done = len(json.loads((folder / "resume.json").read_text("utf-8"))["history"])
+    if done >= used["recipe"]["epochs"]:
+        raise ValueError(
+            f"The run in {str(folder)!r} is finished: it has {done} epochs. Give more to go on, "
+            f"e.g. --epochs {done + 1}."
+        )
+    return used
+
+
 class _Recorder(keras.callbacks.Callback):
     """Keeps a RUN folder: metrics, curves, best weights, and the state to resume from."""
 
-    def __init__(self, folder: Path, recipe: Recipe, progress: bool) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, progress: bool, num_tokens: int) -> None:
         super().__init__()
         self.folder = folder
         self.recipe = recipe
         self.progress = progress
+        self.num_tokens = num_tokens  # of one epoch
         self.history: list[dict[str, float]] = []
         self.bar: Any = None
         self.events: Any = None
 
     # --- resuming
 
-    def restore(self, corpus: Corpus) -> LanguageModel:
+    def restore(self) -> LanguageModel:
         """Return the model of the last finished epoch, ready to go on."""
-        file = self.folder / "resume.json"
-        if not file.is_file():
-            raise FileNotFoundError(
-                "--resume needs a RUN folder with a finished epoch. Received: "
-                f"{str(self.folder)!r}, which has no resume.json. Train anew without --resume."
-            )
-        state = json.loads(file.read_text("utf-8"))
+        state = json.loads((self.folder / "resume.json").read_text("utf-8"))
         self.history = state["history"]
-        before = Vocabulary.load(self.folder / "vocabulary.txt")
-        if before != corpus.vocabulary:
-            raise ValueError(
-                "`corpus` must have the vocabulary that the run began with. Received: "
-                f"{corpus.vocabulary!r} instead of {before!r}."
-            )
         return keras.models.load_model(self.folder / state["model"])
 
     def _save_state(self, epoch: int) -> None:
@@ -330,7 +360,6 @@ class _Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._check_loss(logs, self.steps)
-        tokens = self.recipe.batch_size * self.recipe.sequence_length * self.steps
         row = {
             "epoch": epoch + 1,
             "loss": float(logs["loss"]),
@@ -339,7 +368,7 @@ class _Recorder(keras.callbacks.Callback):
             "val_perplexity": float(logs["val_perplexity"]),
             "learning_rate": float(self.model.optimizer.learning_rate),
             "seconds": self.seconds,
-            "tokens_per_second": tokens / self.seconds,
+            "tokens_per_second": self.num_tokens / self.seconds,
         }
         self.history.append(row)
         if row["val_perplexity"] <= min(past["val_perplexity"] for past in self.history):

@@ -85,7 +85,9 @@ def test_a_run_stopped_after_an_epoch_and_resumed_equals_an_undisturbed_one(corp
         patch.setattr(training._Recorder, "shown", float("inf"), raising=False)
         train(corpus, tmp_path / "halves", epochs=3, seed=1)
     keras.utils.set_random_seed(99)
-    resumed = train(corpus, tmp_path / "halves", epochs=3, resume=True)
+    resumed = dualnet.train(
+        "dual_lstm", corpus, output=tmp_path / "halves", resume=True, progress=False
+    )  # with the settings that it began with
     assert len(resumed.history) == 3
     for one, two in zip(values(whole.model), values(resumed.model)):
         np.testing.assert_array_equal(one, two)
@@ -122,6 +124,27 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(corpus, tmp_path
 def test_training_again_into_the_same_folder_is_refused(run, corpus):
     with pytest.raises(FileExistsError, match="`output` must be a new or empty folder.*--resume"):
         train(corpus, run.folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"units": 9}, "`units` must stay as the run began, 8"),
+        ({"name": "lstm"}, "`name` must be 'dual_lstm'"),
+        ({"epochs": 2}, r"is finished: it has 2 epochs.*--epochs 3"),
+        ({"learning_rate": 0.5, "epochs": 3}, "`learning_rate` must stay as the run began, 0.01"),
+    ],
+)
+def test_a_run_goes_on_as_it_began(run, corpus, settings, message):
+    with pytest.raises(ValueError, match=message):
+        train(corpus, run.folder, resume=True, **settings)
+
+
+def test_a_run_goes_on_with_its_own_text_alone(run, tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 20)
+    with pytest.raises(ValueError, match="`corpus` must be the one that the run began with"):
+        train(dualnet.corpora.load(tmp_path), run.folder, resume=True, epochs=3)
 
 
 def test_nothing_to_resume_is_said(corpus, tmp_path):
