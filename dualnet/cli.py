@@ -114,7 +114,7 @@ def _train(options: argparse.Namespace) -> None:
         settings["epochs"] = options.epochs
     # What needs no TensorFlow is checked before the seconds that it takes to load.
     zoo.card(options.name)
-    training = _quietly("dualnet.training")
+    training = _quietly("dualnet.training", seeds=True)
     run = training.train(
         options.name,
         options.corpus,
@@ -206,7 +206,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    demo = _quietly("dualnet.demo")
+    demo = _quietly("dualnet.demo", seeds=True)
     results = demo.run(options.output)
     if options.json:
         print(json.dumps(results))
@@ -330,7 +330,7 @@ def _corpus_of(used: Mapping[str, Any], name: str | None, vocabulary: Any) -> An
     )
 
 
-def _quietly(module: str) -> Any:
+def _quietly(module: str, *, seeds: bool = False) -> Any:
     """Import `module` and start the backend without the start-up lines that it prints."""
     import importlib
 
@@ -339,6 +339,8 @@ def _quietly(module: str) -> Any:
         import keras
 
         keras.ops.ones(1)  # some lines come with the first operation
+        if seeds:
+            keras.utils.set_random_seed(0)  # loads TensorFlow on every backend, if it is there
     return found
 
 

@@ -411,16 +411,20 @@ class _Recorder(keras.callbacks.Callback):
         )
 
     def _write_scalars(self, row: dict[str, float]) -> None:
-        # tensorboard's own writer: Keras's callback needs TensorFlow on every backend.
+        # tensorboard's record writer: its event writer, as Keras's callback, loads TensorFlow.
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         if self.events is None:
-            self.events = EventFileWriter(str(self.folder / "tensorboard"))
+            (self.folder / "tensorboard").mkdir(exist_ok=True)
+            name = f"events.out.tfevents.{time.time_ns()}.{platform.node()}"
+            self.events = (self.folder / "tensorboard" / name).open("wb")
+            version = Event(wall_time=time.time(), file_version="brain.Event:2")
+            RecordWriter(self.events).write(version.SerializeToString())
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
         event = Event(wall_time=time.time(), step=int(row["epoch"]), summary=Summary(value=values))
-        self.events.add_event(event)
+        RecordWriter(self.events).write(event.SerializeToString())
         self.events.flush()
 
     def _say(self, line: str) -> None:

@@ -7,7 +7,8 @@ from nbclient import NotebookClient
 NOTEBOOK = pathlib.Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
 
 
-def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path):
+def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
