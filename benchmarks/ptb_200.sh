@@ -11,6 +11,7 @@ dualnet train dual_lstm --corpus ptb --output "$output/dual_lstm" --epochs 6 \
 for name in lstm dual_lstm; do
     for split in valid test; do
         dualnet evaluate "$output/$name" --split $split
-        dualnet evaluate "$output/$name" --split $split --dynamic
+        dualnet evaluate "$output/$name" --split $split --dynamic --rule nadam
+        dualnet evaluate "$output/$name" --split $split --dynamic --rule sgd
     done
 done

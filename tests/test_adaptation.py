@@ -134,7 +134,9 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     rate = {"nadam": 1e-2, "sgd": 1.0, "rms": 1e-2}[rule]
     if rule == "rms":
         statistics["statistics"] = dualnet.gradient_statistics(model, tokens, batch_size=4)
-    found = dualnet.dynamic_evaluation(model, tokens, rule=rule, learning_rate=rate, **statistics)
+    found = dualnet.dynamic_evaluation(
+        model, tokens, rule=rule, learning_rate=rate, sequence_length=5, **statistics
+    )
     assert found.perplexity < 0.9 * static.perplexity
     np.testing.assert_allclose(
         found.segment_losses[0], static.token_losses[:5].mean(), rtol=1e-5
@@ -159,7 +161,7 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
 
     monkeypatch.setattr(adaptation._Learner, "train_on_batch", failing)
     with pytest.raises(KeyboardInterrupt):
-        dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1)
+        dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1, sequence_length=5)
     assert len(calls) == 2
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
