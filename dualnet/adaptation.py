@@ -16,7 +16,8 @@ from dualnet.builders.model import CarriedState
 from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" (within the
-# paper's range) and "sgd" are our choice, found on PTB's validation text with 200 units; those of "rms" are Krause et al.'s released defaults.
+# paper's range) and "sgd" are our choice, found on PTB's validation text with 200 units; those
+# of "rms" are the released defaults of Krause et al.
 RULES: dict[str, dict[str, Any]] = {
     "nadam": {"learning_rate": 1e-4, "beta_1": 0.0, "sequence_length": 50},
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
