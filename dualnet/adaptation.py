@@ -19,7 +19,7 @@ from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
 # paper's range) and "sgd" are our choice, found on PTB's validation text with 200 units; those
 # of "rms" are the released defaults of Krause et al.
 RULES: dict[str, dict[str, Any]] = {
-    "nadam": {"learning_rate": 1e-4, "beta_1": 0.0, "sequence_length": 50},
+    "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
     "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
 }
