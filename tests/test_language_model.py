@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -95,6 +98,19 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
         end.fit(train, epochs=1, verbose=0)
     for one, two in zip(values(model), values(loaded)):
         np.testing.assert_array_equal(one, two)
+
+
+def test_keras_loads_a_model_after_an_import_of_the_layers_alone(build, tmp_path):
+    build("dual_mdlstm").save(tmp_path / "model.keras")
+    code = (
+        "import sys, keras, dualnet.layers;"
+        "print(type(keras.models.load_model(sys.argv[1])).__name__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.keras")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.split()[-1] == "LanguageModel"
 
 
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):

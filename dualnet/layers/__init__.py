@@ -15,3 +15,7 @@ __all__ = [
     "OutputProjection",
     "StepDropout",
 ]
+
+# Last, and against the order of the rooms: registers `Recurrence` and `LanguageModel`, so that
+# `import dualnet.layers` is all that `keras.models.load_model` needs.
+import dualnet.builders  # noqa: F401
