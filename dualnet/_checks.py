@@ -22,17 +22,21 @@ def check_count(name: str, value: Any, *, least: int) -> int:
 
 def check_rate(name: str, value: Any) -> float:
     """Return `value` if it is a dropout rate, `0 <= value < 1`, else raise `ValueError`."""
-    if not _is_number(value) or not 0 <= value < 1:
+    return check_fraction(name, value, of=" (the fraction that is dropped)")
+
+
+def check_fraction(name: str, value: Any, *, of: str = "") -> float:
+    """Return `value` if it is a number of at least 0 and below 1, else raise `ValueError`."""
+    if not is_number(value) or not 0 <= value < 1:
         raise ValueError(
-            f"`{name}` must be a number of at least 0 and below 1 (the fraction that is "
-            f"dropped). Received: {name}={value!r}."
+            f"`{name}` must be a number of at least 0 and below 1{of}. Received: {name}={value!r}."
         )
     return float(value)
 
 
 def check_penalty(name: str, value: Any) -> float:
     """Return `value` if it is a finite number of at least 0, else raise `ValueError`."""
-    if not _is_number(value) or not 0 <= value < float("inf"):
+    if not is_number(value) or not 0 <= value < float("inf"):
         raise ValueError(
             f"`{name}` must be a finite number of at least 0. Received: {name}={value!r}."
         )
@@ -56,5 +60,6 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether `value` is a real number and no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -10,9 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_penalty
+from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState
+from dualnet.corpora import streams
 from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" (within the
@@ -82,7 +83,7 @@ def dynamic_evaluation(
     The text is read as one stream with carried state, dropouts off. Each segment
     is scored before it is learnt from, by one step on its mean loss (without
     penalties). All weights take part that are trainable. They are restored bit
-    for bit on return and on error, unless `keep`. The rule's own state
+    for bit on return and on error; `keep` leaves them as adapted. The rule's own state
     (moments) starts fresh. Rules:
 
     - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`.
@@ -139,6 +140,12 @@ def dynamic_evaluation(
             )
         if not isinstance(statistics, GradientStatistics):
             statistics = gradient_statistics(model, statistics, sequence_length=length)
+        if [root.shape for root in statistics.roots] != [value.shape for value in before]:
+            raise ValueError(
+                "`statistics` must be of this model's trainable weights. Received: statistics of "
+                f"{len(statistics.roots)} weights of other shapes. Call gradient_statistics with "
+                "this model."
+            )
         optimizer: keras.optimizers.Optimizer = _Rule(statistics=statistics, **settings)
     elif statistics is not None:
         raise ValueError(
@@ -152,6 +159,7 @@ def dynamic_evaluation(
     pairs = len(tokens) - 1
     starts = range(0, pairs, length)
     losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    finished = False
     try:
         learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
         for i, start in enumerate(starts):
@@ -159,8 +167,9 @@ def dynamic_evaluation(
             inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
             losses[i] = learner.train_on_batch(inputs, targets)
             lengths[i] = end - start
+        finished = True
     finally:
-        if not keep:
+        if not (keep and finished):
             for weight, value in zip(weights, before):
                 weight.assign(value)
     return DynamicEvaluation(
@@ -207,12 +216,10 @@ def gradient_statistics(
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
     tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
-    columns = (len(tokens) - 1) // batch_size
-    inputs = tokens[: columns * batch_size].reshape(batch_size, columns)
-    targets = tokens[1 : columns * batch_size + 1].reshape(batch_size, columns)
+    inputs, targets = streams(tokens, batch_size)
     optimizer = _SquaredGradients()
     learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
-    batches = columns // sequence_length
+    batches = inputs.shape[1] // sequence_length
     for start in range(0, batches * sequence_length, sequence_length):
         segment = slice(start, start + sequence_length)
         learner.train_on_batch(inputs[:, segment], targets[:, segment])
@@ -239,10 +246,8 @@ def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"`{name}` must be above 0. Received: {name}={settings[name]!r}.")
     if "decay" in settings:
         check_penalty("decay", settings["decay"])
-    if not 0 <= settings.get("beta_1", 0) < 1:
-        raise ValueError(
-            f"`beta_1` must be at least 0 and below 1. Received: beta_1={settings['beta_1']!r}."
-        )
+    if "beta_1" in settings:
+        check_fraction("beta_1", settings["beta_1"])
     return settings
 
 

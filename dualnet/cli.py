@@ -152,9 +152,10 @@ def _evaluate(options: argparse.Namespace) -> None:
             )
         from dualnet.adaptation import dynamic_evaluation
 
-        if options.rule == "rms":
-            settings.setdefault("statistics", corpus.train)
-        result = _call(dynamic_evaluation, model, tokens, rule=options.rule, **settings)
+        fixed: dict[str, Any] = {"rule": options.rule}
+        if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
+            fixed["statistics"] = _corpus_of(used, None, model.vocabulary).train
+        result = _call(dynamic_evaluation, model, tokens, fixed, settings)
         found = {
             "perplexity": result.perplexity,
             "tokens": result.tokens,
@@ -172,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
         if options.batch_size is not None:
             settings["batch_size"] = options.batch_size
-        static = _call(evaluate, model, tokens, **settings)
+        static = _call(evaluate, model, tokens, {}, settings)
         found = {
             "perplexity": static.perplexity,
             "tokens": static.tokens,
@@ -292,7 +293,9 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+def _call(
+    function: Callable[..., Any], model: Any, tokens: Any, fixed: dict[str, Any], settings: Any
+) -> Any:
     """Call `function`; an unknown setting is bad input and no fault of the program."""
     import inspect
 
@@ -302,6 +305,7 @@ def _call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any
         name
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        and name not in ("keep", "rule", "statistics")  # no settings of the command line
     ]
     for key in settings:
         if key not in known:
@@ -309,7 +313,7 @@ def _call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any
                 f"`{key}` must be one of {', '.join(known)}.{did_you_mean(key, known)} "
                 f"Received: --set {key}={settings[key]}."
             )
-    return function(*arguments, **settings)
+    return function(model, tokens, **fixed, **settings)
 
 
 def _corpus_of(used: Mapping[str, Any], name: str | None, vocabulary: Any) -> Any:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import check_count
+from dualnet._checks import check_count, is_number
 from dualnet.builders import LanguageModel, token_losses
 
 
@@ -128,7 +128,7 @@ def evaluate(
 def perplexity_of(losses: Any) -> float:
     """Return exp of the mean of `losses`, in nats, summed in float64."""
     mean = float(np.mean(losses, dtype=np.float64))
-    return math.exp(mean) if mean < 700 else math.inf
+    return math.inf if mean > 700 else math.exp(mean)
 
 
 def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray:
@@ -152,7 +152,7 @@ def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray
 
 def check_temperature(temperature: float) -> None:
     """Raise `ValueError` unless `temperature` is a finite number above 0."""
-    if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
+    if not is_number(temperature) or not 0 < temperature < math.inf:
         raise ValueError(
             f"`temperature` must be a finite number above 0. Received: temperature={temperature!r}."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def export(model: LanguageModel, directory: str | os.PathLike[str]) -> Path:
         )
     import tensorflow as tf
 
-    directory = Path(directory)
+    directory = Path(directory).resolve()
     if directory.is_dir() and any(directory.iterdir()):
         raise FileExistsError(
             f"`directory` must be new or empty. Received: {str(directory)!r}, which holds files."
@@ -76,6 +77,7 @@ def export(model: LanguageModel, directory: str | os.PathLike[str]) -> Path:
     archive.add_endpoint("score", score, [{"ids": ids, "lengths": lengths}])
     archive.add_endpoint("step", step, [{"ids": ids, **state_specs}])
     unfinished = directory.with_name(directory.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of an export that was killed
     archive.write_out(str(unfinished), verbose=False)
     if directory.is_dir():
         directory.rmdir()

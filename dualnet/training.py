@@ -22,7 +22,7 @@ import keras
 import tomli_w
 
 from dualnet import corpora, zoo
-from dualnet._checks import check_choice, check_count, check_penalty, did_you_mean
+from dualnet._checks import check_choice, check_count, check_fraction, check_penalty, did_you_mean
 from dualnet._files import write_whole
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus, Vocabulary
@@ -34,6 +34,7 @@ OPTIMIZERS = {
     "nadam": keras.optimizers.Nadam,
     "sgd": keras.optimizers.SGD,
 }
+RESUMABLE = ("epochs", "learning_rate", "clipnorm")  # what may be given anew with `resume`
 WEIGHTS = "model.weights.h5"  # the best epoch's, in a RUN folder
 
 
@@ -68,11 +69,9 @@ class Recipe:
             check_count(name, getattr(self, name), least=1)
         for name in ("learning_rate", "clipnorm"):
             check_penalty(name, getattr(self, name))
-        if self.learning_rate == 0 or not 0 <= self.beta_1 < 1:
-            raise ValueError(
-                "`learning_rate` must be above 0, and `beta_1` at least 0 and below 1. Received: "
-                f"learning_rate={self.learning_rate!r}, beta_1={self.beta_1!r}."
-            )
+        check_fraction("beta_1", self.beta_1)
+        if self.learning_rate == 0:
+            raise ValueError("`learning_rate` must be above 0. Received: learning_rate=0.")
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
@@ -124,7 +123,8 @@ def train(
         output: folder, new or empty unless `resume`.
         seed: int. Of weights and masks.
         resume: bool. Go on with the run in `output`, from its last finished epoch,
-            with its own settings and seed; `epochs` alone may be given anew.
+            with its own settings and seed; `epochs`, `learning_rate` and `clipnorm`
+            may be given anew.
         progress: bool. Show a progress bar and a line per epoch on standard error.
         **overrides: arguments of the builder and of `Recipe`, in place of the card's.
 
@@ -158,9 +158,17 @@ def train(
                 "words. Train anew without --resume."
             )
         model = recorder.restore()
+        model.optimizer.learning_rate = recipe.learning_rate
+        model.optimizer.clipnorm = recipe.clipnorm or None
     else:
-        _claim(folder)
         keras.utils.set_random_seed(seed)
+        if overrides.get("vocabulary_size") not in (None, len(corpus.vocabulary)):
+            raise ValueError(
+                f"`vocabulary_size` must be that of the corpus, {len(corpus.vocabulary)}. "
+                f"Received: vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut "
+                "the vocabulary with corpora.load(..., vocabulary_size=...)."
+            )
+        _claim(folder)
         config["vocabulary_size"] = len(corpus.vocabulary)
         model = BUILDERS[card.builder](**config, name=name)
         model.vocabulary = corpus.vocabulary
@@ -274,12 +282,12 @@ def _resumed_card(folder: Path, name: str, overrides: Mapping[str, Any]) -> dict
         )
     before = {**used["config"], **used["recipe"]}
     for key, value in overrides.items():
-        if key != "epochs" and (key not in before or before[key] != value):
+        if key not in RESUMABLE and (key not in before or before[key] != value):
             raise ValueError(
                 f"`{key}` must stay as the run began, {before.get(key)!r}. Received: "
                 f"{key}={value!r} with --resume. Leave it out, or train anew."
             )
-    used["recipe"]["epochs"] = overrides.get("epochs", used["recipe"]["epochs"])
+    used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
     done = len(json.loads((folder / "resume.json").read_text("utf-8"))["history"])
     if done >= used["recipe"]["epochs"]:
         raise ValueError(
@@ -351,7 +359,7 @@ class _Recorder(keras.callbacks.Callback):
         now = time.perf_counter()
         if now - self.shown > 0.5:  # reading a number waits for the device
             self.shown = now
-            self._check_loss(logs, batch)
+            self._check_loss(logs, batch + 1)
             if self.bar is not None:
                 self.bar.set_postfix_str(f"perplexity {float(logs['perplexity']):.1f}")
 
@@ -360,6 +368,7 @@ class _Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._check_loss(logs, self.steps)
+        self._check_loss({"loss": logs["val_perplexity"]}, self.steps)
         row = {
             "epoch": epoch + 1,
             "loss": float(logs["loss"]),
@@ -405,7 +414,7 @@ class _Recorder(keras.callbacks.Callback):
             else "No epoch was finished; start anew"
         )
         raise ValueError(
-            f"The loss is no longer a number, in epoch {len(self.history) + 1} at step {step}. "
+            f"The loss is no longer a number, in epoch {len(self.history) + 1} by step {step}. "
             f"{kept} with a smaller learning_rate (it was {self.recipe.learning_rate:g}) or a "
             f"clipnorm (it was {self.recipe.clipnorm:g}; try 1)."
         )
@@ -472,7 +481,8 @@ def versions() -> dict[str, str]:
 
 
 def _claim(folder: Path) -> None:
-    if folder.is_dir() and any(folder.iterdir()):
+    began = {"card.toml", "vocabulary.txt"}  # all there is of a run stopped in its first epoch
+    if folder.is_dir() and not {path.name for path in folder.iterdir()} <= began:
         raise FileExistsError(
             f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
             "files. Choose another, or go on with the run in it with --resume."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import functools
 import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dualnet._checks import did_you_mean
 from dualnet._data import folder
 
 if TYPE_CHECKING:
@@ -75,7 +77,8 @@ def card(name: str, corpus: str | None = None) -> Card:
     if corpus not in corpora:
         raise ValueError(
             f"`corpus` must be one of {list(corpora)}, which model {name!r} was published for. "
-            f"Received: corpus={corpus!r}. For other text give vocabulary_size instead."
+            f"Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text give "
+            "vocabulary_size instead."
         )
     special = dict(corpora[corpus])
     for key in ("config", "recipe"):
@@ -106,8 +109,6 @@ def build(name: str, *, corpus: str | None = None, **overrides: Any) -> Language
     known = builder_arguments(builder)
     unknown = sorted(set(config) - set(known))
     if unknown:
-        from dualnet._checks import did_you_mean
-
         raise ValueError(
             f"`{unknown[0]}` must be an argument of the builder {found.builder!r}."
             f"{did_you_mean(unknown[0], known)} It takes {', '.join(sorted(known))}."
@@ -141,9 +142,7 @@ def _names() -> list[str]:
 def _read(name: str) -> dict[str, Any]:
     names = _names()
     if name not in names:
-        import difflib
-
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
         hint = f" Did you mean one of {near}?" if near else ""
         raise ValueError(f"Unknown model. Received: name={name!r}.{hint} `dualnet list` shows all.")
     return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))

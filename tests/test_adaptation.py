@@ -173,6 +173,13 @@ def test_keep_leaves_the_adapted_weights(model, tokens):
     assert any((one != two).any() for one, two in zip(before, values(model)))
 
 
+def test_statistics_of_another_model_are_refused(model, tokens):
+    other = zoo.build("lstm", vocabulary_size=WORDS, units=5)
+    found = dualnet.gradient_statistics(other, tokens, batch_size=2)
+    with pytest.raises(ValueError, match="`statistics` must be of this model's"):
+        dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found)
+
+
 def test_temperature_divides_the_logits(model, tokens):
     found = dualnet.dynamic_evaluation(
         model, tokens, rule="sgd", learning_rate=1e-30, temperature=1.2
@@ -197,7 +204,7 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"learning_rate": -1.0}, "`learning_rate` must be a finite number of at least 0"),
         ({"decay": 0.1}, "`decay` is not a setting of the rule 'nadam'"),
         ({"rule": "sgd", "beta_1": 0.1}, "`beta_1` is not a setting of the rule 'sgd'"),
-        ({"beta_1": 1.0}, "`beta_1` must be at least 0 and below 1"),
+        ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
         ({"clipnorm": 0.0}, "`clipnorm` must be above 0"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),

@@ -160,6 +160,25 @@ def test_fit_takes_arrays_and_generators(build, corpus):
     assert np.isfinite(model.train_on_batch(*batches[1])).all()
 
 
+def test_evaluating_other_batches_while_fit_runs_does_not_disturb_it(build, corpus):
+    train = corpus.batches("train", batch_size=4, sequence_length=9)
+    others = corpus.batches("valid", batch_size=3, sequence_length=5)
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.evaluate(others, verbose=0)
+
+    ends = []
+    for callbacks in ([], [Look()]):
+        keras.utils.set_random_seed(1)
+        model = build()
+        model.compile(optimizer="nadam")
+        model.fit(train, epochs=2, callbacks=callbacks, verbose=0)
+        ends.append(values(model))
+    for one, two in zip(*ends):
+        np.testing.assert_array_equal(one, two)
+
+
 def test_streams_that_do_not_go_on_are_refused(build):
     model = build()
     model.compile(optimizer="nadam")

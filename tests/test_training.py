@@ -132,7 +132,7 @@ def test_training_again_into_the_same_folder_is_refused(run, corpus):
         ({"units": 9}, "`units` must stay as the run began, 8"),
         ({"name": "lstm"}, "`name` must be 'dual_lstm'"),
         ({"epochs": 2}, r"is finished: it has 2 epochs.*--epochs 3"),
-        ({"learning_rate": 0.5, "epochs": 3}, "`learning_rate` must stay as the run began, 0.01"),
+        ({"batch_size": 3, "epochs": 3}, "`batch_size` must stay as the run began, 4"),
     ],
 )
 def test_a_run_goes_on_as_it_began(run, corpus, settings, message):
@@ -159,7 +159,10 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
         ({"optimizer": "adamw"}, "`optimizer` must be one of.*Did you mean 'adam'"),
         ({"epochs": 0}, "`epochs` must be an integer of at least 1"),
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
-        ({"beta_1": 1.0}, "`beta_1` at least 0 and below 1"),
+        ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"locked_dropouts": 5}, "`locked_dropouts` must be a list"),
+        ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
         ({"batch_size": 5000}, "batch_size"),
         ({"name": "dual_lstmm"}, "Unknown model.*dual_lstm"),
         ({"input_dropout": 2}, "`input_dropout`"),

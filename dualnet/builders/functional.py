@@ -189,6 +189,11 @@ def _check(**arguments):
         )
     for place in DROPOUTS:
         check_rate(f"{place}_dropout", arguments[f"{place}_dropout"])
+    if not isinstance(arguments["locked_dropouts"], (list, tuple)):
+        raise ValueError(
+            f"`locked_dropouts` must be a list of some of {list(DROPOUTS)}. Received: "
+            f"locked_dropouts={arguments['locked_dropouts']!r}."
+        )
     for place in arguments["locked_dropouts"]:
         check_choice("locked_dropouts", place, DROPOUTS)
     for name in ("embedding", "input", "recurrent", "activation", "dual", "mogrifier"):

@@ -160,7 +160,8 @@ class LanguageModel(keras.Model):
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
         """`keras.Model.evaluate` over parallel streams, from the zero state; see the class."""
-        x = self._open(self.evaluation_rows, x, batch_size)
+        if not kwargs.get("_use_cached_eval_dataset"):  # else `fit` has looked ahead already
+            x = self._open(self.evaluation_rows, x, batch_size)
         self.evaluation_rows.zero()
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
@@ -192,7 +193,10 @@ class LanguageModel(keras.Model):
             self.vocabulary = getattr(data, "vocabulary", None)
         if rows.resize(batch_size):
             # Compiled steps hold the variables that they were traced with.
-            self.train_function = self.test_function = None
+            if rows is self.training_rows:
+                self.train_function = None
+            else:
+                self.test_function = None
         return data
 
     # --- saving

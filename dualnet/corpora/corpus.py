@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dualnet._checks import check_count
+from dualnet._checks import check_choice, check_count
 from dualnet.corpora import sources
 from dualnet.corpora.sources import SPLITS, words_of
 from dualnet.corpora.vocabulary import Vocabulary
@@ -56,8 +56,7 @@ class Corpus:
         Raises:
             ValueError: if there is no such split.
         """
-        if name not in SPLITS:
-            raise ValueError(f"`split` must be one of {SPLITS}. Received: split={name!r}.")
+        check_choice("split", name, SPLITS)
         tokens: np.ndarray = getattr(self, name)
         return tokens
 
@@ -249,4 +248,8 @@ def _locate(
             )
         name = folder.resolve().name
     files = sources.split_files(folder)
-    return name, str(folder), lambda split: sources.blocks(files[split], lowercase=lowercase)
+    return (
+        name,
+        str(folder.resolve()),
+        lambda split: sources.blocks(files[split], lowercase=lowercase),
+    )
