@@ -77,7 +77,8 @@ def _card(options: argparse.Namespace) -> None:
     for key, (valid, test) in found.published.items():
         print(f"published   {key}: perplexity {valid} validation, {test} test")
     for result in found.measured:
-        print(f"measured    {result}")
+        found_here = ", ".join(f"{key} {value}" for key, value in result.items())
+        print(f"measured    {found_here}")
     for part in ("config", "recipe"):
         print(f"\n[{part}]")
         for key, value in getattr(found, part).items():
