@@ -168,11 +168,11 @@ def train(
                 f"Received: vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut "
                 "the vocabulary with corpora.load(..., vocabulary_size=...)."
             )
-        _claim(folder)
         config["vocabulary_size"] = len(corpus.vocabulary)
         model = BUILDERS[card.builder](**config, name=name)
         model.vocabulary = corpus.vocabulary
         model.compile(optimizer=recipe.make_optimizer())
+        _claim(folder)  # now that nothing is left that could be refused
         used = {
             "name": name,
             "builder": card.builder,
@@ -289,7 +289,8 @@ def _resumed_card(folder: Path, name: str, overrides: Mapping[str, Any]) -> dict
             )
     used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
     done = len(json.loads((folder / "resume.json").read_text("utf-8"))["history"])
-    if done >= used["recipe"]["epochs"]:
+    # Without results.json it was stopped in its last evaluation, which is then made.
+    if done >= used["recipe"]["epochs"] and (folder / "results.json").is_file():
         raise ValueError(
             f"The run in {str(folder)!r} is finished: it has {done} epochs. Give more to go on, "
             f"e.g. --epochs {done + 1}."

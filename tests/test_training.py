@@ -140,6 +140,14 @@ def test_a_run_goes_on_as_it_began(run, corpus, settings, message):
         train(corpus, run.folder, resume=True, **settings)
 
 
+def test_a_run_stopped_in_its_last_evaluation_makes_it_when_resumed(corpus, tmp_path):
+    first = train(corpus, tmp_path / "RUN", epochs=1)
+    (tmp_path / "RUN" / "results.json").unlink()
+    again = train(corpus, tmp_path / "RUN", epochs=1, resume=True)
+    assert again.results == first.results
+    assert (tmp_path / "RUN" / "results.json").is_file()
+
+
 def test_a_run_goes_on_with_its_own_text_alone(run, tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 20)
@@ -171,7 +179,7 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
 def test_bad_settings_are_refused_and_nothing_is_written(corpus, tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         train(corpus, tmp_path / "RUN", **settings)
-    assert not (tmp_path / "RUN" / "model.weights.h5").exists()
+    assert not (tmp_path / "RUN").exists()
 
 
 def test_a_path_that_is_no_run_is_refused(tmp_path):
