@@ -224,7 +224,8 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             )
         model = BUILDERS[used["builder"]](**used["config"], name=used["name"])
         model.load_weights(path / WEIGHTS)
-        model.vocabulary = Vocabulary.load(path / "vocabulary.txt")
+        lowercase = used["corpus"]["lowercase"]
+        model.vocabulary = Vocabulary.load(path / "vocabulary.txt", lowercase=lowercase)
         return model
     if not path.is_file():
         raise FileNotFoundError(

@@ -98,6 +98,15 @@ def test_min_count_cuts_rare_words_but_never_eos(tmp_path):
     assert rare.vocabulary.words == ("a", "<eos>")
 
 
+def test_a_vocabulary_of_lower_case_text_reads_capitals_as_such(tmp_path):
+    words = corpora.load(write(tmp_path), lowercase=True).vocabulary
+    np.testing.assert_array_equal(words.encode("The\n"), words.encode("the\n"))
+    plain = Vocabulary(words.words)
+    assert plain != words
+    words.save(tmp_path / "words.txt")
+    assert Vocabulary.load(tmp_path / "words.txt", lowercase=True) == words
+
+
 def test_lowercase_merges_words(tmp_path):
     folder = write(tmp_path, dict.fromkeys(TEXTS, "The the THE\n"))
     assert corpora.load(folder, lowercase=True).vocabulary.words == ("the", "<eos>")

@@ -202,12 +202,13 @@ class LanguageModel(keras.Model):
     # --- saving
 
     def get_config(self):
-        words = None if self.vocabulary is None else list(self.vocabulary.words)
+        vocabulary = self.vocabulary
         return {
             "name": self.name,
             "builder": self.builder,
             "arguments": self.arguments,
-            "vocabulary": words,
+            "vocabulary": None if vocabulary is None else list(vocabulary.words),
+            "lowercase": vocabulary is not None and vocabulary.lowercase,
         }
 
     @classmethod
@@ -216,7 +217,9 @@ class LanguageModel(keras.Model):
 
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
         if config["vocabulary"] is not None:
-            model.vocabulary = Vocabulary(config["vocabulary"])
+            model.vocabulary = Vocabulary(
+                config["vocabulary"], lowercase=config.get("lowercase", False)
+            )
         return model
 
 

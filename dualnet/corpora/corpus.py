@@ -146,6 +146,7 @@ def load(
             counts,
             size=vocabulary_size,
             min_count=min_count or (2 if name == EMBEDDED else 1),
+            lowercase=lowercase,
             needs_unk=any(
                 word not in counts
                 for split in SPLITS[1:]

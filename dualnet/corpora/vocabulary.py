@@ -24,6 +24,8 @@ class Vocabulary:
     Args:
         words: the words, all different and free of white space, in the order
             of their ids.
+        lowercase: bool. Whether `encode` puts text in lower case first, as the text
+            was that the words come from.
 
     Raises:
         ValueError: if there are no words, or one is empty, holds white space or
@@ -31,6 +33,7 @@ class Vocabulary:
     """
 
     words: tuple[str, ...]
+    lowercase: bool = False
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +111,7 @@ class Vocabulary:
         Raises:
             ValueError: if a word is unknown and the vocabulary has no `<unk>`.
         """
-        return self.encode_words(words_of(text))
+        return self.encode_words(words_of(text.lower() if self.lowercase else text))
 
     def encode_words(self, words: list[str]) -> np.ndarray:
         """Return the ids of `words`, one of which may be `<eos>`: int32 `(num_tokens,)`."""
@@ -136,14 +139,14 @@ class Vocabulary:
         write_whole(path, self._as_bytes())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Vocabulary":
+    def load(cls, path: str | os.PathLike[str], *, lowercase: bool = False) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`.
 
         Raises:
             ValueError: if the file is not UTF-8 or not one different word a line.
         """
         text = "".join(blocks(path))
-        return cls(tuple(text.split("\n")[:-1]))
+        return cls(tuple(text.split("\n")[:-1]), lowercase=lowercase)
 
     @classmethod
     def from_counts(
@@ -153,6 +156,7 @@ class Vocabulary:
         size: int | None = None,
         min_count: int = 1,
         needs_unk: bool = False,
+        lowercase: bool = False,
     ) -> "Vocabulary":
         """Return the words of `counts` by descending count, then first appearance.
 
@@ -164,6 +168,8 @@ class Vocabulary:
             size: int, at least 2, or None. Greatest number of words, `<eos>`
                 and `<unk>` included; the rarest are cut.
             min_count: int. Words that come less often are cut; never `<eos>`.
+            needs_unk: bool. Whether `<unk>` is listed even where nothing is cut.
+            lowercase: bool. Whether the text was put in lower case.
         """
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
@@ -177,7 +183,8 @@ class Vocabulary:
             merged[word if word in known else UNK] += count
         if needs_unk:
             merged[UNK] += 0
-        return cls(tuple(sorted(merged, key=lambda word: -merged[word])))
+        words = tuple(sorted(merged, key=lambda word: -merged[word]))
+        return cls(words, lowercase=lowercase)
 
     def _as_bytes(self) -> bytes:
         return "".join(word + "\n" for word in self.words).encode()
