@@ -18,7 +18,7 @@ from dualnet import zoo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
+    """Run one command; return its exit code: 0, or 2 for bad input and after Ctrl-C."""
     # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings of retracing
@@ -29,10 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         print(f"dualnet {options.command}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        hint = " Go on after the last finished epoch with --resume." * (options.command == "train")
-        print(f"dualnet {options.command}: stopped.{hint}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        print(f"dualnet {options.command}: {stopped or 'Stopped.'}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -122,6 +121,7 @@ def _train(options: argparse.Namespace) -> None:
         output=options.output,
         seed=options.seed,
         resume=options.resume,
+        checkpoint_steps=options.checkpoint_steps,
         progress=not options.quiet,
         **settings,
     )
@@ -244,13 +244,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--lowercase", action="store_true")
 
     command = add("train", _train, "Train a model into a RUN folder.")
-    command.add_argument("name", help="model of the zoo")
+    command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
     command.add_argument("--corpus", required=True, help="name of a corpus, or a folder")
     command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
     command.add_argument("--epochs", type=int)
     _add_set(command, "argument of the builder or the recipe, e.g. units=200")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--resume", action="store_true", help="go on after the last epoch")
+    command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
+    command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    command.add_argument(
+        "--checkpoint-steps", type=int, default=500, metavar="N",
+        help="steps between two checkpoints within an epoch (default: 500)",
+    )  # fmt: skip
     command.add_argument("--quiet", action="store_true", help="no progress bar")
 
     command = add("evaluate", _evaluate, "Perplexity of a RUN, static or dynamic.")

@@ -1,21 +1,35 @@
-"""The published models: `list_models`, `card` and `build` over the cards in `zoo/`."""
+"""The published models: `list_models`, `card` and `build` over the cards in `zoo/`.
+
+A card of your own, a `.toml` file, stands wherever the name of a model does.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import fnmatch
 import functools
+import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualnet._checks import did_you_mean
+from dualnet._checks import check_choice, did_you_mean
 from dualnet._data import folder
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
+# What a card may hold, and of what kind; [corpus] and seed stand in the card of a RUN folder.
+KEYS: dict[str, type] = {
+    "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
+    "lowercase": bool, "parameters": int, "seed": int, "ours": list, "measured": list,
+    "config": dict, "recipe": dict, "published": dict, "corpora": dict, "corpus": dict,
+}  # fmt: skip
+KINDS = {str: "text", bool: "true or false", int: "an integer", list: "a list", dict: "a table"}
 SIZES = ("embedding_units", "recurrent_units", "dual_units")  # what `units=` replaces
 
 
@@ -40,23 +54,25 @@ class Card:
         measured: Our own results, a list of tables with settings and command.
         ours: Keys of config and recipe where the source is silent and we chose.
         note: What a reader should know beside the numbers.
+        file: The file of a card of your own; "" for one of the zoo.
     """
 
     name: str
-    corpus: str
-    corpora: tuple[str, ...]
-    paper: str
-    table: str
+    corpus: str = ""
+    corpora: tuple[str, ...] = ()
+    paper: str = ""
+    table: str = ""
     builder: str
     config: Mapping[str, Any]
     recipe: Mapping[str, Any]
-    parameters: int
-    printed: str
-    published: Mapping[str, list[float]]
+    parameters: int | None = None
+    printed: str = ""
+    published: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
     lowercase: bool = False
     measured: tuple[Mapping[str, Any], ...] = ()
     ours: tuple[str, ...] = ()
     note: str = ""
+    file: str = ""
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -64,35 +80,47 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in _names() if fnmatch.fnmatchcase(name, pattern))
 
 
-def card(name: str, corpus: str | None = None) -> Card:
+def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     """Return the card of model `name` for `corpus`, by default the first that it lists.
 
+    Args:
+        name: one of `list_models()`, or the path of a card, which ends in ".toml":
+            `builder`, a table `[config]` of the builder's arguments and a table
+            `[recipe]`. The `card.toml` of a RUN folder is one.
+        corpus: name of a corpus that the card lists.
+
     Raises:
-        ValueError: if there is no such model, or none for that corpus.
+        ValueError: if there is no such model, none for that corpus, or a card of
+            your own is not TOML or has an unknown key or a value of another kind.
+        FileNotFoundError: if there is no such file.
     """
-    table = dict(_read(name))
-    corpora = table.pop("corpora")
+    own = is_file(name)
+    table = _read_file(Path(name)) if own else dict(_read(str(name)))
+    corpora = table.pop("corpora", {})
+    trained_on = table.pop("corpus", {})
+    table.pop("seed", None)
     if corpus is None:
-        corpus = next(iter(corpora))
-    if corpus not in corpora:
+        corpus = next(iter(corpora), "")
+    elif corpus not in corpora:
         raise ValueError(
-            f"`corpus` must be one of {list(corpora)}, which model {name!r} was published for. "
-            f"Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text give "
+            f"`corpus` must be one of {list(corpora)}, which model {str(name)!r} was published "
+            f"for. Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text give "
             "vocabulary_size instead."
         )
-    special = dict(corpora[corpus])
+    special = dict(corpora.get(corpus, {"lowercase": trained_on.get("lowercase") is True}))
     for key in ("config", "recipe"):
         table[key] = {**table.get(key, {}), **special.pop(key, {})}
     for key in ("ours", "measured"):
         table[key] = tuple(table.get(key, ())) + tuple(special.pop(key, ()))
-    return Card(name=name, corpus=corpus, corpora=tuple(corpora), **table, **special)
+    table = {"name": Path(name).stem, "builder": "language_model", **special, **table}
+    return Card(corpus=corpus, corpora=tuple(corpora), file=str(name) if own else "", **table)
 
 
 def build(name: str, *, corpus: str | None = None, **overrides: Any) -> LanguageModel:
     """Return model `name`, randomly initialised.
 
     Args:
-        name: one of `list_models()`.
+        name: one of `list_models()`, or the path of a card, as for `card`.
         corpus: the published corpus whose card is meant; default the card's first.
         **overrides: arguments of the builder that replace the card's.
             `vocabulary_size` for a corpus of your own; `units` replaces all
@@ -104,16 +132,41 @@ def build(name: str, *, corpus: str | None = None, **overrides: Any) -> Language
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
 
     found = card(name, corpus)
-    config = resolve(found.config, overrides)
-    builder = BUILDERS[found.builder]
-    known = builder_arguments(builder)
-    unknown = sorted(set(config) - set(known))
-    if unknown:
-        raise ValueError(
-            f"`{unknown[0]}` must be an argument of the builder {found.builder!r}."
-            f"{did_you_mean(unknown[0], known)} It takes {', '.join(sorted(known))}."
-        )
-    return builder(**{"name": name, **config})
+    with located(found, overrides):
+        builder = BUILDERS[check_choice("builder", found.builder, BUILDERS)]
+        config = resolve(found.config, overrides)
+        known = builder_arguments(builder)
+        unknown = sorted(set(config) - set(known))
+        if unknown:
+            raise ValueError(
+                f"`{unknown[0]}` must be an argument of the builder {found.builder!r}."
+                f"{did_you_mean(unknown[0], known)} It takes {', '.join(sorted(known))}."
+            )
+        missing = {"vocabulary_size"} - config.keys()
+        if missing:
+            raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
+        return builder(**{"name": found.name, **config})
+
+
+@contextlib.contextmanager
+def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
+    """Put file and line before an error about a key of a card of your own.
+
+    The errors of builders and recipes begin with the key that they are about.
+    """
+    try:
+        yield
+    except ValueError as error:
+        named = re.match(r"`(\w+)`", str(error))
+        if not card.file or named is None or named[1] in overrides:
+            raise
+        line = _line_of(Path(card.file).read_text("utf-8"), named[1])
+        raise ValueError(f"{card.file}{f', line {line}' if line else ''}: {error}") from None
+
+
+def is_file(name: str | os.PathLike[str]) -> bool:
+    """Return whether `name` means a card of your own: a path that ends in ".toml"."""
+    return os.fspath(name).endswith(".toml")
 
 
 def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +189,63 @@ def _names() -> list[str]:
         for path in folder("zoo").iterdir()
         if path.name.endswith(".toml")
     ]
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the tables of a card of your own, its keys and their kinds checked."""
+    table = read_toml(path)
+
+    def check(found: Mapping[str, Any], known: Mapping[str, type]) -> None:
+        for key, value in found.items():
+            expected = known.get(key)
+            if expected is None:
+                way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
+            elif type(value) is not expected:
+                way_out = f"must be {KINDS[expected]}. Received: {key} = {value!r}."
+            else:
+                continue
+            line = _line_of(path.read_text("utf-8"), key)
+            raise ValueError(f"{path}{f', line {line}' if line else ''}: `{key}` {way_out}")
+
+    check(table, KEYS)
+    for special in table.get("corpora", {}).values():
+        check({"corpora": special}, KEYS)
+        check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", "corpus", "seed")})
+    return table
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the tables of the TOML file `path`.
+
+    Raises:
+        ValueError: if the file is not UTF-8 or not TOML; says where.
+        FileNotFoundError: if there is none.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A card must be UTF-8. Received: {os.fspath(path)!r} with byte "
+            f"0x{error.object[error.start]:02x} at offset {error.start}."
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"A card must be TOML. Received: {os.fspath(path)!r}: {error}.") from None
+
+
+def _line_of(text: str, key: str) -> int:
+    """Return the line of the first `key =` or table `[key]` in TOML text, 0 if there is none."""
+    name = rf"[\"']?{re.escape(key)}[\"']?"
+    pair, header = (
+        rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?=",
+        rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]",
+    )
+    wanted = re.compile(f"{pair}|{header}")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.lstrip().startswith("#") and wanted.search(line):
+            return number
+    return 0
 
 
 @functools.cache

@@ -1,0 +1,310 @@
+"""Training into a RUN folder: the loop over epochs, and what is kept of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from dualnet import corpora, zoo
+from dualnet._checks import check_count
+from dualnet._files import write_whole
+from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.corpora import Corpus, Vocabulary
+from dualnet.evaluation import evaluate
+from dualnet.training import checkpoints
+from dualnet.training.checkpoints import Progress
+from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.training.recipe import Recipe, split_overrides
+from dualnet.training.recorder import Recorder
+from dualnet.training.run_folder import (
+    CARD,
+    RESULTS,
+    WEIGHTS,
+    WORDS,
+    check_sums,
+    claimed,
+    load_weights,
+    put_words,
+    read_card,
+    write_card,
+)
+
+RESUMABLE = ("epochs", "learning_rate", "clipnorm")  # what may be given anew with `resume`
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished training: the model with its best weights, and what was measured.
+
+    Attributes:
+        model: `LanguageModel` with the weights of the best epoch.
+        folder: The RUN folder.
+        results: What `results.json` holds.
+        history: One dict for each epoch, the rows of `metrics.csv`.
+    """
+
+    model: LanguageModel
+    folder: Path
+    results: dict[str, Any]
+    history: list[dict[str, float]]
+
+
+def train(
+    name: str,
+    corpus: Corpus | str,
+    *,
+    output: str | os.PathLike[str],
+    seed: int | None = None,
+    resume: bool = False,
+    checkpoint_steps: int = 500,
+    progress: bool = True,
+    **overrides: Any,
+) -> Run:
+    """Train model `name` of the zoo on `corpus` and keep everything in the folder `output`.
+
+    After each epoch the folder holds `metrics.csv`, `curves.png`, TensorBoard
+    scalars and the weights of the best epoch by validation perplexity; after
+    each epoch, and every `checkpoint_steps` steps within one, a checkpoint, of
+    which the last two are kept. A run that was killed and resumed ends as an
+    undisturbed one (bit for bit where the backend's operations are, as on a
+    CPU). At the end the best weights are evaluated with batch size 1, and
+    `results.json` is written. Ctrl-C finishes the step and saves first.
+
+    Args:
+        name: one of `zoo.list_models()`, or the path of a card, as for `zoo.card`.
+        corpus: `Corpus`, or what `corpora.load` takes.
+        output: folder, new or empty unless `resume`.
+        seed: int. Of weights and masks; default 0.
+        resume: bool. Go on with the run in `output`, from its last checkpoint, with
+            its own settings and seed; `epochs`, `learning_rate` and `clipnorm` may
+            be given anew.
+        checkpoint_steps: int. Steps between two checkpoints; without influence on
+            the result.
+        progress: bool. Show a progress bar and a line per epoch on standard error.
+        **overrides: arguments of the builder and of `Recipe`, in place of the card's.
+
+    Raises:
+        ValueError: for an unknown model or override, a value out of range, a corpus
+            of less than one batch, a loss that is no longer a number, or a RUN
+            folder that is in use, altered or finished.
+        FileExistsError: if `output` holds files and `resume` is False.
+        FileNotFoundError: if there is no run in `output` to resume.
+        OSError: if `output` cannot be written to.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM.
+    """
+    folder = Path(output)
+    check_count("checkpoint_steps", checkpoint_steps, least=1)
+    if seed is not None:
+        check_count("seed", seed, least=0)
+    with contextlib.ExitStack() as held:
+        if resume:
+            if not (folder / CARD).is_file():
+                raise FileNotFoundError(
+                    "--resume needs a RUN folder, in which a training has begun. Received: "
+                    f"{str(folder)!r}, without {CARD}. Train anew, without --resume."
+                )
+            held.enter_context(claimed(folder, resume=True))
+            used = _resumed_card(folder, name, seed, overrides)
+            corpus = _resumed_corpus(folder, used, corpus)
+            config, recipe = used["config"], Recipe(**used["recipe"])
+        else:
+            card = zoo.card(name, _published(name, corpus))
+            with zoo.located(card, overrides):
+                config, recipe = split_overrides(card, overrides)
+                if not isinstance(corpus, Corpus):
+                    corpus = corpora.load(corpus, lowercase=card.lowercase)
+                config["vocabulary_size"] = _vocabulary_size(corpus, overrides)
+            used = {
+                "name": card.name,
+                "builder": card.builder,
+                "paper": card.paper,
+                "seed": seed or 0,
+                "corpus": {
+                    "name": corpus.name,
+                    "source": corpus.source,
+                    "lowercase": corpus.lowercase,
+                    "sha256": corpus.sha256,
+                },
+                "config": config,
+                "recipe": dataclasses.asdict(recipe),
+            }
+        data = {split: _batches(corpus, split, recipe) for split in ("train", "valid")}
+        keras.utils.set_random_seed(used["seed"])
+        with contextlib.nullcontext() if resume else zoo.located(card, overrides):
+            model = BUILDERS[used["builder"]](**config, name=used["name"])
+        model.vocabulary = corpus.vocabulary
+        model.compile(optimizer=recipe.make_optimizer())
+        # All variables now, so that a checkpoint finds its own in a new model.
+        model.optimizer.build(model.trainable_variables)
+        model.training_rows.resize(recipe.batch_size)
+        if not resume:
+            # Now that nothing is left that could be refused.
+            held.enter_context(claimed(folder, resume=False))
+        if not (folder / WORDS).is_file():
+            put_words(folder, corpus.vocabulary)
+        write_card(folder, used)
+        state = (checkpoints.restore(folder, model) if resume else None) or Progress()
+        if state.learning_rate not in (0.0, recipe.learning_rate):  # given anew
+            model.optimizer.learning_rate = recipe.learning_rate
+        state.learning_rate = recipe.learning_rate
+        interrupts = held.enter_context(Interrupts())
+        recorder = Recorder(
+            folder,
+            recipe,
+            state,
+            interrupts,
+            checkpoint_steps=checkpoint_steps,
+            steps=len(data["train"]),
+            num_tokens=data["train"].num_tokens,
+            show=progress,
+        )
+        held.callback(recorder.close)
+        while len(state.history) < recipe.epochs:
+            recorder.train(model, data["train"])
+            recorder.validate(model, data["valid"])
+        interrupts.at_once = "Stopped in the last evaluation. Make it with --resume."
+        if interrupts.asked:
+            raise Stopped(interrupts.at_once)
+        recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
+        load_weights(model, folder / WEIGHTS)
+        results = _results(model, corpus, state.history, seed=used["seed"])
+        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        return Run(model, folder, results, state.history)
+
+
+def _published(name: str, corpus: Corpus | str) -> str | None:
+    """Return the name of `corpus` if model `name` was published for it, else None."""
+    known = corpus.name if isinstance(corpus, Corpus) else str(corpus)
+    return known if known in zoo.card(name).corpora else None
+
+
+def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
+    size = len(corpus.vocabulary)
+    if overrides.get("vocabulary_size") not in (None, size):
+        raise ValueError(
+            f"`vocabulary_size` must be that of the corpus, {size}. Received: "
+            f"vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut the "
+            "vocabulary with corpora.load(..., vocabulary_size=...)."
+        )
+    return size
+
+
+def _batches(corpus: Corpus, split: str, recipe: Recipe) -> Any:
+    tokens = corpus.split(split)
+    if len(tokens) <= recipe.batch_size:
+        raise ValueError(
+            f"The split {split!r} must hold at least batch_size + 1 = {recipe.batch_size + 1} "
+            f"tokens. Received: {len(tokens)} tokens in {corpus.source!r}. Take a smaller "
+            "batch_size or a longer text."
+        )
+    return corpus.batches(
+        split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length
+    )
+
+
+def _resumed_card(
+    folder: Path, name: str, seed: int | None, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the card that the run in `folder` goes on with, its recipe at most as `RESUMABLE`."""
+    check_sums(folder, (CARD, WORDS))
+    used = read_card(folder)
+    if (card_name := zoo.card(name).name) != used["name"]:
+        raise ValueError(
+            f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
+            f"Received: name={card_name!r}."
+        )
+    before = {**used["config"], **used["recipe"], "seed": used["seed"]}
+    given = dict(overrides) if seed is None else {**overrides, "seed": seed}
+    for key, value in given.items():
+        if key not in RESUMABLE and (key not in before or before[key] != value):
+            raise ValueError(
+                f"`{key}` must stay as the run began, {before.get(key)!r}. Received: "
+                f"{key}={value!r} with --resume. Leave it out, or train anew."
+            )
+    used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
+    done = _finished_epochs(folder)
+    if done and done >= Recipe(**used["recipe"]).epochs:
+        raise ValueError(
+            f"The run in {str(folder)!r} is finished: it has {done} epochs. Give more to go on, "
+            f"e.g. --epochs {done + 1}."
+        )
+    return used
+
+
+def _finished_epochs(folder: Path) -> int:
+    """Return after how many epochs the run was evaluated, 0 if it never was."""
+    try:
+        return int(json.loads((folder / RESULTS).read_text("utf-8"))["epochs"])
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or not as it was written
+        return 0
+
+
+def _resumed_corpus(folder: Path, used: Mapping[str, Any], corpus: Corpus | str) -> Corpus:
+    """Return the corpus that the run in `folder` began with, refuse another."""
+    before = used["corpus"]
+    words = None
+    if (folder / WORDS).is_file():
+        words = Vocabulary.load(folder / WORDS, lowercase=before["lowercase"])
+    if not isinstance(corpus, Corpus):
+        corpus = corpora.load(corpus, lowercase=before["lowercase"], vocabulary=words)
+    if corpus.sha256 != before["sha256"]:
+        raise ValueError(
+            f"`corpus` must be the one that the run began with, {before['name']!r}, unchanged. "
+            f"Received: {corpus.name!r} with other words. Train anew without --resume."
+        )
+    if words is not None and corpus.vocabulary.words != words.words:
+        raise ValueError(
+            "`corpus` must have the vocabulary that the run began with. Received: one of "
+            f"{len(corpus.vocabulary)} words, where the run has {len(words)}. Load it with "
+            "vocabulary=dualnet.load(RUN).vocabulary."
+        )
+    return corpus
+
+
+def _results(
+    model: LanguageModel, corpus: Corpus, history: list[dict[str, float]], *, seed: int
+) -> dict[str, Any]:
+    found = {split: evaluate(model, corpus.split(split)) for split in ("valid", "test")}
+    best = min(history, key=lambda row: row["val_perplexity"])
+    steady = history[1:] or history  # the first epoch compiles
+    return {
+        "name": model.name,
+        "parameters": model.count_params(),
+        "valid_perplexity": found["valid"].perplexity,
+        "test_perplexity": found["test"].perplexity,
+        "batch_size": 1,  # of these two perplexities
+        "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
+        "best_epoch": int(best["epoch"]),
+        "epochs": len(history),
+        "seed": seed,
+        "corpus": {
+            "name": corpus.name,
+            "lowercase": corpus.lowercase,
+            "sha256": corpus.sha256,
+            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
+        },
+        "vocabulary": {"size": len(corpus.vocabulary), "sha256": corpus.vocabulary.sha256},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of all that has a part in the numbers."""
+    backend = keras.config.backend()
+    found = {"python": platform.python_version(), "backend": backend}
+    for package in dict.fromkeys(["dualnet", "keras", backend, "numpy"]):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            found[package] = "not installed"
+    return found

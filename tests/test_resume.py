@@ -1,0 +1,264 @@
+"""A run that was stopped, killed or damaged ends as an undisturbed one, bit for bit."""
+
+import csv
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import filelock
+import keras
+import numpy as np
+import pytest
+
+import dualnet
+from dualnet.training import checkpoints, recorder
+from dualnet.training.interrupts import Stopped
+
+SETTINGS = {
+    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 3, "learning_rate": 0.01,
+    "input_dropout": 0.3, "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "clipnorm": 1.0,
+}  # fmt: skip
+STEPS = 10  # of an epoch
+
+
+def train(corpus, output, **settings):
+    """Train, or go on as the run began if `settings` say so."""
+    arguments = {**({} if settings.get("resume") else SETTINGS), "checkpoint_steps": 3, **settings}
+    return dualnet.train("dual_lstm", corpus, output=output, progress=False, **arguments)
+
+
+def ends(folder):
+    """Return all that a run ends with: every variable, the best weights, what was measured."""
+    newest = max((folder / "checkpoints").glob("epoch-*"))
+    with np.load(newest / "state.npz") as stored:
+        found = {name: stored[name] for name in stored.files}
+    best = dualnet.load(folder)
+    found |= {f"best {i}": np.asarray(w) for i, w in enumerate(best.get_weights())}
+    with (folder / "metrics.csv").open() as file:
+        found["metrics"] = [
+            {key: row[key] for key in row if key not in ("seconds", "tokens_per_second")}
+            for row in csv.DictReader(file)
+        ]
+    results = json.loads((folder / "results.json").read_text())
+    found["results"] = {key: results[key] for key in results if key != "tokens_per_second"}
+    return found
+
+
+def assert_equal(one, two):
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        np.testing.assert_array_equal(value, two[key], err_msg=key)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+    train(corpus, folder, seed=5)
+    return ends(folder)
+
+
+class KilledError(BaseException):
+    """Stands for a kill: nothing in the package catches it."""
+
+
+def kill_after(patch, owner, name, count):
+    """Let the call number `count` of `owner.name` be the last thing that is done."""
+    whole = getattr(owner, name)
+    calls = []
+
+    def counted(*arguments, **keywords):
+        found = whole(*arguments, **keywords)
+        calls.append(name)
+        if len(calls) == count:
+            raise KilledError
+        return found
+
+    patch.setattr(owner, name, counted)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "count"),
+    [
+        (recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
+        (recorder.Recorder, "on_train_batch_end", 8),
+        (recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
+        (recorder.Recorder, "on_test_batch_end", 1),
+        (recorder, "put_weights", 2),  # the best weights are those of an epoch not yet kept
+        (checkpoints, "sha256_of", 9),  # within a checkpoint
+        (recorder.Recorder, "validate", 2),
+        (recorder.Recorder, "on_train_batch_end", 2 * STEPS + 5),
+        (recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
+    ],
+)
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, owner, name, count):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, owner, name, count)
+        train(corpus, tmp_path / "RUN", seed=5)
+    keras.utils.set_random_seed(99)
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    left = [path.name for path in (tmp_path / "RUN").rglob(".unfinished*")]
+    assert left == []
+
+
+def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
+    corpus, tmp_path, undisturbed
+):
+    train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    kept = sorted(path.name for path in (tmp_path / "RUN" / "checkpoints").iterdir())
+    assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]
+
+
+def stopped(corpus, folder):
+    """Leave a run that was killed in its second epoch, with two checkpoints."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, recorder.Recorder, "on_train_batch_end", STEPS + 7)
+        train(corpus, folder, seed=5)
+    return sorted((folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("state.npz", "a byte"), ("progress.json", "cut"), ("model.weights.h5", "removed")],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    corpus, tmp_path, undisturbed, capsys, file, damage
+):
+    before, newest = stopped(corpus, tmp_path / "RUN")
+    harm(newest / file, damage)
+    train(corpus, tmp_path / "RUN", resume=True)
+    told = capsys.readouterr().err
+    assert newest.name in told and file in told and before.name not in told
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+
+
+def harm(path, damage):
+    data = bytearray(path.read_bytes())
+    if damage == "a byte":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.unlink()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(corpus, tmp_path):
+    for path in stopped(corpus, tmp_path / "RUN"):
+        harm(path / "state.npz", "a byte")
+    with pytest.raises(ValueError, match="must hold a whole checkpoint.*2 checkpoints"):
+        train(corpus, tmp_path / "RUN", resume=True)
+
+
+@pytest.mark.parametrize("moment", ["training", "validation"])
+def test_control_c_finishes_the_step_saves_and_says_how_to_go_on(
+    corpus, tmp_path, undisturbed, capsys, moment
+):
+    place, count = ("on_train_batch_end", 5) if moment == "training" else ("on_test_batch_end", 1)
+    whole = getattr(recorder.Recorder, place)
+    calls = []
+
+    def interrupted(self, batch, logs=None):
+        calls.append(batch)
+        if len(calls) == count:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, batch, logs)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.Recorder, place, interrupted)
+        with pytest.raises(Stopped, match=r"saved after step \d+ of 10 of epoch 1.*--resume"):
+            train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1000)
+    assert "finishing the step and saving" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+    step = 5 if moment == "training" else STEPS
+    (kept,) = (tmp_path / "RUN" / "checkpoints").iterdir()
+    assert kept.name == f"epoch-00000-step-{step:08}"
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+
+
+def test_a_learning_rate_given_anew_holds_after_a_second_kill(corpus, tmp_path):
+    stopped(corpus, tmp_path / "RUN")
+    shutil.copytree(tmp_path / "RUN", tmp_path / "twice")
+    train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, recorder.Recorder, "on_train_batch_end", 1)  # before a checkpoint
+        train(corpus, tmp_path / "twice", resume=True, learning_rate=0.002)
+    train(corpus, tmp_path / "twice", resume=True)
+    assert_equal(ends(tmp_path / "twice"), ends(tmp_path / "RUN"))
+    assert float(ends(tmp_path / "RUN")["metrics"][-1]["learning_rate"]) == pytest.approx(0.002)
+
+
+def test_a_run_folder_in_use_is_refused(corpus, tmp_path):
+    stopped(corpus, tmp_path / "RUN")
+    with filelock.FileLock(tmp_path / "RUN" / ".lock"):
+        found = []
+
+        def other():
+            try:
+                train(corpus, tmp_path / "RUN", resume=True)
+            except ValueError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert "`output` must be a folder that no other process trains into" in found[0]
+
+
+@pytest.mark.parametrize("file", ["checkpoint", "weights"])
+def test_a_full_disk_while_saving_leaves_what_was_before(corpus, tmp_path, undisturbed, file):
+    *_, newest = kept = stopped(corpus, tmp_path / "RUN")
+    state = (newest / "state.npz").stat().st_size
+    weights = (newest / "model.weights.h5").stat().st_size
+    if file == "weights":  # the next file to write, if no checkpoint comes before
+        limit, interval, message = weights // 2, 1000, "could not be written"
+    else:
+        limit, interval, message = state - 1, 1, r"checkpoint could not be written.*--resume"
+    best = (tmp_path / "RUN" / "model.weights.h5").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # bytes; writing more fails
+    try:
+        with pytest.raises(OSError, match=message):
+            train(corpus, tmp_path / "RUN", resume=True, checkpoint_steps=interval)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted((tmp_path / "RUN" / "checkpoints").iterdir()) == kept
+    assert (tmp_path / "RUN" / "model.weights.h5").read_bytes() == best
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+
+
+def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
+    folder, corpus, tmp_path, undisturbed
+):
+    settings = [f"{key}={value}" for key, value in SETTINGS.items() if key != "epochs"]
+    command = [
+        sys.executable, "-m", "dualnet", "train", "dual_lstm", "--corpus", folder,
+        "--output", tmp_path / "RUN", "--checkpoint-steps", 1, "--quiet",
+    ]  # fmt: skip
+    begin = ["--seed", 5, "--epochs", 3, "--set", *settings]
+    moments = ["step-00000004", "epoch-00001-step-00000000"]
+    for i, moment in enumerate([*moments, None]):
+        more = ["--resume"] if i else begin
+        with subprocess.Popen(
+            [str(part) for part in [*command, *more]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            while moment and process.poll() is None:
+                if list((tmp_path / "RUN").glob(f"checkpoints/*{moment}*")):
+                    os.kill(process.pid, signal.SIGKILL)
+                    break
+                time.sleep(0.0005)
+            _, err = process.communicate(timeout=120)
+        assert process.returncode == (-signal.SIGKILL if moment else 0), err.decode()
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
