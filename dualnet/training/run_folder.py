@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,7 +176,7 @@ def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
             )
         if not foreign or CARD in found:
             for unfinished in folder.glob(".unfinished-*"):  # of a process that was killed
-                unfinished.unlink()
+                shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         yield
     except BaseException:
         if made and {path.name for path in folder.iterdir()} <= {LOCK}:
@@ -202,8 +205,16 @@ def put_words(folder: Path, vocabulary: Vocabulary) -> None:
 
 def put_weights(folder: Path, model: LanguageModel) -> None:
     """Write the weights of `model` as those of the best epoch."""
-    with _summed(folder, WEIGHTS) as temporary:
-        _without_optimizer(model).save_weights(temporary)
+    # Out of a .keras archive: on a full disk `save_weights` ends the process with a crash in
+    # HDF5, whereas the archive is made in memory and written by Python.
+    with (
+        tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside,
+        _summed(folder, WEIGHTS) as temporary,
+    ):
+        archive = Path(beside) / "model.keras"
+        _without_optimizer(model).save(archive)
+        with zipfile.ZipFile(archive) as stored:
+            temporary.write_bytes(stored.read(WEIGHTS))
 
 
 def load_weights(model: LanguageModel, path: Path) -> None:
