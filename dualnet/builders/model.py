@@ -1,6 +1,7 @@
 """`LanguageModel`: a graph with explicit state, and the rows of state that training carries."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from dualnet.corpora import Vocabulary
@@ -188,9 +189,16 @@ class LanguageModel(keras.Model):
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
-        data, batch_size = _look_ahead(data, batch_size)
+        data, batch_size = _look_ahead(data, batch_size, self.vocabulary_size)
+        vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
-            self.vocabulary = getattr(data, "vocabulary", None)
+            self.vocabulary = vocabulary
+        elif vocabulary is not None and vocabulary.words != self.vocabulary.words:
+            raise ValueError(
+                "`x` must have the vocabulary of the model, whose ids mean other words. Received: "
+                f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
+                "vocabulary=model.vocabulary."
+            )
         if rows.resize(batch_size):
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
@@ -328,9 +336,16 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def _look_ahead(data, batch_size):
+def _look_ahead(data, batch_size, vocabulary_size):
     """Return `data` and the number of rows of its batches, given or found in the first."""
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
+        if isinstance(data, np.ndarray) and data.size:
+            low, high = data.min(), data.max()
+            if low < 0 or high >= vocabulary_size:  # JAX and XLA would read another word
+                raise ValueError(
+                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+                    f"Received: {low} to {high}."
+                )
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
             raise ValueError(

@@ -1,0 +1,235 @@
+"""Kills `train` and `export` at random moments, does each again, and compares bit for bit.
+
+Usage: python benchmarks/kill.py [--kills 30] [--seed 0] [--folder FOLDER] [--skip-cost]
+Two kills of three fall on `train`, which is then resumed, one on `export`, which is then
+repeated. Prints one line for each kill, what was lost, and what checkpoints cost in tokens
+per second. Exit code 1 if anything was lost. KERAS_BACKEND=jax tries `train` alone.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+MODEL = "dual_lstm"
+SETTINGS = ["units=64", "batch_size=32", "sequence_length=25", "learning_rate=0.002"]
+EPOCHS, INTERVAL = 3, 10
+INTERVALS = (10**9, 500, 100, 10)  # of the cost; the first saves at the end of an epoch alone
+
+# Reads every answer of a SavedModel to a fixed request, in a process of its own.
+ANSWERS = """
+import hashlib, json, sys
+import numpy as np
+import tensorflow as tf
+for directory in sys.argv[1:]:
+    step = tf.saved_model.load(directory).signatures["step"]
+    inputs = {}
+    for name, spec in step.structured_input_signature[1].items():
+        size = spec.shape[-1] or 3
+        value = np.arange(2 * size).reshape(2, size)
+        inputs[name] = tf.constant(value if name == "ids" else value / 100, spec.dtype)
+    found = step(**inputs)
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(found[name].numpy().tobytes())
+    print(digest.hexdigest())
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--skip-cost", action="store_true", help="do not time checkpoints")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="dualnet-kill-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    random.seed(options.seed)
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    exports = options.kills // 3 if backend == "tensorflow" else 0
+
+    reference = folder / "undisturbed"
+    seconds = run(train(reference))
+    print(f"{backend}: undisturbed training of {EPOCHS} epochs: {seconds:.1f} s")
+    head = f"{'command':8} {'killed after':>13}  {'what was there':34} {'after going on'}"
+    print(head, flush=True)
+    lost = running = 0
+    for i in range(options.kills - exports):
+        place = folder / f"train-{i}"
+        after = random.uniform(0, seconds)
+        running += kill(train(place), after)
+        there = newest(place)
+        run(train(place, resume=(place / "card.toml").exists() and not finished(place)))
+        same = ends(place) == ends(reference)
+        lost += not same
+        print(f"{'train':8} {after:11.1f} s  {there:34} {verdict(same)}", flush=True)
+        shutil.rmtree(place)
+    if exports:
+        seconds = run(export(reference, folder / "saved_model"))
+        places = []
+        for i in range(exports):
+            place = folder / f"export-{i}"
+            after = random.uniform(0, seconds)
+            running += kill(export(reference, place), after)
+            whole = (place / "saved_model.pb").exists()
+            part = place.exists() and not whole
+            there = "whole" if whole else "a part" if part else "nothing"
+            if not whole:
+                run(export(reference, place))
+            left = sorted(p.name for p in folder.glob(f".*{place.name}*"))
+            places.append((after, there, place, left))
+            lost += part
+        directories = [str(folder / "saved_model"), *(str(place) for _, _, place, _ in places)]
+        answers = subprocess.run(
+            [sys.executable, "-c", ANSWERS, *directories],
+            capture_output=True, text=True, check=True,
+        ).stdout.split()  # fmt: skip
+        for (after, there, _, left), answer in zip(places, answers[1:]):
+            same = answer == answers[0] and not left
+            lost += not same
+            print(f"{'export':8} {after:11.1f} s  {there:34} {verdict(same)}")
+    print(f"{options.kills} kills ({running} before the command had ended), {lost} with a loss")
+    if not options.skip_cost:
+        cost(folder)
+    if options.folder is None:
+        shutil.rmtree(folder)
+    sys.exit(1 if lost else 0)
+
+
+def verdict(same):
+    return "same bits" if same else "DIFFERS"
+
+
+def train(output, resume=False):
+    command = ["train", MODEL, "--corpus", "python-reference", "--output", output, "--quiet"]
+    command += ["--checkpoint-steps", INTERVAL]
+    return command + (
+        ["--resume"] if resume else ["--seed", 1, "--epochs", EPOCHS, "--set", *SETTINGS]
+    )
+
+
+def export(run_folder, directory):
+    return ["export", run_folder, directory]
+
+
+def start(command):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dualnet", *map(str, command)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(command):
+    """Run a command to its end; return its seconds."""
+    began = time.perf_counter()
+    process = start(command)
+    _, told = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"dualnet {' '.join(map(str, command))} failed: {told}")
+    return time.perf_counter() - began
+
+
+def kill(command, after):
+    """Start a command, kill it; return whether it was still running."""
+    process = start(command)
+    time.sleep(after)
+    running = process.poll() is None
+    process.kill()  # SIGKILL
+    process.communicate()
+    return running
+
+
+def newest(folder):
+    found = sorted((folder / "checkpoints").glob("epoch-*"))
+    if finished(folder):
+        return "all"
+    return found[-1].name if found else "the card" if (folder / "card.toml").exists() else "nothing"
+
+
+def finished(folder):
+    return (folder / "results.json").exists()
+
+
+def ends(folder):
+    """Return what a run ends with: all variables, the best weights, the metrics but for times."""
+    state = sorted((folder / "checkpoints").glob("epoch-*"))[-1] / "state.npz"
+    with np.load(state) as stored:
+        found = [stored[name].tobytes() for name in stored.files]
+    rows = (folder / "metrics.csv").read_text().splitlines()
+    results = json.loads((folder / "results.json").read_text())
+    results.pop("tokens_per_second")
+    metrics = [row.split(",")[:-2] for row in rows]
+    return found, best_weights(folder), metrics, results
+
+
+def best_weights(folder):
+    import h5py
+
+    found = {}
+    with h5py.File(folder / "model.weights.h5") as file:
+        file.visititems(
+            lambda name, item: (
+                found.update({name: item[()].tobytes()}) if isinstance(item, h5py.Dataset) else None
+            )
+        )
+    return found
+
+
+def cost(folder):
+    """Print tokens per second, saving included, for each interval between checkpoints."""
+    from dualnet import corpora
+    from dualnet.training import checkpoints, versions
+    from dualnet.training import train as train_here
+
+    corpus = corpora.load("python-reference")
+    saving = []
+    save = checkpoints.save
+
+    def timed(*arguments):
+        began = time.perf_counter()
+        save(*arguments)
+        saving.append(time.perf_counter() - began)
+
+    checkpoints.save = timed
+    print(f"\ncost of checkpoints; {versions()}")
+    print(
+        f"{'interval':>12} {'tokens/s (range)':>22} {'per checkpoint':>15}   dual_lstm, 200 units"
+    )
+    speeds = {interval: [] for interval in INTERVALS}
+    times = {interval: [] for interval in INTERVALS}
+    for repeat in range(3):  # alternating
+        for interval in INTERVALS:
+            saving.clear()
+            place = folder / f"cost-{repeat}-{interval}"
+            run = train_here(
+                MODEL, corpus, output=place, units=200, epochs=3, batch_size=32,
+                sequence_length=25, checkpoint_steps=interval, progress=False,
+            )  # fmt: skip
+            rows = run.history[1:]  # the first epoch compiles
+            per_epoch = len(saving) // len(run.history)
+            spent = sum(row["seconds"] for row in rows) + sum(saving[per_epoch:])
+            tokens = sum(row["seconds"] * row["tokens_per_second"] for row in rows)
+            speeds[interval].append(tokens / spent)
+            times[interval] += saving
+            size = sum(p.stat().st_size for p in (place / "checkpoints").rglob("*")) / 2
+            shutil.rmtree(place)
+    for interval in INTERVALS:
+        name = "epoch's end" if interval == INTERVALS[0] else f"{interval} steps"
+        found = speeds[interval]
+        print(f"{name:>12} {statistics.median(found):>9,.0f} ({min(found):,.0f}-{max(found):,.0f})"
+              f"{1000 * statistics.median(times[interval]):>13.0f} ms")  # fmt: skip
+    print(f"one checkpoint: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
