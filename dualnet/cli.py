@@ -64,13 +64,19 @@ def _pair(card: zoo.Card, key: str) -> str:
 def _card(options: argparse.Namespace) -> None:
     found = zoo.card(options.name, options.corpus)
     if options.json:
-        print(json.dumps(dataclasses.asdict(found)))
+        print(json.dumps(dataclasses.asdict(found), default=str))
         return
-    print(f"{found.name} on {found.corpus} (cards for: {', '.join(found.corpora)})")
-    print(f"{found.paper}\n{found.table}")
-    if found.note:
-        print(found.note)
-    print(f"\nparameters  {found.parameters:,} weights (printed: {found.printed})")
+    if found.file:
+        print(f"{found.name}, a card of your own: {found.file}")
+    else:
+        print(f"{found.name} on {found.corpus} (cards for: {', '.join(found.corpora)})")
+    for line in (found.paper, found.table, found.note):
+        if line:
+            print(line)
+    print()
+    if found.parameters is not None:
+        printed = f" (printed: {found.printed})" if found.printed else ""
+        print(f"parameters  {found.parameters:,} weights{printed}")
     if found.lowercase:
         print("text        lower-cased")
     for key, (valid, test) in found.published.items():
@@ -82,7 +88,7 @@ def _card(options: argparse.Namespace) -> None:
         print(f"\n[{part}]")
         for key, value in getattr(found, part).items():
             ours = "  (our choice: the source is silent)" if f"{part}.{key}" in found.ours else ""
-            print(f"{key} = {json.dumps(value)}{ours}")
+            print(f"{key} = {json.dumps(value, default=str)}{ours}")
 
 
 def _data(options: argparse.Namespace) -> None:
@@ -138,8 +144,12 @@ def _train(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     settings = _settings(options.set)
     training = _quietly("dualnet.training")
-    used = training.read_card(options.run_folder)
     model = training.load(options.run_folder)
+    used = None
+    if os.path.isdir(options.run_folder):
+        used = training.read_card(options.run_folder)
+    elif options.corpus is None:
+        raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
     corpus = _corpus_of(used, options.corpus, model.vocabulary)
     tokens = corpus.split(options.split)
     for key in ("temperature", "sequence_length"):
@@ -155,7 +165,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
         fixed: dict[str, Any] = {"rule": options.rule}
         if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
-            fixed["statistics"] = _corpus_of(used, None, model.vocabulary).train
+            trained_on = None if used else options.corpus
+            fixed["statistics"] = _corpus_of(used, trained_on, model.vocabulary).train
         result = _call(dynamic_evaluation, model, tokens, fixed, settings)
         found = {
             "perplexity": result.perplexity,
@@ -235,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("pattern", nargs="?", default="*", help='e.g. "dual_*"')
 
     command = add("card", _card, "Show a model's card: source, sizes, recipe, results.")
-    command.add_argument("name")
+    command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
     command.add_argument("--corpus", help="the published corpus whose card is meant")
 
     command = add("data", _data, "Show a corpus: tokens, types, first words.")
@@ -321,22 +332,34 @@ def _call(
     return function(model, tokens, **fixed, **settings)
 
 
-def _corpus_of(used: Mapping[str, Any], name: str | None, vocabulary: Any) -> Any:
-    """Return the corpus that a run was trained on, or the one of another `name`."""
+def _corpus_of(used: Mapping[str, Any] | None, name: str | None, vocabulary: Any) -> Any:
+    """Return the corpus that a run was trained on, unchanged, or the one of another `name`."""
     from dualnet import corpora
 
+    if vocabulary is None:
+        raise ValueError(
+            "`RUN` must have a vocabulary. Received: a .keras file without one. Set "
+            "model.vocabulary before model.save."
+        )
+    if name is not None or used is None:
+        return corpora.load(name or "", lowercase=vocabulary.lowercase, vocabulary=vocabulary)
     before = used["corpus"]
-    if name is not None:
-        return corpora.load(name, lowercase=before["lowercase"], vocabulary=vocabulary)
     named = before["name"] in corpora.NAMES
     source = before["source"]
     path = source if named and os.path.isdir(source) else None
-    return corpora.load(
+    corpus = corpora.load(
         before["name"] if named else source,
         path=path,
         lowercase=before["lowercase"],
         vocabulary=vocabulary,
     )
+    if corpus.sha256 != before["sha256"]:
+        raise ValueError(
+            f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
+            f"{corpus.source!r} with other words than the run was trained on. To evaluate on them "
+            f"all the same, give --corpus {before['name'] if named else source}."
+        )
+    return corpus
 
 
 def _quietly(module: str, *, seeds: bool = False) -> Any:

@@ -1,0 +1,311 @@
+"""Damages cards, corpora, RUN folders and requests at random, and gives them to the command line.
+
+Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
+Each case must end with exit code 0, or with 2 and a sentence; never with a traceback, a part of a
+file, or a change to what was there before. Prints a table by kind, and every case that failed with
+what makes it again. Exit code 1 if one did.
+"""
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import io
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+CARD = """\
+builder = "language_model"
+paper = "our own"
+note = "two layers"
+
+[config]
+cell = "mogrifier_lstm"
+connection = "dual"
+units = 8
+recurrent_layers = 2
+rounds = 2
+rank = 3
+input_dropout = 0.2
+locked_dropouts = ["input"]
+dual_l2 = 1e-5
+
+[recipe]
+optimizer = "nadam"
+learning_rate = 0.002
+clipnorm = 1.0
+batch_size = 4
+sequence_length = 9
+epochs = 1
+"""
+QUICK = ["--epochs", "1", "--set", "units=4", "batch_size=4", "sequence_length=9", "--quiet"]
+WORDS = ["the", "a", "cat", "dog", "bird", "sees", "likes", "finds", "and", "or", "big", "small"]
+VALUES = [
+    "0", "-1", "1", "3", "1e400", "nan", "inf", "-0.5", "0.5", "true", '"lstm"', "[]", "[1, 2]",
+    "{}", "'", "[", "1979-05-27", "99999999999999999999", "\\", "", "a=b", "None", "0x1F", "\u00e9",
+]  # fmt: skip
+SETTINGS = [
+    "units", "rounds", "learning_rate", "clipnorm", "cell", "x", "sequence_length", "name",
+    "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
+    "recurrent_layers",
+]  # fmt: skip
+OPTIONS = {
+    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
+    "score": ["--text"],
+    "evaluate": ["--temperature", "--sequence-length", "--batch-size", "--split", "--rule", "--set",
+                 "--corpus"],
+    "train": ["--set", "--epochs", "--seed", "--checkpoint-steps", "--corpus"],
+}  # fmt: skip
+
+
+class Workshop:
+    """A folder with a corpus, a trained RUN and a card, of which each case damages a copy."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        chance = random.Random(0)
+        self.corpus = self.folder / "corpus"
+        self.corpus.mkdir()
+        for split, lines in {"train": 60, "valid": 12, "test": 12}.items():
+            text = [" ".join(chance.choices(WORDS, k=6)) for _ in range(lines)]
+            (self.corpus / f"{split}.txt").write_text("\n".join(text) + "\n")
+        self.run = self.folder / "RUN"
+        code, told = call(["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK])
+        if code:
+            raise SystemExit(told)
+
+    def case(self, number):
+        """Return the kind of case `number`, what it does in words, its command and its input."""
+        chance = random.Random(number)
+        place = self.folder / "case"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        kind = ("card", "corpus", "RUN", "request")[number % 4]
+        return kind, *getattr(self, f"_{kind.lower()}")(chance, place)
+
+    def _card(self, chance, place):
+        data, how = damage_text(chance, CARD)
+        (place / "own.toml").write_bytes(data)
+        if chance.random() < 0.7:
+            return how, ["card", place / "own.toml"], b""
+        return how, ["train", place / "own.toml", "--corpus", self.corpus, "--output",
+                     place / "new", *QUICK], b""  # fmt: skip
+
+    def _corpus(self, chance, place):
+        copy = place / "corpus"
+        shutil.copytree(self.corpus, copy)
+        how = damage_file(chance, copy / f"{chance.choice(['train', 'valid', 'test'])}.txt")
+        if chance.random() < 0.7:
+            return how, ["data", copy], b""
+        return how, ["train", "lstm", "--corpus", copy, "--output", place / "new", *QUICK], b""
+
+    def _run(self, chance, place):
+        copy = place / "RUN"
+        shutil.copytree(self.run, copy)
+        files = sorted(path for path in copy.rglob("*") if path.is_file())
+        how = "; ".join(
+            damage_file(chance, chance.choice(files)) for _ in range(chance.choice([1, 1, 2]))
+        )
+        if chance.random() < 0.4:  # else the sums alone would be tried
+            damage_file(chance, copy / "sums.json", "gone")
+            how += "; no sums"
+        command = chance.choice(
+            [
+                ["evaluate", copy],
+                ["evaluate", copy],
+                ["score", copy, "--text", "the cat"],
+                ["generate", copy, "--prompt", "the", "--max-tokens", "2"],
+                ["train", "lstm", "--corpus", self.corpus, "--output", copy, "--resume",
+                 "--quiet", "--epochs", chance.choice(["1", "2"])],
+            ]
+        )  # fmt: skip
+        return how, command, b""
+
+    def _request(self, chance, place):
+        name = chance.choice(["evaluate", "score", "score", "generate", "generate", "train"])
+        given = b""
+        if name == "train":
+            command = [name, "lstm", "--corpus", self.corpus, "--output", place / "new", *QUICK]
+        else:
+            command = [name, self.run]
+            given = damage_bytes(chance, b"the cat sees\na dog\n")
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            option = chance.choice(OPTIONS[name])
+            value = chance.choice([*VALUES, "the cat sees", "a " * 600, "\x00", "\ud800"])
+            if option == "--epochs" and len(value) > 9:  # which would be done, one after another
+                continue
+            if option == "--set":
+                value = f"{chance.choice(SETTINGS)}={value}"
+            command += [option, value]
+        return "options", command, given
+
+
+def damage_bytes(chance, data):
+    """Return `data` with some bytes changed, removed or put in."""
+    data = bytearray(data)
+    for _ in range(chance.choice([1, 1, 3, 20])):
+        at = chance.randrange(len(data) + 1)
+        what = chance.random()
+        if what < 0.4 and at < len(data):
+            data[at] = chance.randrange(256)
+        elif what < 0.6:
+            del data[at : at + chance.randrange(1, 40)]
+        else:
+            data[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 9)))
+    return bytes(data)
+
+
+def damage_text(chance, text):
+    """Return a TOML text, damaged as a person or a disk would, and how."""
+    lines = text.splitlines()
+    at = chance.choice([i for i, line in enumerate(lines) if "=" in line])
+    key, _, value = lines[at].partition(" = ")
+    what = chance.randrange(7)
+    if what == 0:
+        return damage_bytes(chance, text.encode()), "bytes"
+    if what == 1:
+        lines[at] = f"{key[: chance.randrange(1, len(key) + 1)]}x = {value}"
+    elif what == 2:
+        lines[at] = f"{key} = {chance.choice(VALUES)}"
+    elif what == 3:
+        del lines[at]
+    elif what == 4:
+        lines.insert(at, lines[at])
+    elif what == 5:
+        lines = lines[:at]
+    else:
+        lines[at] = lines[at].replace(" = ", chance.choice([" ", " = = ", ": ", "."]))
+    return "\n".join(lines).encode(), f"line {at + 1}: {lines[at] if at < len(lines) else 'cut'}"
+
+
+def damage_file(chance, path, what=None):
+    """Damage the file `path`; say how."""
+    if not path.is_file():
+        return f"{path.name} is gone"
+    data = path.read_bytes()
+    what = what or chance.choice(
+        ["flip", "flip", "cut", "gone", "empty", "bytes", "folder", "other"]
+    )
+    if what == "flip" and data:
+        at = chance.randrange(len(data))
+        path.write_bytes(
+            data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :]
+        )
+    elif what == "cut":
+        path.write_bytes(data[: chance.randrange(len(data) + 1)])
+    elif what == "empty":
+        path.write_bytes(b"")
+    elif what == "bytes":
+        path.write_bytes(damage_bytes(chance, data[:100_000]))
+    elif what == "other":
+        path.write_bytes(
+            chance.choice([b"\x00" * 50, b"{}", b"[]", b"null", b"\n\n", b"\xef\xbb\xbf"])
+        )
+    else:
+        path.unlink()
+        if what == "folder":
+            path.mkdir()
+    return f"{what}: {path.name}"
+
+
+def call(command, given=b""):
+    """Run `dualnet` in this process; return its exit code (None: a traceback) and what it told."""
+    from dualnet.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8", errors="surrogateescape")
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            return main([str(part) for part in command]), err.getvalue()
+    except SystemExit as stopped:  # of argparse
+        return stopped.code, err.getvalue()
+    except BaseException:
+        return None, traceback.format_exc()
+    finally:
+        sys.stdin = before
+
+
+def fingerprint(folder):
+    """Return a hash of all files below `folder` but locks."""
+    found = {
+        path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+    return found
+
+
+def check(workshop, number):
+    """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
+    kind, how, command, given = workshop.case(number)
+    place = workshop.folder / "case"
+    before, whole = fingerprint(place), fingerprint(workshop.run)
+    code, told = call(command, given)
+    wrong = ""
+    resumed = "--resume" in command
+    if code is None:
+        wrong = told
+    elif code not in (0, 2):
+        wrong = f"exit code {code}"
+    elif code == 2 and not told.strip():
+        wrong = "no message"
+    elif code == 2 and "usage:" not in told and len(message(told).splitlines()) != 1:
+        wrong = f"more than a sentence: {told}"
+    elif parts := [path.name for path in place.rglob(".unfinished*")]:
+        wrong = f"parts of files: {parts}"
+    elif code == 2 and not resumed and fingerprint(place) != before:
+        wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
+    elif fingerprint(workshop.run) != whole:
+        wrong = "the RUN was changed"
+    if wrong:
+        wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
+    return kind, code, wrong, told
+
+
+def message(told):
+    """Return what a command told, but for the news of damaged checkpoints."""
+    return re.sub(r"^Checkpoint .* is damaged: .*\n", "", told, flags=re.MULTILINE)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", action="store_true", help="print every message")
+    options = parser.parse_args()
+    import keras
+
+    began = time.perf_counter()
+    counts = collections.Counter()
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
+        workshop = Workshop(folder)
+        for i in range(options.cases):
+            kind, code, wrong, told = check(workshop, options.seed * 1_000_000 + i)
+            counts[kind, "wrong" if wrong else code] += 1
+            if wrong:
+                failed += 1
+                print(wrong, flush=True)
+            elif options.show and told:
+                print(f"{i} {kind}: {told.strip().splitlines()[-1]}", flush=True)
+            if i % 100 == 99:
+                keras.backend.clear_session()
+    print(f"{'kind':10}{'accepted':>10}{'refused':>10}{'wrong':>10}")
+    for kind in ("card", "corpus", "RUN", "request"):
+        print(f"{kind:10}" + "".join(f"{counts[kind, key]:>10}" for key in (0, 2, "wrong")))
+    print(f"{options.cases} cases in {time.perf_counter() - began:.0f} s, {failed} wrong")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
