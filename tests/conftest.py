@@ -7,6 +7,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # JAX compiles a loop anew at every eager call; the cache knows it by its content.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="dualnet-jax-"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# No test may read or write what the user keeps there.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dualnet-cache-")
 
 import keras
 import numpy as np

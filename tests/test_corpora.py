@@ -1,11 +1,14 @@
 import hashlib
+import http.client
 import io
 import os
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+import urllib.response
 import zipfile
+from email.message import Message
 
 import numpy as np
 import pytest
@@ -30,7 +33,7 @@ def no_corpora_of_this_machine(monkeypatch, tmp_path_factory):
     def refuse(*args, **kwargs):
         raise urllib.error.URLError("no network in tests")
 
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", refuse)
 
 
 def write(folder, texts=TEXTS, name="{split}.txt"):
@@ -220,17 +223,22 @@ def test_download_can_be_forbidden():
 
 
 def fake_web(monkeypatch, pages, mirrors):
-    """Serve `pages` for corpus "ptb"; return the list of requests made."""
+    """Serve `pages`, bytes or a redirect, for corpus "ptb"; return the list of requests made."""
     asked = []
 
-    def urlopen(request, timeout):
+    def answer(handler, request):  # all of urllib but the connection is at work
         asked.append(request)
-        if request.full_url not in pages:
-            raise urllib.error.URLError("not found")
-        return io.BytesIO(pages[request.full_url])
+        page, headers, code = pages.get(request.full_url, b"<h1>Oh no</h1>"), Message(), 200
+        if isinstance(page, str):
+            headers["Location"], page, code = page, b"", 302
+        elif request.full_url not in pages:
+            code = 404
+        response = urllib.response.addinfourl(io.BytesIO(page), headers, request.full_url, code)
+        response.msg = http.client.responses[code]
+        return response
 
     hashes = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", answer)
     monkeypatch.setitem(sources.DOWNLOADS, "ptb", sources.Download(hashes, mirrors))
     return asked
 
@@ -241,7 +249,7 @@ def pages_of(address, texts=TEXTS):
 
 def test_a_download_is_kept_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = fake_web(monkeypatch, pages_of("http://a/{split}"), ("http://a/{split}",))
+    asked = fake_web(monkeypatch, pages_of("https://a/{split}"), ("https://a/{split}",))
     corpus = corpora.load("ptb")
     assert corpus.source == str(tmp_path / "dualnet" / "ptb")
     assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
@@ -254,18 +262,18 @@ def test_a_download_is_kept_in_the_cache(tmp_path, monkeypatch):
 
 def test_a_wrong_checksum_is_refused_and_the_next_mirror_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    wrong = pages_of("http://a/{split}", {**TEXTS, "train": "another text\n"})
-    pages = {**wrong, **pages_of("http://b/{split}")}
-    asked = fake_web(monkeypatch, pages, ("http://a/{split}", "http://b/{split}"))
+    wrong = pages_of("https://a/{split}", {**TEXTS, "train": "another text\n"})
+    pages = {**wrong, **pages_of("https://b/{split}")}
+    asked = fake_web(monkeypatch, pages, ("https://a/{split}", "https://b/{split}"))
     corpus = corpora.load("ptb")
     assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
-    assert [request.full_url for request in asked][:2] == ["http://a/train", "http://b/train"]
+    assert [request.full_url for request in asked][:2] == ["https://a/train", "https://b/train"]
 
 
 def test_wrong_checksums_everywhere_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     wrong = dict.fromkeys(TEXTS, "another text\n")
-    fake_web(monkeypatch, pages_of("http://a/{split}", wrong), ("http://a/{split}",))
+    fake_web(monkeypatch, pages_of("https://a/{split}", wrong), ("https://a/{split}",))
     with pytest.raises(FileNotFoundError, match="train file has another sha256.*DUALNET_DATA"):
         corpora.load("ptb")
     assert list(tmp_path.iterdir()) == []
@@ -276,13 +284,147 @@ def test_an_archive_is_fetched_once(monkeypatch):
     with zipfile.ZipFile(archive, "w") as file:
         for split, text in TEXTS.items():
             file.writestr(f"inside/{split}.tokens", text)
-    pages = {"http://a/broken.zip": b"no archive", "http://a/all.zip": archive.getvalue()}
+    pages = {"https://a/broken.zip": b"no archive", "https://a/all.zip": archive.getvalue()}
     member = "#inside/{split}.tokens"
-    mirrors = ("http://a/broken.zip" + member, "http://a/all.zip" + member)
+    mirrors = ("https://a/broken.zip" + member, "https://a/all.zip" + member)
     asked = fake_web(monkeypatch, pages, mirrors)
     corpus = corpora.load("ptb")
     assert corpus.vocabulary.decode(corpus.valid) == TEXTS["valid"]
     assert len(asked) == 2
+
+
+MEMBER = "https://a/all.zip#inside/{split}.tokens"
+
+
+def zipped(texts, compression=zipfile.ZIP_DEFLATED):
+    """Return the archive that MEMBER asks for."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", compression) as file:
+        for split, text in texts.items():
+            file.writestr(f"inside/{split}.tokens", text)
+    return archive.getvalue()
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_an_archive_never_writes_outside_the_cache(tmp_path, monkeypatch):
+    cache = tmp_path / "deep" / "in" / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    archive = io.BytesIO(zipped(TEXTS))
+    with zipfile.ZipFile(archive, "a") as file:
+        for name in ("../../evil", "../ptb/train.txt", str(tmp_path / "evil"), "ptb/valid.txt"):
+            file.writestr(name, "evil")
+    fake_web(monkeypatch, {"https://a/all.zip": archive.getvalue()}, (MEMBER,))
+    assert corpora.load("ptb").source == str(cache / "dualnet" / "ptb")
+    assert files_below(tmp_path) == [
+        f"deep/in/cache/dualnet/ptb/{split}.txt" for split in ("test", "train", "valid")
+    ]
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+def test_a_zip_bomb_is_refused(tmp_path, monkeypatch, compression):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bomb = zipped({**TEXTS, "train": "a" * 100_001}, compression)
+    fake_web(monkeypatch, {"https://a/all.zip": bomb}, (MEMBER,))
+    monkeypatch.setattr(sources, "MAX_DOWNLOAD_BYTES", 100_000)
+    monkeypatch.setattr(sources, "_fetch", lambda address: bomb)  # however large it is itself
+    with pytest.raises(
+        FileNotFoundError, match=r"train\.tokens has more than 100000 bytes.*DUALNET"
+    ):
+        corpora.load("ptb")
+    assert files_below(tmp_path) == []
+
+
+def test_an_archive_that_lies_about_its_size_is_read_no_further(monkeypatch):
+    size, claimed = (100_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
+    bomb = zipped({"train": "a" * 100_000})
+    assert bomb.count(size) == 2  # in the header of the member, and in the list of members
+    fake_web(monkeypatch, {"https://a/all.zip": bomb.replace(size, claimed)}, (MEMBER,))
+    with pytest.raises(FileNotFoundError, match=r"archive that it should be.*CRC"):
+        corpora.load("ptb")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compression_without_limits_is_refused(monkeypatch, compression):
+    fake_web(monkeypatch, {"https://a/all.zip": zipped(TEXTS, compression)}, (MEMBER,))
+    with pytest.raises(FileNotFoundError, match=f"compressed by method {compression}.*DUALNET"):
+        corpora.load("ptb")
+
+
+def test_any_damaged_archive_ends_in_one_kind_of_error():
+    text = "the cat sat\n" * 9
+    archive = zipped({"train": text})
+    for i in range(len(archive)):
+        for bits in (1, 0xFF):
+            damaged = archive[:i] + bytes([archive[i] ^ bits]) + archive[i + 1 :]
+            try:
+                data = sources._member(damaged, "inside/train.tokens")
+            except OSError:
+                continue
+            assert data == text.encode()  # a date, say, was damaged
+    far = io.BytesIO()
+    with zipfile.ZipFile(far, "w") as file:
+        file.writestr("inside/train.tokens", text)
+        file.infolist()[0].header_offset = 2**63  # no file is so long
+    with pytest.raises(OSError, match="archive that it should be"):
+        sources._member(far.getvalue(), "inside/train.tokens")
+    with pytest.raises(OSError, match="archive that it should be.*no item named 'other'"):
+        sources._member(archive, "other")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("file:///etc/hostname", "not allowed"),
+        ("ftp://a/train", "ftp://a/train is no https address"),
+        ("http://a/train", "http://a/train is no https address"),
+        ("https://[", "Invalid IPv6 URL"),
+        ("https://a/nowhere", "HTTP Error 404"),
+    ],
+)
+def test_a_redirect_must_lead_to_a_page_over_https(tmp_path, monkeypatch, target, reason):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = fake_web(monkeypatch, {"https://a/train": target}, ("https://a/{split}",))
+    with pytest.raises(FileNotFoundError, match=rf"could not be downloaded.*{reason}.*DUALNET"):
+        corpora.load("ptb")
+    assert all(request.full_url.startswith("https://a/") for request in asked)
+    assert files_below(tmp_path) == []
+
+
+def test_a_redirect_over_https_is_followed(monkeypatch):
+    moved = {f"https://a/{split}": f"https://b/{split}" for split in TEXTS}
+    fake_web(monkeypatch, {**moved, **pages_of("https://b/{split}")}, ("https://a/{split}",))
+    assert corpora.load("ptb").vocabulary.id("the") == 1
+
+
+def test_a_mirror_must_be_an_https_address(monkeypatch, tmp_path):
+    address = (write(tmp_path) / "{split}.txt").as_uri().replace("%7B", "{").replace("%7D", "}")
+    fake_web(monkeypatch, {}, (address, "http://a/{split}"))
+    with pytest.raises(FileNotFoundError, match=r"file:.* is no https.*http://a/train is no https"):
+        corpora.load("ptb")
+
+
+@pytest.mark.parametrize("page", [b"<html>Log in first</html>", b"PK\x03\x04 and no more", b""])
+def test_another_page_than_the_text_is_never_written(monkeypatch, page):
+    def fail(*args):
+        raise AssertionError("written unchecked")
+
+    monkeypatch.setattr(sources, "write_whole", fail)
+    pages = {"https://a/train": page, "https://a/all.zip": page}
+    fake_web(monkeypatch, pages, ("https://a/{split}", MEMBER))
+    with pytest.raises(
+        FileNotFoundError, match="another sha256.*archive that it should be.*DUALNET"
+    ):
+        corpora.load("ptb")
+
+
+def test_an_endless_page_is_read_no_further(monkeypatch):
+    fake_web(monkeypatch, pages_of("https://a/{split}"), ("https://a/{split}",))
+    monkeypatch.setattr(sources, "MAX_DOWNLOAD_BYTES", len(TEXTS["train"]) - 1)
+    with pytest.raises(FileNotFoundError, match="more than 32 bytes"):
+        corpora.load("ptb")
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -1,10 +1,7 @@
 """Loads a corpus as three streams of word ids."""
 
 import difflib
-import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dualnet._checks import check_choice, check_count
-from dualnet.corpora import sources
-from dualnet.corpora.sources import SPLITS, words_of
+from dualnet.corpora import cached_ids, sources
+from dualnet.corpora.encoding import InMemory, Settings, Text, encode
+from dualnet.corpora.sources import SPLITS
 from dualnet.corpora.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -29,7 +27,8 @@ class Corpus:
 
     Attributes:
         name: str. One of `NAMES`, or the name of the folder.
-        train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line.
+        train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line. Those
+            of a large text are memory maps, and cannot be written to.
         vocabulary: the `Vocabulary` of the ids.
         sha256: str. Hash of the words of the three splits, before any of them
             became `<unk>`: equal hashes mean equal text.
@@ -109,6 +108,11 @@ def load(
     are then downloaded into the cache. "python-reference" is on every machine:
     CPython's language reference, in the style of the Penn Treebank.
 
+    The ids of a text of more than 16 MiB are kept in the cache, in `ids`, with
+    checksums of the text and of themselves, and are read from there when they
+    are needed: neither text nor ids need fit into memory. Where the cache
+    cannot be written, the ids are in memory.
+
     Args:
         name_or_folder: one of `NAMES`, or a folder; a folder that bears such a
             name is written "./ptb".
@@ -123,8 +127,9 @@ def load(
         vocabulary: a `Vocabulary` to use instead, e.g. of a trained model.
         download: bool. Whether the network may be used.
     Raises:
-        ValueError: if the name is unknown, an argument is out of range, or a
-            file is empty or not UTF-8.
+        ValueError: if the name is unknown, an argument is out of range, a file
+            is empty or not UTF-8, or `vocabulary` lacks a word and has no
+            `<unk>`.
         FileNotFoundError: if a folder or a split is missing, or the corpus
             could not be downloaded.
     """
@@ -137,40 +142,24 @@ def load(
         check_count("vocabulary_size", vocabulary_size, least=2)
     if min_count is not None:
         check_count("min_count", min_count, least=1)
-    name, source, read = _locate(name_or_folder, path, lowercase, download)
-    if vocabulary is None:
-        counts: Counter[str] = Counter()
-        for text in read("train"):
-            counts.update(words_of(text))
-        vocabulary = Vocabulary.from_counts(
-            counts,
-            size=vocabulary_size,
-            min_count=min_count or (2 if name == EMBEDDED else 1),
-            lowercase=lowercase,
-            needs_unk=any(
-                word not in counts
-                for split in SPLITS[1:]
-                for text in read(split)
-                for word in words_of(text)
-            ),
-        )
-    digest = hashlib.sha256()
-    streams = {}
-    for split in SPLITS:
-        parts = []
-        for text in read(split):
-            words = words_of(text)
-            digest.update(" ".join([*words, ""]).encode())
-            parts.append(vocabulary.encode_words(words))
-        digest.update(b"\n")  # tells the splits apart
-        streams[split] = np.concatenate(parts)
-    return Corpus(
-        name=name,
-        **streams,
+    text = _locate(name_or_folder, path, lowercase, download)
+    settings = Settings(
+        lowercase=bool(lowercase),
+        vocabulary_size=None if vocabulary_size is None else int(vocabulary_size),
+        min_count=int(min_count or (2 if text.name == EMBEDDED else 1)),
         vocabulary=vocabulary,
-        sha256=digest.hexdigest(),
+    )
+    if cached_ids.is_large(text):
+        encoded = cached_ids.cached(text, settings)
+    else:
+        encoded = encode(text, settings, InMemory())
+    return Corpus(
+        name=text.name,
+        **encoded.splits,
+        vocabulary=encoded.vocabulary,
+        sha256=encoded.sha256,
         lowercase=lowercase,
-        source=source,
+        source=text.source,
     )
 
 
@@ -217,16 +206,17 @@ def _locate(
     path: str | os.PathLike[str] | None,
     lowercase: bool,
     download: bool,
-) -> tuple[str, str, Callable[[str], Iterator[str]]]:
-    """Return the name, the source, and a function that reads the text of a split."""
+) -> Text:
+    """Return the text, found but not yet read."""
     if name_or_folder == EMBEDDED and path is None:
         from dualnet.corpora import python_reference
 
         texts = python_reference.split_texts()  # lower case already but for N
-        return (
+        return Text(
             EMBEDDED,
             "embedded",
             lambda split: iter([texts[split].lower() if lowercase else texts[split]]),
+            files={},
         )
     named = name_or_folder in NAMES[1:]
     if path is not None and not named:
@@ -249,8 +239,9 @@ def _locate(
             )
         name = folder.resolve().name
     files = sources.split_files(folder)
-    return (
+    return Text(
         name,
         str(folder.resolve()),
         lambda split: sources.blocks(files[split], lowercase=lowercase),
+        files,
     )

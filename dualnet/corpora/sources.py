@@ -7,18 +7,29 @@ import io
 import os
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from dualnet._files import write_whole
 
 EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 16  # of text; its words then fit into the processor's own memory
 MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
+ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or unwelcome archive
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
 GITHUB = "https://raw.githubusercontent.com"
 WAY_OUT = (
     "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "
@@ -73,32 +84,66 @@ def words_of(text: str) -> list[str]:
 
 
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of a file in blocks of whole lines, each ending in a newline.
-
-    Only a newline ends a line; the last line may lack it.
+    """Yield the text of the file at `path` in blocks, as `decoded` does.
 
     Raises:
         ValueError: if the file is empty or not UTF-8.
     """
-    offset = 0
     with open(path, "rb") as file:
-        while lines := file.readlines(BLOCK_BYTES):
-            data = b"".join(lines)
-            try:
-                text = data.decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"A text file must be UTF-8. Received: {os.fspath(path)!r} with byte "
-                    f"0x{data[error.start]:02x} at offset {offset + error.start}. "
-                    "Convert it, e.g. with iconv."
-                ) from None
-            if not offset:
-                text = text.removeprefix("\ufeff")  # a byte order mark is no word
-            offset += len(data)
-            text = text if text.endswith("\n") else text + "\n"
-            yield text.lower() if lowercase else text
+        yield from decoded(file, os.fspath(path), lowercase=lowercase)
+
+
+def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[str]:
+    """Yield the text of a binary file in blocks that end in a space or a newline.
+
+    No word crosses from block to block. Only a newline ends a line, and the last
+    block ends in one whether or not the file does.
+
+    Args:
+        file: a file open for reading bytes, e.g. `sys.stdin.buffer`.
+        name: what an error calls it.
+        lowercase: bool. Puts the text in lower case.
+    Raises:
+        ValueError: if the file is empty or not UTF-8.
+    """
+    offset = 0
+    parts: list[bytes] = []  # of the word, or the line, that the last block broke
+    text = ""
+    while data := file.read(BLOCK_BYTES):
+        # Neither byte is ever a part of another character.
+        end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
+        if end:
+            text = _decode(b"".join([*parts, data[:end]]), name, offset, lowercase)
+            yield text
+            offset += sum(map(len, parts)) + end
+            parts = []
+        parts.append(data[end:])
+    if any(parts) or (text and not text.endswith("\n")):
+        yield _decode(b"".join([*parts, b"\n"]), name, offset, lowercase)
+    elif not parts:
+        raise ValueError(f"A text file must not be empty. Received: {name!r}.")
+
+
+def _decode(data: bytes, name: str, offset: int, lowercase: bool) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text file must be UTF-8. Received: {name!r} with byte "
+            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
+            "Convert it, e.g. with iconv."
+        ) from None
     if not offset:
-        raise ValueError(f"A text file must not be empty. Received: {os.fspath(path)!r}.")
+        text = text.removeprefix("\ufeff")  # a byte order mark is no word
+    return text.lower() if lowercase else text
+
+
+def cache_folder() -> Path:
+    """Return the folder of all that can be had again: `~/.cache/dualnet` if not set otherwise."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    base = base if base.is_absolute() else Path("~/.cache").expanduser()
+    return base / "dualnet"
 
 
 def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
@@ -141,10 +186,7 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
         folder = Path(data).expanduser() / name
         if folder.is_dir():
             return folder
-    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    base = base if base.is_absolute() else Path("~/.cache").expanduser()
-    cache = base / "dualnet" / name
+    cache = cache_folder() / name
     known = DOWNLOADS.get(name)
     missing = {
         split: cache / f"{split}.txt"
@@ -177,9 +219,9 @@ def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
                 if not member:
                     data = _fetch(address.format(split=split))
                 else:
-                    archive = archive or zipfile.ZipFile(io.BytesIO(_fetch(address)))
-                    data = archive.read(member.format(split=split))
-            except (OSError, KeyError, http.client.HTTPException, zipfile.BadZipFile) as error:
+                    archive = archive or _fetch(address)
+                    data = _member(archive, member.format(split=split))
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 reasons.append(f"{mirror}: {error}")
                 break  # the other files are no better off there
             if hashlib.sha256(data).hexdigest() != known.sha256[split]:
@@ -196,10 +238,47 @@ def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
     )
 
 
+def _member(archive: bytes, name: str) -> bytes:
+    """Return a file of a zip archive; nothing is unpacked to the disk.
+
+    Raises:
+        OSError: if the archive is damaged or lacks the file, or that is too large.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
+            info = files.getinfo(name)
+            # Reading stops at this size, but other methods unpack without limit first.
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise OSError(f"{name} is compressed by method {info.compress_type}")
+            if info.file_size > MAX_DOWNLOAD_BYTES:
+                raise OSError(f"{name} has more than {MAX_DOWNLOAD_BYTES} bytes")
+            with files.open(info) as file:
+                return file.read(MAX_DOWNLOAD_BYTES)
+    except ARCHIVE_ERRORS as error:
+        raise OSError(f"not the archive that it should be: {error}") from error
+
+
+def _check_https(address: str) -> None:
+    if not address.lower().startswith("https://"):
+        raise OSError(f"{address} is no https address")
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to a plain http, ftp or file address."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        _check_https(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _fetch(address: str) -> bytes:
+    _check_https(address)
     # Some mirrors refuse the user agent of urllib.
     request = urllib.request.Request(address, headers={"User-Agent": "dualnet"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+    opener = urllib.request.build_opener(_HttpsOnly)
+    with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
         data: bytes = response.read(MAX_DOWNLOAD_BYTES + 1)
     if len(data) > MAX_DOWNLOAD_BYTES:
         raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes")

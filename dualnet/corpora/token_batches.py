@@ -4,8 +4,12 @@ import keras
 import numpy as np
 
 from dualnet._checks import check_count
+from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.corpus import streams
 from dualnet.corpora.vocabulary import Vocabulary
+
+RELEASE_BYTES = 32 << 20
+AROUND_BYTES = 2 << 20  # Linux maps up to so much around an address that is read
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -16,6 +20,7 @@ class TokenBatches(keras.utils.PyDataset):
     Where the streams are no multiple of `sequence_length`, the FIRST batch is
     the short one, so that no token is dropped: Keras infers the shapes from the
     first two batches, and sees that the length varies only if these differ.
+    The memory stays flat: of a memory map, what was read is let go.
 
     Args:
         tokens: int array `(num_tokens,)`, in reading order.
@@ -52,6 +57,8 @@ class TokenBatches(keras.utils.PyDataset):
         self.sequence_length = int(sequence_length)
         self.vocabulary = vocabulary
         self.num_tokens = int(inputs.size)
+        self._touched = 0  # bytes of a memory map since its pages were let go
+        self._next = 0  # index of the batch that lies beside the last one
 
     def __len__(self) -> int:
         length: int = self._inputs.shape[1]
@@ -63,7 +70,15 @@ class TokenBatches(keras.utils.PyDataset):
         short = self._inputs.shape[1] - len(self) * self.sequence_length  # 0 or negative
         start = max(0, short + index * self.sequence_length)
         end = short + (index + 1) * self.sequence_length
-        return (
-            self._inputs[:, start:end].astype("int32"),  # a copy
+        # Both are copies.
+        batch = (
+            self._inputs[:, start:end].astype("int32"),
             self._targets[:, start:end].astype("int32"),
         )
+        per_row = (end - start) * self._inputs.itemsize
+        self._touched += self.batch_size * (per_row if index == self._next else AROUND_BYTES)
+        self._next = index + 1
+        if self._touched >= RELEASE_BYTES:
+            release_pages(self._inputs)
+            self._touched = 0
+        return batch

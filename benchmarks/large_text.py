@@ -1,0 +1,175 @@
+"""How much time and memory do reading a large text and training on it take?
+
+Usage: python benchmarks/large_text.py [--gigabytes 1] [--steps 1000] [--folder FOLDER]
+Makes a text of 50,000 made-up words, each part of the work in a process of its own, and prints one
+table. Fails if reading the text or training on it takes more than 1 GB at its peak.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+NUM_WORDS, VOCABULARY_SIZE = 50_000, 10_000
+BATCH_SIZE, SEQUENCE_LENGTH = 20, 35  # logits of 28 MB: the text is the point, not the model
+SHARES = {"train": 0.98, "valid": 0.01, "test": 0.01}
+BLOCK_WORDS = 1 << 20
+LIMIT_MB = 1000
+
+
+def write_text(folder: Path, num_bytes: int) -> None:
+    """Write the three splits; word number r comes with a probability of about 1 / r."""
+    random = np.random.default_rng(1)
+    words: dict[str, None] = {}  # the frequent ones are short, as in a language
+    while len(words) < NUM_WORDS:
+        length = 2 + int(np.log2(len(words) + 1) / 2)
+        words["".join(map(chr, random.integers(ord("a"), ord("z") + 1, size=length)))] = None
+    listed = np.array(list(words), dtype=object)
+    for split, share in SHARES.items():
+        missing = int(share * num_bytes)
+        with open(folder / f"{split}.txt", "wb") as file:
+            while missing > 0:
+                ranks = (NUM_WORDS ** random.random(BLOCK_WORDS)).astype(int) - 1
+                drawn = listed[ranks]
+                drawn[::20] = "\n"
+                missing -= file.write((" ".join(drawn)[:missing] + "\n").encode())
+
+
+def peak_mb() -> float:
+    """Return the greatest resident size of this process in MB."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        kilobytes = int(status.split("VmHWM:")[1].split()[0])
+    except (OSError, IndexError):
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        kilobytes //= 1024 if sys.platform == "darwin" else 1
+    return kilobytes * 1024 / 1e6
+
+
+def imports(folder, steps):
+    began = time.perf_counter()
+    import keras
+
+    keras.ops.zeros(1)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "rate": 0, "unit": "", "note": "dualnet, Keras and its backend"}
+
+
+def versions():
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    found = [f"{name} {metadata.version(name)}" for name in ("keras", backend, "numpy")]
+    return " ".join([f"python {platform.python_version()}", *found])
+
+
+def read(folder, steps):
+    from dualnet import corpora
+
+    began = time.perf_counter()
+    corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
+    seconds = time.perf_counter() - began
+    assert "keras" not in sys.modules
+    size = sum(path.stat().st_size for path in folder.glob("*.txt"))
+    return {"seconds": seconds, "rate": size / 1e6 / seconds, "unit": "MB/s", "note": repr(corpus)}
+
+
+def batches(folder, steps):
+    from dualnet import corpora
+
+    corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
+    found = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    began = time.perf_counter()
+    predicted = sum(targets.size for _, targets in found)
+    seconds = time.perf_counter() - began
+    assert predicted == found.num_tokens
+    note = f"{len(found)} batches"
+    return {"seconds": seconds, "rate": predicted / seconds, "unit": "tokens/s", "note": note}
+
+
+def train(folder, steps):
+    import keras
+
+    from dualnet import corpora, zoo
+
+    class Spread(keras.utils.PyDataset):
+        """`steps` batches from the first to the last, all of the same length."""
+
+        def __len__(self):
+            return steps
+
+        def __getitem__(self, index):
+            return every[1 + index * (len(every) - 2) // max(steps - 1, 1)]
+
+    keras.utils.set_random_seed(0)
+    corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
+    every = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    model = zoo.build("lstm", vocabulary_size=len(corpus.vocabulary), units=64)
+    model.compile(optimizer="adam")
+    began = time.perf_counter()
+    history = model.fit(Spread(), epochs=1, verbose=0)
+    seconds = time.perf_counter() - began
+    tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
+    note = f"{steps} steps over the whole text, loss {history.history['loss'][0]:.3f}"
+    return {"seconds": seconds, "rate": tokens / seconds, "unit": "tokens/s", "note": note}
+
+
+PARTS = {
+    "imports": imports,
+    "load, first": read,
+    "load, again": read,
+    "all batches, no model": batches,
+    "train": train,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, help="where the text is made, and removed again")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        result = PARTS[options.part](options.folder, options.steps)
+        print(json.dumps({**result, "peak_mb": peak_mb()}))
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        text = Path(folder) / "text"
+        text.mkdir()
+        write_text(text, int(options.gigabytes * 1e9))
+        size = sum(path.stat().st_size for path in text.iterdir())
+        print(f"{size / 1e9:.2f} GB of text, {NUM_WORDS:,} different words, one run each; ", end="")
+        print(f"{os.cpu_count()} cores, {platform.machine()}; {versions()}")
+        print(f"{'part':<22}{'seconds':>8}{'rate':>12} {'unit':<9}{'peak MB':>8}  note", flush=True)
+        environment = {**os.environ, "XDG_CACHE_HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        peaks = {}
+        for part in PARTS:
+            run = subprocess.run(
+                [sys.executable, __file__, "--part", part]
+                + ["--folder", str(text), "--steps", str(options.steps)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            found = json.loads(run.stdout.splitlines()[-1])
+            peaks[part] = found["peak_mb"]
+            print(
+                f"{part:<22}{found['seconds']:>8.1f}{found['rate']:>12,.0f} {found['unit']:<9}"
+                f"{found['peak_mb']:>8.0f}  {found['note']}",
+                flush=True,
+            )
+    worst = max(peaks, key=lambda part: peaks[part])
+    if peaks[worst] > LIMIT_MB:
+        raise SystemExit(f"{worst!r} took {peaks[worst]:.0f} MB, more than {LIMIT_MB}")
+
+
+if __name__ == "__main__":
+    main()

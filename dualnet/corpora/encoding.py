@@ -1,0 +1,141 @@
+"""Turns the words of a text into ids, in one pass over the text."""
+
+import hashlib
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from dualnet.corpora.sources import EOS, SPLITS, UNK, words_of
+from dualnet.corpora.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of a corpus.
+
+    Args:
+        name: of the corpus.
+        source: the folder it was read from, or "embedded".
+        read: yields the text of a split in blocks that no word crosses.
+        files: the file of each split; none of an embedded corpus.
+    """
+
+    name: str
+    source: str
+    read: Callable[[str], Iterator[str]]
+    files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything besides the text that the ids depend on: see `corpora.load`."""
+
+    lowercase: bool
+    vocabulary_size: int | None
+    min_count: int
+    vocabulary: Vocabulary | None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Ids `(num_tokens,)` int32 of each split, their vocabulary, and the hash of the words."""
+
+    splits: dict[str, np.ndarray]
+    vocabulary: Vocabulary
+    sha256: str
+
+
+class Store(Protocol):
+    """Keeps the numbers of words of each split until their ids are known."""
+
+    def append(self, split: str, numbers: np.ndarray) -> None:
+        """Keep more numbers, int32 `(count,)`."""
+
+    def chunks(self, split: str) -> Iterator[np.ndarray]:
+        """Yield all numbers kept, a bounded count at a time if they are many."""
+
+    def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
+        """Return `ids[numbers]`, int32 `(num_tokens,)`, and forget the numbers."""
+
+
+class InMemory:
+    """A `Store` of plain arrays."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
+
+    def append(self, split: str, numbers: np.ndarray) -> None:
+        self._parts[split].append(numbers)
+
+    def chunks(self, split: str) -> Iterator[np.ndarray]:
+        self._parts[split] = [np.concatenate(self._parts[split])]
+        return iter(self._parts[split])
+
+    def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
+        return ids[np.concatenate(self._parts.pop(split))]
+
+
+def encode(text: Text, settings: Settings, store: Store) -> Encoded:
+    """Return the ids of `text`, read once: `store` holds what grows with its length.
+
+    Words are numbered as they appear. Counting the numbers of train gives the
+    vocabulary, and that the id of each number.
+
+    Raises:
+        ValueError: if a file is empty or not UTF-8, or the vocabulary given
+            lacks a word and has no `<unk>`.
+    """
+    numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    digest = hashlib.sha256()
+    num_train_words = 0
+    for split in SPLITS:
+        for block in text.read(split):
+            # `map` over a bound method never comes back to the interpreter.
+            words = words_of(block)
+            store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
+            if words:
+                digest.update(" ".join(words).encode())
+                digest.update(b" ")
+        digest.update(b"\n")  # tells the splits apart
+        num_train_words = num_train_words or len(numbers)
+    vocabulary = settings.vocabulary
+    if vocabulary is None:
+        counts = sum(np.bincount(part, minlength=num_train_words) for part in store.chunks("train"))
+        vocabulary = Vocabulary.from_counts(
+            Counter(dict(zip(numbers, np.asarray(counts).tolist()))),
+            size=settings.vocabulary_size,
+            min_count=settings.min_count,
+            lowercase=settings.lowercase,
+            needs_unk=len(numbers) > num_train_words,
+        )
+    elif vocabulary.unk_id is None:
+        _check_known(text, numbers, vocabulary)
+    ids = vocabulary.encode_words(list(numbers))
+    return Encoded(
+        {split: store.finish(split, ids) for split in SPLITS}, vocabulary, digest.hexdigest()
+    )
+
+
+def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> None:
+    """Refuse the first of `words`, in the order of `text`, that is not in `vocabulary`."""
+    unknown = next((word for word in words if word not in vocabulary), None)
+    if unknown is None:
+        return
+    for split in SPLITS:
+        line = 1
+        for block in text.read(split):
+            for row in block.split("\n"):
+                if unknown in words_of(row + "\n"):
+                    place = f"line {line} of {str(text.files.get(split, text.name))!r}"
+                    raise ValueError(
+                        f"`vocabulary` must have every word of the text, since it has no {UNK}. "
+                        f"Received: {unknown!r} in {place}{' (a line end)' * (unknown == EOS)}. "
+                        f"Give a vocabulary that has it, or has {UNK}."
+                    )
+                line += 1
+            line -= 1  # the last row goes on in the next block

@@ -1,0 +1,443 @@
+import errno
+import hashlib
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualnet import corpora
+from dualnet.corpora import Vocabulary, cached_ids, encoding, sources, token_batches
+from dualnet.corpora.token_batches import TokenBatches
+
+TEXTS = {
+    "train": "the cat sat\nThe dog sat\n\nthe end\n",
+    "valid": "the cat\n",
+    "test": "a dog sat",
+}
+SPLITS = tuple(TEXTS)
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    """The folder of the ids; every text is large, and is read in many pieces."""
+    monkeypatch.delenv("DUALNET_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
+    monkeypatch.setattr(cached_ids, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 7)
+    return tmp_path / "cache" / "dualnet" / "ids"
+
+
+def write(folder, texts=TEXTS):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in texts.items():
+        (folder / f"{split}.txt").write_bytes(text.encode())
+    return folder
+
+
+def is_mapped(tokens):
+    while isinstance(tokens, np.ndarray):
+        if isinstance(tokens, np.memmap):
+            return True
+        tokens = tokens.base
+    return False
+
+
+def check(corpus, texts=TEXTS, mapped=True):
+    """Compare a corpus with what its text and vocabulary say."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        words = sources.words_of(texts[split] + "\n" * (not texts[split].endswith("\n")))
+        digest.update("".join(word + " " for word in words).encode() + b"\n")
+        tokens = corpus.split(split)
+        assert (tokens.dtype, tokens.shape) == (np.int32, (len(words),))
+        assert tokens.tolist() == [corpus.vocabulary.id(word) for word in words]
+        assert is_mapped(tokens) == mapped
+    assert corpus.sha256 == digest.hexdigest()
+
+
+def refuse_to_tokenise(monkeypatch):
+    def fail(text):
+        raise AssertionError("the text was tokenised")
+
+    monkeypatch.setattr(encoding, "words_of", fail)
+
+
+texts = st.fixed_dictionaries(
+    {split: st.text("aAbΣé \n\t\u2028", min_size=1, max_size=40) for split in SPLITS}
+)
+options = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "lowercase": st.booleans(),
+            "vocabulary_size": st.none() | st.integers(2, 6),
+            "min_count": st.none() | st.integers(1, 3),
+        }
+    ),
+    st.just({"vocabulary": Vocabulary(("a", "<unk>", "<eos>", "aΣ"))}),
+)
+
+
+@given(texts, options)
+@settings(max_examples=60)
+def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, options):
+    folder = write(tmp_path_factory.mktemp("text"), texts)
+    first, again = (corpora.load(folder, **options) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached_ids, "LARGE_BYTES", 1 << 20)
+        patch.setattr(sources, "BLOCK_BYTES", 1 << 20)
+        expected = corpora.load(folder, **options)
+    for found in (first, again):
+        for split in SPLITS:
+            np.testing.assert_array_equal(found.split(split), expected.split(split))
+            assert is_mapped(found.split(split)) and not is_mapped(expected.split(split))
+        assert found.vocabulary == expected.vocabulary
+        assert found.sha256 == expected.sha256
+        assert (found.name, found.source) == (expected.name, expected.source)
+    if not options.get("lowercase"):
+        check(first, texts)
+    if not any(options.values()):  # by count, then first appearance
+        counts = Counter(sources.words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
+        known = [word for word, _ in counts.most_common()]
+        assert [word for word in first.vocabulary if word != "<unk>"] == known
+
+
+def test_a_second_load_reads_no_word(tmp_path, monkeypatch):
+    corpora.load(write(tmp_path / "text"))
+    with monkeypatch.context() as patch:
+        refuse_to_tokenise(patch)
+        check(corpora.load(tmp_path / "text"))
+        check(corpora.load(write(tmp_path / "the same text")))
+        for other in ({"lowercase": True}, {"min_count": 2}, {"vocabulary_size": 5}):
+            with pytest.raises(AssertionError, match="tokenised"):
+                corpora.load(tmp_path / "text", **other)
+
+
+def test_a_given_vocabulary_is_returned_itself(tmp_path):
+    vocabulary = Vocabulary(("<unk>", "sat", "<eos>"))
+    for _ in range(2):
+        corpus = corpora.load(write(tmp_path / "text"), vocabulary=vocabulary)
+        assert corpus.vocabulary is vocabulary
+        check(corpus)
+    check(corpora.load(tmp_path / "text", vocabulary=Vocabulary(("<eos>", "the", "<unk>"))))
+    check(corpora.load(tmp_path / "text"))
+
+
+def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
+    assert not is_mapped(corpora.load("python-reference").train)
+    monkeypatch.setattr(cached_ids, "LARGE_BYTES", sum(map(len, TEXTS.values())))
+    check(corpora.load(write(tmp_path / "text")), mapped=False)
+    assert not cache.exists()
+
+
+def test_a_large_text_needs_no_keras(tmp_path):
+    code = (
+        "import sys; from dualnet import corpora; from dualnet.corpora import cached_ids;"
+        "cached_ids.LARGE_BYTES = 0; corpora.load(sys.argv[1]); sys.exit('keras' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(write(tmp_path / "text"))], check=True)
+
+
+# --- damage --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["train.npy", "valid.npy", "test.npy", "vocabulary.txt", "ids.json"]
+)
+def test_damage_is_noticed_and_made_good(tmp_path, monkeypatch, cache, name):
+    corpora.load(write(tmp_path / "text"))
+    (path,) = cache.glob(f"*/{name}")
+    whole = path.read_bytes()
+    flipped = range(0, len(whole), 1 + len(whole) // 40)
+    damaged = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in flipped]
+    for data in [*damaged, whole[: len(whole) // 2], whole[:-1], whole + b"\0", b"", b"{}", None]:
+        path.write_bytes(data or b"")
+        if data is None:
+            path.unlink()
+        check(corpora.load(tmp_path / "text"))
+        with monkeypatch.context() as patch:  # it was written anew
+            refuse_to_tokenise(patch)
+            check(corpora.load(tmp_path / "text"))
+    assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_another_text_has_other_ids(tmp_path, split):
+    corpora.load(write(tmp_path / "text"))
+    times = os.stat(tmp_path / "text" / f"{split}.txt")
+    for text in (TEXTS[split].replace("a", "e", 1), TEXTS[split][:-1] + "s", TEXTS[split][:-2]):
+        write(tmp_path / "text", {split: text})
+        os.utime(tmp_path / "text" / f"{split}.txt", ns=(times.st_atime_ns, times.st_mtime_ns))
+        check(corpora.load(tmp_path / "text"), {**TEXTS, split: text})
+
+
+def test_a_file_where_the_folder_should_be_is_replaced(tmp_path, monkeypatch, cache):
+    corpora.load(write(tmp_path / "text"))
+    (folder,) = cache.iterdir()
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("in the way")
+    check(corpora.load(tmp_path / "text"))
+    assert folder.is_dir()
+
+
+class MakesFolder:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_is_never_opened_even_if_its_checksum_is_right(tmp_path, cache):
+    corpora.load(write(tmp_path / "text"))
+    (folder,) = cache.iterdir()
+    data = pickle.dumps(MakesFolder(tmp_path / "unpickled"))
+    (folder / "test.npy").write_bytes(data)
+    description = json.loads((folder / "ids.json").read_text())
+    del description["checksum"]
+    description["arrays"]["test"]["sha256"] = hashlib.sha256(data).hexdigest()
+    description["checksum"] = cached_ids._sha256_of(description)
+    (folder / "ids.json").write_text(json.dumps(description))
+    check(corpora.load(tmp_path / "text"))
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, cache):
+    folder = write(tmp_path / "text")
+
+    def disturb(text):
+        with open(folder / "train.txt", "a") as file:
+            file.write("more ")
+        monkeypatch.setattr(encoding, "words_of", sources.words_of)
+        return sources.words_of(text)
+
+    monkeypatch.setattr(encoding, "words_of", disturb)
+    with pytest.raises(ValueError, match=r"must not change while.*train\.txt.*again"):
+        corpora.load(folder)
+    assert list(cache.iterdir()) == []
+    check(corpora.load(folder), {**TEXTS, "train": TEXTS["train"] + "more "})
+
+
+# --- builds that do not come to their end --------------------------------------------
+
+
+def test_an_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, cache):
+    finish = cached_ids._OnDisk.finish
+
+    def stop(store, split, ids):
+        if split == "test":
+            raise KeyboardInterrupt
+        return finish(store, split, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cached_ids._OnDisk, "finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            corpora.load(write(tmp_path / "text"))
+    assert list(cache.iterdir()) == []
+    (tmp_path / "text" / "test.txt").write_bytes(b"fine\n\xff\n")
+    with pytest.raises(ValueError, match=r"UTF-8.*test\.txt.*0xff at offset 5"):
+        corpora.load(tmp_path / "text")
+    assert list(cache.iterdir()) == []
+    check(corpora.load(write(tmp_path / "text")))
+
+
+def test_a_killed_build_is_never_used_and_removed_after_a_day(tmp_path, cache):
+    code = (
+        "import os, sys; from dualnet import corpora; from dualnet.corpora import cached_ids;"
+        "cached_ids.LARGE_BYTES = 0; os.rename = lambda *names: os._exit(9);"
+        "corpora.load(sys.argv[1])"
+    )
+    folder = str(write(tmp_path / "text"))
+    assert subprocess.run([sys.executable, "-c", code, folder]).returncode == 9
+    (leftover,) = cache.iterdir()
+    assert leftover.name.startswith(".")
+    check(corpora.load(folder))
+    assert leftover.exists()  # for all that is known, it is at work
+    os.utime(leftover, (0, 0))
+    corpora.load(folder, min_count=2)
+    assert not leftover.exists()
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_without_a_cache_folder_the_ids_are_in_memory(tmp_path, cache):
+    cache.parent.parent.write_text("a file, no folder")
+    check(corpora.load(write(tmp_path / "text")), mapped=False)
+
+
+def test_a_full_disk_leaves_the_ids_in_memory(tmp_path, monkeypatch, cache):
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cached_ids._OnDisk, "finish", fail)
+    check(corpora.load(write(tmp_path / "text")), mapped=False)
+    assert list(cache.iterdir()) == []
+
+
+def test_the_loser_of_a_race_uses_what_the_winner_wrote(tmp_path, monkeypatch, cache):
+    rename, folder = os.rename, write(tmp_path / "text")
+
+    def be_late(*names):
+        monkeypatch.setattr(os, "rename", rename)
+        check(corpora.load(folder))
+        (winner,) = (path for path in cache.iterdir() if path.name[0] != ".")
+        os.utime(winner / "ids.json", (1, 1))
+        rename(*names)
+
+    monkeypatch.setattr(os, "rename", be_late)
+    check(corpora.load(folder))
+    (kept,) = cache.iterdir()
+    assert (kept / "ids.json").stat().st_mtime == 1
+
+
+def test_many_may_build_at_once(tmp_path, cache):
+    folder, found = write(tmp_path / "text"), []
+    barrier = threading.Barrier(4)
+
+    def load():
+        barrier.wait()
+        found.append(corpora.load(folder))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for corpus in found:
+        check(corpus)
+    assert len(list(cache.iterdir())) == 1
+
+
+# --- use -----------------------------------------------------------------------------
+
+
+def test_batches_of_a_memory_map_equal_those_of_an_array(tmp_path, monkeypatch):
+    mapped = corpora.load(write(tmp_path / "text"))
+    monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1)  # after every batch
+    for sizes in ({"batch_size": 1, "sequence_length": 4}, {"batch_size": 3, "sequence_length": 2}):
+        plain = TokenBatches(np.array(mapped.train), **sizes)
+        batches = mapped.batches("train", **sizes)
+        for k in [*range(len(plain)), 0]:
+            np.testing.assert_array_equal(batches[k], plain[k])
+    inputs, _ = corpora.streams(mapped.train, 2)
+    assert np.shares_memory(inputs, mapped.train)
+
+
+def test_a_corpus_on_disk_is_like_any_other(tmp_path):
+    corpus = corpora.load(write(tmp_path / "text"))
+    assert repr(corpus) == "Corpus('text', train=12, valid=3, test=4, vocabulary=8)"
+    check(pickle.loads(pickle.dumps(corpus)), mapped=False)
+    batches = corpus.batches("train", batch_size=2, sequence_length=3)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(batches))[1], batches[1])
+    with pytest.raises(ValueError, match="read-only"):
+        corpus.train[0] = 1
+
+
+def resident_bytes(path):
+    """Return how much of a mapped file counts as memory of this process."""
+    sizes = Path("/proc/self/smaps").read_text().split(str(path))[1:]
+    return sum(int(rest.split("Rss:")[1].split()[0]) * 1024 for rest in sizes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("stride", [1, 61])  # in reading order, and to and fro
+def test_what_was_read_of_a_memory_map_is_let_go(tmp_path, monkeypatch, stride):
+    path = tmp_path / "ids.npy"
+    np.save(path, np.arange((1 << 22) + 1, dtype="int32"))  # 16 MiB
+    monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1 << 20)
+    tokens = cached_ids._map(path)
+    greatest = []
+    for release in (cached_ids.release_pages, lambda tokens: None):
+        monkeypatch.setattr(token_batches, "release_pages", release)
+        batches = TokenBatches(tokens, batch_size=1, sequence_length=1 << 14)
+        seen = []
+        for k in range(len(batches)):
+            batches[k * stride % len(batches)]
+            if k % 19 == 0 or k == len(batches) - 1:  # looking is slow
+                seen.append(resident_bytes(path))
+        greatest.append(max(seen))
+    # What lies around an address comes with it: up to 2 MiB, twice where two meet.
+    assert greatest[0] <= 6 << 20
+    assert greatest[1] >= 15 << 20
+
+
+def test_only_a_read_only_map_is_let_go(tmp_path):
+    np.save(tmp_path / "ids.npy", np.arange(5000, dtype="int32"))
+    private = np.load(tmp_path / "ids.npy", mmap_mode="c")
+    private[:] = 7
+    for tokens in (private, private[1:], np.full(3, 7), np.asarray(private)):
+        cached_ids.release_pages(tokens)
+        assert (tokens == 7).all()  # what was written is nowhere else
+
+
+# --- errors --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize(
+    ("vocabulary", "word", "split", "line"),
+    [
+        (("the", "cat", "sat", "<eos>", "The", "dog"), "end", "train", 4),
+        (("the", "cat", "sat", "<eos>", "The", "dog", "end"), "a", "test", 1),
+        (("the", "cat", "sat", "The", "dog", "end", "a"), "<eos>", "train", 1),
+        (("the", "cat", "sat", "<eos>", "dog", "end", "a"), "The", "train", 2),
+    ],
+)
+def test_an_unknown_word_is_named_with_its_line(
+    tmp_path, monkeypatch, cache, vocabulary, word, split, line, large
+):
+    monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0 if large else 1 << 20)
+    with pytest.raises(ValueError) as caught:
+        corpora.load(write(tmp_path / "text"), vocabulary=Vocabulary(vocabulary))
+    path = str(tmp_path / "text" / f"{split}.txt")
+    message = str(caught.value)
+    assert message.startswith(
+        "`vocabulary` must have every word of the text, since it has no <unk>"
+    )
+    assert f"since it has no <unk>. Received: {word!r} in line {line} of {path!r}" in message
+    assert "Give a vocabulary" in message
+    assert not cache.exists() or list(cache.iterdir()) == []
+
+
+def test_an_unknown_word_of_the_embedded_text_is_named_too():
+    with pytest.raises(ValueError, match=r"line 1 of 'python-reference'"):
+        corpora.load("python-reference", vocabulary=Vocabulary(("<eos>",)))
+
+
+@given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
+def test_blocks_hold_whole_words_whatever_their_size(text, size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_BYTES", size)
+        if not text:
+            with pytest.raises(ValueError, match="not be empty.*'standard input'"):
+                list(sources.decoded(io.BytesIO(), "standard input"))
+            return
+        found = list(sources.decoded(io.BytesIO(text.encode()), "standard input"))
+    assert "".join(found) == (text if text.endswith("\n") else text + "\n")
+    assert all(block[-1] in " \n" for block in found)
+    assert all(len(block.encode()) <= size + 30 for block in found)
+
+
+@given(st.binary(max_size=30), st.integers(1, 9))
+def test_the_first_byte_that_is_no_utf8_is_named(data, size):
+    data = data + b"\xff"
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        first = error.start
+    expected = rf"UTF-8. Received: 'a\.txt' with byte 0x{data[first]:02x} at offset {first}\. "
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match=expected):
+        patch.setattr(sources, "BLOCK_BYTES", size)
+        list(sources.decoded(io.BytesIO(data), "a.txt"))
