@@ -1,5 +1,6 @@
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -122,10 +123,28 @@ def bad(folder, run, tmp_path):
         "an unknown split": (["evaluate", run, "--split", "tests"], "`split` must be one of"),
         "a full output folder": ([*train[:-1], run], "`output` must be a new or empty folder"),
         "a temperature of zero": (["evaluate", run, "--temperature", 0], "`temperature` must be"),
+        "a finished run": ([*train[:-1], run, "--resume"], "is finished: it has"),
+        "nothing to resume": ([*train, "--resume"], "--resume needs a RUN folder"),
+        "a card that is not there": (["train", "my.toml", *train[2:]], "There is no file"),
+        "an interval of no steps": (
+            [*train, "--checkpoint-steps", 0], "`checkpoint_steps` must be an integer",
+        ),
+        "a keras file without corpus": (["evaluate", keras_file(run)], "`--corpus` must be given"),
+        "an output that is a file": ([*train[:-1], run / "card.toml"], "`output` must be a folder"),
     }  # fmt: skip
 
 
-CASES = list(bad("", "", pathlib.Path()))
+def keras_file(run):
+    """Return a `.keras` file of the model of `run`."""
+    path = run / ".." / "model.keras"
+    if run != pathlib.Path() and not path.exists():
+        import dualnet
+
+        dualnet.load(run).save(path)
+    return path
+
+
+CASES = list(bad("", pathlib.Path(), pathlib.Path()))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -159,6 +178,23 @@ def test_bad_text_gives_one_sentence_and_exit_code_2(
     code, _, err = call(capsys, *arguments)
     assert code == 2 and message in err and err.count("\n") == 1
     assert not (tmp_path / "RUN").exists()
+
+
+def test_a_run_whose_text_has_changed_is_told(capsys, folder, tmp_path):
+    text = tmp_path / "text"
+    shutil.copytree(folder, text)
+    train = ["train", "lstm", "--corpus", text, "--output", tmp_path / "RUN", "--epochs", 1, *QUICK]
+    assert call(capsys, *train)[0] == 0
+    (text / "test.txt").write_text("the cat sees the dog\n" * 9)
+    code, _, err = call(capsys, "evaluate", tmp_path / "RUN")
+    assert code == 2 and "corpus of a RUN must be unchanged" in err
+    code, out, _ = call(capsys, "evaluate", tmp_path / "RUN", "--corpus", text, "--json")
+    assert code == 0 and json.loads(out)["tokens"] == 9 * 6 - 1
+    (text / "valid.txt").write_text("the cat sees the dog\nthe zebra\n")
+    code, _, err = call(capsys, "evaluate", tmp_path / "RUN", "--corpus", text)
+    assert code == 2 and "'zebra' in line 2 of" in err and "valid.txt" in err
+    code, out, _ = call(capsys, "evaluate", keras_file(tmp_path / "RUN"), "--corpus", folder)
+    assert code == 0 and "perplexity" in out
 
 
 def test_the_command_line_is_quiet_about_the_start_of_the_backend(folder, tmp_path):

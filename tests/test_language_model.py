@@ -11,6 +11,7 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model
+from dualnet.corpora import Vocabulary
 from tests.conftest import values
 
 PLACES = ["input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier"]
@@ -186,6 +187,16 @@ def test_streams_that_do_not_go_on_are_refused(build):
         model.fit(tokens_of((7, 5)), tokens_of((7, 5)), batch_size=4, verbose=0)
     with pytest.raises(ValueError, match="`shuffle` must be False"):
         model.fit(tokens_of((8, 5)), tokens_of((8, 5)), shuffle=True, verbose=0)
+
+
+def test_ids_and_words_that_the_model_does_not_know_are_refused(build, corpus):
+    model = build()
+    model.compile(optimizer="nadam")
+    with pytest.raises(ValueError, match="`x` must hold ids of the model's vocabulary, 0 to 8"):
+        model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
+    model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
+    with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):
+        model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
 
 
 def test_a_vocabulary_of_another_size_is_refused(build, corpus):

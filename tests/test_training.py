@@ -1,6 +1,8 @@
 import csv
 import json
+import shutil
 import tomllib
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet.training import recorder
+from dualnet.training import checkpoints, recorder
 from tests.conftest import values
 
 QUICK = {
@@ -164,6 +166,100 @@ def test_a_path_that_is_no_run_is_refused(tmp_path):
         dualnet.load(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="must hold card.toml"):
         dualnet.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["card.toml", "vocabulary.txt", "model.weights.h5"])
+def test_an_altered_run_folder_is_refused_and_named(run, tmp_path, file):
+    copy = tmp_path / "RUN"
+    shutil.copytree(run.folder, copy)
+    data = bytearray((copy / file).read_bytes())
+    data[-40] ^= 1
+    (copy / file).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"{file} of a RUN folder must be as it was written"):
+        dualnet.load(copy)
+    (copy / file).unlink()
+    with pytest.raises(FileNotFoundError, match=f"A RUN folder must hold {file}"):
+        dualnet.load(copy)
+
+
+def test_files_that_do_not_belong_together_are_refused_without_sums_too(run, tmp_path):
+    copy = tmp_path / "RUN"
+    shutil.copytree(run.folder, copy)
+    (copy / "sums.json").unlink()
+    assert dualnet.load(copy).vocabulary == run.model.vocabulary
+    card = (copy / "card.toml").read_text()
+    (copy / "card.toml").write_text(card.replace("units = 8", "units = 9"))
+    with pytest.raises(ValueError, match="files of a RUN folder must belong together"):
+        dualnet.load(copy)
+    (copy / "card.toml").write_text(card.replace('builder = "language_model"', "builder = 3"))
+    with pytest.raises(ValueError, match="card.toml: `builder` must be there, and be text"):
+        dualnet.load(copy)
+    (copy / "sums.json").write_text("[")
+    (copy / "card.toml").write_text(card)
+    with pytest.raises(ValueError, match="sums.json of a RUN folder must be as it was written"):
+        dualnet.load(copy)
+
+
+def test_a_keras_file_that_is_damaged_or_of_another_model_is_refused(run, tmp_path):
+    run.model.save(tmp_path / "model.keras")
+    data = (tmp_path / "model.keras").read_bytes()
+    (tmp_path / "cut.keras").write_bytes(data[: len(data) // 2])
+    (tmp_path / "empty.keras").write_bytes(b"")
+    stock = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    stock.save(tmp_path / "stock.keras")
+    for name, message in {
+        "cut": "damaged or of another kind",
+        "empty": "damaged or of another kind",
+        "stock": "must hold a language model of dualnet.*Sequential",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            dualnet.load(tmp_path / f"{name}.keras")
+    run.model.core.save_weights(tmp_path / "x.weights.h5")
+    with pytest.raises(ValueError, match="must be a RUN folder or a .keras file.*load_weights"):
+        dualnet.load(tmp_path / "x.weights.h5")
+
+
+def test_no_file_that_is_loaded_can_run_code(run, corpus, tmp_path):
+    done = tmp_path / "done"
+    attack = eval(f"lambda x: (open({str(done)!r}, 'w'), x)[1]")  # no closure, as an attacker would
+    code = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(attack)])
+    code.save(tmp_path / "code.keras")
+    done.unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="[Ll]ambda|unsafe"):
+        dualnet.load(tmp_path / "code.keras")
+    # A pickled object where an array is expected.
+    copy = tmp_path / "RUN"
+    shutil.copytree(run.folder, copy)
+    newest = max((copy / "checkpoints").iterdir())
+    np.savez(newest / "state.npz", **{"00000": np.array([Path(done)], dtype=object)})
+    progress = json.loads((newest / "progress.json").read_text())
+    progress["files"]["state.npz"] = checkpoints.sha256_of(newest / "state.npz")
+    progress.pop("sha256")
+    (newest / "progress.json").write_text(
+        json.dumps({**progress, "sha256": checkpoints._sum(progress)})
+    )
+    train(load_corpus(run), copy, resume=True, epochs=3)  # from the one before
+    assert not done.exists()
+
+
+def load_corpus(run):
+    return dualnet.corpora.load(
+        tomllib.loads((run.folder / "card.toml").read_text())["corpus"]["source"]
+    )
+
+
+def test_an_output_that_cannot_be_written_is_told_before_training(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="`output` must be a folder.*is a file"):
+        train(corpus, tmp_path / "file")
+    with pytest.raises(OSError, match="`output` must be a folder that can be written to"):
+        train(corpus, tmp_path / "file" / "RUN")
+
+
+def test_a_run_is_in_the_precision_of_its_checkpoint(run):
+    with np.load(max((run.folder / "checkpoints").iterdir()) / "state.npz") as stored:
+        kinds = {stored[name].dtype.kind for name in stored.files}
+    assert kinds <= {"f", "i", "u"}
 
 
 def test_words_are_generated_from_a_seed(run):

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import dualnet
 from dualnet import zoo
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe
@@ -131,3 +132,78 @@ def test_an_unknown_model_or_corpus_suggests_the_known():
         zoo.build("dual-lstm")
     with pytest.raises(ValueError, match=r"`corpus` must be one of \['ptb'\]"):
         zoo.build("mdlstm_plus", corpus="wikitext-2")
+
+
+OWN = """\
+# two layers of our own
+builder = "language_model"
+
+[config]
+cell = "lstm"
+units = 8
+recurrent_layers = 2
+
+[recipe]
+learning_rate = 0.01
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    def own(text=OWN):
+        (tmp_path / "two_layers.toml").write_text(text)
+        return str(tmp_path / "two_layers.toml")
+
+    return own
+
+
+def test_a_card_of_ones_own_stands_wherever_a_name_does(own):
+    card = zoo.card(own())
+    assert (card.name, card.recipe) == ("two_layers", {"learning_rate": 0.01})
+    model = zoo.build(own(), vocabulary_size=9)
+    assert model.name == "two_layers"
+    assert len(model.state_size) == 4
+    assert zoo.build(own(), vocabulary_size=9, recurrent_layers=1).state_size == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("units", "unts", r"two_layers.toml, line 6: `unts` must be an argument.*mean 'units'"),
+        ("units = 8", 'units = "8"', r"line 6: `units` must be an integer of at least 1"),
+        ("[config]", "[confg]", r"line 4: `confg` must be one of .*mean 'config'"),
+        ("[recipe]", "rank = 5", r"line 10: `learning_rate` must be an argument of the builder"),
+        ('"language_model"', '"language_mode"', r"line 2: `builder` must be one of"),
+        ('"language_model"', "5", r"line 2: `builder` must be text. Received: builder = 5"),
+        ("units = 8", "units 8", r"must be TOML.*two_layers.toml.*line 6"),
+        ('cell = "lstm"', 'cell = "lstn"', r"line 5: `cell` must be one of.*mean 'lstm'"),
+    ],
+)
+def test_a_mistake_in_a_card_is_told_with_file_line_and_way_out(own, before, after, message):
+    path = own(OWN.replace(before, after))
+    with pytest.raises(ValueError, match=message):
+        zoo.build(path, vocabulary_size=9)
+
+
+def test_a_mistake_in_the_recipe_of_a_card_is_told_with_its_line(own, corpus, tmp_path):
+    for line, message in {
+        "learning_rte = 1": r"line 10: `learning_rte` must be an argument of the recipe.*learning_",
+        "learning_rate = -1": r"line 10: `learning_rate` must be a finite number of at least 0",
+    }.items():
+        path = own(OWN.replace("learning_rate = 0.01", line))
+        with pytest.raises(ValueError, match=message):
+            dualnet.train(path, corpus, output=tmp_path / "RUN")
+    with pytest.raises(ValueError, match=r"^`units` must be an integer"):  # no fault of the card
+        zoo.build(own(), vocabulary_size=9, units=0)
+    with pytest.raises(FileNotFoundError, match="There is no file 'nowhere.toml'"):
+        zoo.card("nowhere.toml")
+
+
+def test_the_card_of_a_run_trains_it_again(corpus, tmp_path):
+    settings = {"units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 1, "progress": False}
+    first = dualnet.train("lstm", corpus, output=tmp_path / "one", seed=3, **settings)
+    again = dualnet.train(
+        str(tmp_path / "one" / "card.toml"), corpus, output=tmp_path / "two", seed=3, progress=False
+    )
+    assert again.results["test_perplexity"] == first.results["test_perplexity"]
+    assert again.results["name"] == "lstm"

@@ -339,13 +339,6 @@ def token_losses(logits, targets):
 def _look_ahead(data, batch_size, vocabulary_size):
     """Return `data` and the number of rows of its batches, given or found in the first."""
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
-        if isinstance(data, np.ndarray) and data.size:
-            low, high = data.min(), data.max()
-            if low < 0 or high >= vocabulary_size:  # JAX and XLA would read another word
-                raise ValueError(
-                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
-                    f"Received: {low} to {high}."
-                )
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
             raise ValueError(
@@ -353,6 +346,13 @@ def _look_ahead(data, batch_size, vocabulary_size):
                 f"stream of the row `batch_size` before. Received: {rows} rows, "
                 f"batch_size={batch_size}."
             )
+        if isinstance(data, np.ndarray) and data.size:
+            low, high = data.min(), data.max()
+            if low < 0 or high >= vocabulary_size:  # JAX and XLA would read another word
+                raise ValueError(
+                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+                    f"Received: {low} to {high}."
+                )
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):
         first = data[0]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dualnet._files import sha256_of
 from dualnet.corpora.encoding import Encoded, InMemory, Settings, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.corpora.vocabulary import Vocabulary
@@ -46,7 +47,7 @@ def cached(text: Text, settings: Settings) -> Encoded:
         ValueError: if `encode` does, or a file changes while it is read.
     """
     before = _stamps(text)
-    sources = {split: _file_sha256(text.files[split]) for split in SPLITS}
+    sources = {split: sha256_of(text.files[split]) for split in SPLITS}
     key = _sha256_of({"format": FORMAT, "sources": sources, "settings": _as_data(settings)})
     home = cache_folder() / "ids"
     found = _open(home / key, settings)
@@ -158,7 +159,7 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
         if description.pop("checksum") != _sha256_of(description):
             return None
         for split in SPLITS:
-            if _file_sha256(folder / f"{split}.npy") != description["arrays"][split]["sha256"]:
+            if sha256_of(folder / f"{split}.npy") != description["arrays"][split]["sha256"]:
                 return None
         words = (folder / WORDS).read_bytes()
         if hashlib.sha256(words).hexdigest() != description["vocabulary_sha256"]:
@@ -194,11 +195,6 @@ def _stamps(text: Text) -> list[tuple[int, int]]:
 
 def _sha256_of(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def _file_sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove_leftovers(home: Path) -> None:

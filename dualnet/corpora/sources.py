@@ -221,14 +221,13 @@ def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
                 else:
                     archive = archive or _fetch(address)
                     data = _member(archive, member.format(split=split))
+                if hashlib.sha256(data).hexdigest() != known.sha256[split]:
+                    raise OSError(f"the {split} file has another sha256")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, data)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 reasons.append(f"{mirror}: {error}")
                 break  # the other files are no better off there
-            if hashlib.sha256(data).hexdigest() != known.sha256[split]:
-                reasons.append(f"{mirror}: the {split} file has another sha256")
-                break
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data)
             del missing[split]
         if not missing:
             return

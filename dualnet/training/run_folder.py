@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -53,7 +54,9 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             "are loaded into a built model, with model.load_weights."
         )
     try:
-        model = keras.models.load_model(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            model = keras.models.load_model(path)
     except Exception as error:  # Keras, zipfile, json and h5py have each their own
         raise ValueError(
             f"`path` must be a .keras file that dualnet or Keras saved. Received: {str(path)!r}, "
@@ -84,7 +87,10 @@ def _load_folder(folder: Path) -> LanguageModel:
         vocabulary = Vocabulary.load(folder / WORDS, lowercase=used["corpus"]["lowercase"])
         model = BUILDERS[used["builder"]](**used["config"], name=used["name"])
         model.vocabulary = vocabulary
-        load_weights(model, folder / WEIGHTS)
+        with warnings.catch_warnings():
+            # By which Keras tells that it has left layers at their random weights.
+            warnings.simplefilter("error", UserWarning)
+            load_weights(model, folder / WEIGHTS)
     except Exception as error:  # only an altered folder without sums.json comes here
         raise ValueError(
             f"The files of a RUN folder must belong together. Received: {str(folder)!r}, which was "
