@@ -385,7 +385,7 @@ def _silence() -> Iterator[None]:
         os.dup2(noise.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             noise.seek(0)
             os.write(kept, noise.read())
             raise
