@@ -211,11 +211,18 @@ def _export(options: argparse.Namespace) -> None:
     training = _quietly("dualnet.training")
     from dualnet.serving import export
 
-    folder = export(training.load(options.run_folder), options.directory)
+    found = export(training.load(options.run_folder), options.path, format=options.format)
     if options.json:
-        print(json.dumps({"directory": str(folder), "endpoints": ["score", "step"]}))
+        written = {"path": str(found), "format": found.format, "endpoints": found.endpoints}
+        if found.format == "saved_model":
+            written["directory"] = str(found)
+        print(json.dumps(written))
+    elif found.format == "saved_model":
+        print(f"SavedModel with the endpoints {', '.join(found.endpoints)} in {found}")
+        if "score_text" not in found.endpoints:
+            print("No text endpoints: they need a vocabulary with <eos>.")
     else:
-        print(f"SavedModel with the endpoints score and step in {folder}")
+        print(f"One step of the model in {found}")
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -280,9 +287,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--batch-size", type=int, help="streams; 1 (default) is the reference")
     command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
 
-    command = add("export", _export, "Write a RUN's model as a TensorFlow SavedModel.")
+    command = add("export", _export, "Write a RUN's model for other programs.")
     command.add_argument("run_folder", metavar="RUN")
-    command.add_argument("directory", help="folder, new or empty")
+    command.add_argument("path", help="folder, new or empty; or file, ending in .onnx or .tflite")
+    command.add_argument(
+        "--format", default="saved_model", help="saved_model (default), onnx or litert"
+    )
 
     command = add("demo", _demo, "Train, adapt, compare and serve two small models.")
     command.add_argument("--output", default="demo", help="folder (default: demo)")

@@ -14,7 +14,8 @@ class Recurrence(SeededLayer):
     """Runs `cell` over the time steps of a segment; a pure function of inputs and states.
 
     Draws the masks of the cell's dropouts before the loop: a locked one once,
-    the others for all steps. The loop itself is that of `keras.layers.RNN`.
+    the others for all steps. The loop itself is that of `keras.layers.RNN`; where
+    the time is known to be 1 when the graph is made, there is none.
 
     Args:
         cell: a cell with `state_size` (list), `output_size` and `mask_specs()`,
@@ -60,11 +61,28 @@ class Recurrence(SeededLayer):
         step = _Step(self.cell, locked, list(fresh), training)
         if fresh:
             sequence = ops.concatenate([sequence, *fresh.values()], axis=-1)
-        loop = keras.layers.RNN(
-            step, return_sequences=True, return_state=True, dtype=self.dtype_policy
-        )
-        outputs, *states = loop(sequence, initial_state=initial_state)
+        if sequence.shape[1] == 1:
+            outputs, states = self._one_step(step, sequence, initial_state)
+        else:
+            loop = keras.layers.RNN(
+                step, return_sequences=True, return_state=True, dtype=self.dtype_policy
+            )
+            outputs, *states = loop(sequence, initial_state=initial_state)
         return outputs, *[ops.cast(state, "float32") for state in states]
+
+    @staticmethod
+    def _one_step(step, sequence, initial_state):
+        """Return what the loop returns for one step, without a loop.
+
+        Loops are slow in ONNX and LiteRT, and nothing gains by one of a single turn.
+        """
+        if initial_state is None:
+            batch = ops.shape(sequence)[0]
+            states = [ops.zeros((batch, size), step.compute_dtype) for size in step.state_size]
+        else:
+            states = [ops.cast(state, step.compute_dtype) for state in initial_state]
+        output, states = step(sequence[:, 0], states)
+        return output[:, None], states
 
     def _draw_masks(self, shape, dtype):
         """Return the locked masks, `(batch, size)`, and the fresh ones, `(batch, time, size)`."""

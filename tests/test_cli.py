@@ -96,10 +96,19 @@ def test_resume_goes_on(capsys, folder, run):
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow alone exports")
 def test_a_run_is_exported(capsys, run, tmp_path):
     code, out, _ = call(capsys, "export", run, tmp_path / "saved_model")
-    assert code == 0 and "score and step" in out
+    assert code == 0 and "endpoints score, step, score_text, generate_text in" in out
     assert (tmp_path / "saved_model" / "saved_model.pb").exists()
     code, _, err = call(capsys, "export", run, tmp_path / "saved_model")
     assert code == 2 and "must be new or empty" in err
+    code, out, _ = call(
+        capsys, "export", run, tmp_path / "m.tflite", "--format", "litert", "--json"
+    )
+    assert code == 0
+    path = tmp_path / "m.tflite"
+    assert json.loads(out) == {"path": str(path), "format": "litert", "endpoints": ["step"]}
+    assert path.stat().st_size > 1000
+    code, _, err = call(capsys, "export", run, path, "--format", "onnx")
+    assert code == 2 and "`path` must be a file that ends in '.onnx'" in err
 
 
 def bad(folder, run, tmp_path):

@@ -102,8 +102,9 @@ def assert_close(found, expected, rtol=1e-5):
 # --- values and gradients
 
 
+@pytest.mark.parametrize("time", [1, 3])
 @pytest.mark.parametrize("name", CELLS)
-def test_outputs_states_and_gradients_match_the_papers(name, rng):
+def test_outputs_states_and_gradients_match_the_papers(name, time, rng):
     layer, own = a_recurrence(name, rng)
 
     def call(sequence, h, c):
@@ -112,7 +113,7 @@ def test_outputs_states_and_gradients_match_the_papers(name, rng):
     def expected(weights, sequence, h, c):
         return list(reference.recurrence(sequence, h, c, weights, **own))
 
-    inputs = [a_sequence(rng, 3), *some_states(rng)]
+    inputs = [a_sequence(rng, time), *some_states(rng)]
     check_against_reference(call, layer.trainable_variables, inputs, expected)
 
 
@@ -130,10 +131,11 @@ def test_a_training_pass_matches_the_papers_under_the_masks_drawn(name, locked, 
     assert_close(layer(sequence, initial_state=[h, c], training=True), expected)
 
 
+@pytest.mark.parametrize("time", [1, 3])
 @pytest.mark.parametrize("locked", [["recurrent"], []])
-def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, rng):
+def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, time, rng):
     layer, _ = a_recurrence("lstm", rng, seed=7, recurrent_dropout=0.5, locked=locked)
-    masks = masks_of(echo(layer.cell.mask_specs(), seed=7), BATCH, 3)
+    masks = masks_of(echo(layer.cell.mask_specs(), seed=7), BATCH, time)
     start = array(layer.seed_generator.state)
 
     def call(sequence, h, c):
@@ -143,7 +145,7 @@ def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, 
     def expected(weights, sequence, h, c):
         return list(reference.recurrence(sequence, h, c, weights, masks=masks))
 
-    inputs = [a_sequence(rng, 3), *some_states(rng)]
+    inputs = [a_sequence(rng, time), *some_states(rng)]
     check_against_reference(call, layer.trainable_variables, inputs, expected)
 
 
@@ -170,6 +172,50 @@ def test_without_rounds_it_equals_keras_lstm(cell, rng):
         for one in (layer, stock)
     ]
     assert_close(found, expected, rtol=1e-4)
+
+
+# --- one step without a loop
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("locked", [["recurrent", "mogrifier"], ["recurrent"], []])
+def test_one_step_is_the_loop_of_one_turn(locked, with_state, policy, rng, monkeypatch):
+    layer, _ = a_recurrence("low_rank", rng, seed=7, **DROPPED, locked=locked)
+    layer.dtype_policy = layer.cell.dtype_policy = keras.DTypePolicy(policy)
+    sequence, states = a_sequence(rng, 1), some_states(rng) if with_state else None
+    projections = [normal(rng, BATCH, 1, UNITS), *(normal(rng, BATCH, UNITS) for _ in range(2))]
+    start = array(layer.seed_generator.state)
+    turns = []
+
+    def loop(step, sequence, initial_state):
+        turns.append(sequence.shape[1])
+        stock = keras.layers.RNN(
+            step, return_sequences=True, return_state=True, dtype=layer.dtype_policy
+        )
+        outputs, *states = stock(sequence, initial_state=initial_state)
+        return outputs, states
+
+    def found():
+        def call():
+            layer.seed_generator.state.assign(start)  # the same masks at each call
+            return layer(sequence, initial_state=states, training=True)
+
+        def scalar():
+            parts = zip(call(), projections)
+            return sum(ops.sum(ops.multiply(ops.cast(out, "float32"), by)) for out, by in parts)
+
+        outputs = call()
+        return outputs, gradients(scalar, layer.trainable_variables)
+
+    outputs, slopes = found()
+    monkeypatch.setattr(layer, "_one_step", loop)
+    expected, expected_slopes = found()
+    assert turns and set(turns) == {1}
+    assert [out.dtype for out in outputs] == [out.dtype for out in expected]
+    assert_close(outputs, expected)
+    assert_close(slopes, expected_slopes, rtol=1e-4 if policy == "float32" else 2e-2)
+    assert not with_state or all(np.any(slope) for slope in slopes)
 
 
 # --- what every layer owes its users

@@ -1,0 +1,100 @@
+"""ONNX and LiteRT files of one step of a model, for programs without TensorFlow."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dualnet.builders import LanguageModel
+
+ONNX_OPSET = 18
+
+
+def onnx_bytes(model: LanguageModel) -> bytes:
+    """Return one step of `model` as an ONNX file.
+
+    Raises:
+        ImportError: if tf2onnx or onnx is not installed.
+    """
+    try:
+        import onnx
+        import tf2onnx
+    except ImportError as error:
+        raise ImportError(
+            "`format='onnx'` needs the packages onnx and tf2onnx. Received: "
+            f'{error}. Run: pip install "dualnet[onnx]"'
+        ) from None
+    # In ONNX an output that bears the name of an input would be that input.
+    step, specs = _one_step(_in_float32(model), output_prefix="new_")
+    with _quiet("tf2onnx", "tensorflow"):
+        proto, _ = tf2onnx.convert.from_function(
+            tf.function(step, input_signature=specs, autograph=False),
+            input_signature=specs,
+            opset=ONNX_OPSET,
+        )
+    onnx.checker.check_model(proto)  # tf2onnx leaves in what it cannot convert
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def litert_bytes(model: LanguageModel) -> bytes:
+    """Return one step of `model` as a LiteRT file, with the one signature `step`."""
+    model = _in_float32(model)
+    step, specs = _one_step(model)
+    module = tf.Module()
+    module.variables_of_model = [variable.value for variable in model.core.variables]
+    module.step = tf.function(step, input_signature=specs, autograph=False)
+    with tempfile.TemporaryDirectory() as folder, _quiet("tensorflow"):
+        tf.saved_model.save(module, folder, signatures={"step": module.step})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
+        data: bytes = converter.convert()
+    return data
+
+
+def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[Any]]:
+    """Return the function of one step and the specs of its arguments."""
+    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
+
+    def step(ids: Any, *states: Any) -> dict[str, Any]:
+        logits, *new = model.core([ids, *states], training=False)
+        return {"logits": logits, **{output_prefix + n: state for n, state in zip(names, new)}}
+
+    specs = [tf.TensorSpec((None, 1), tf.int32, name="ids")]
+    specs += [
+        tf.TensorSpec((None, size), tf.float32, name=name)
+        for name, size in zip(names, model.state_size)
+    ]
+    return step, specs
+
+
+def _in_float32(model: LanguageModel) -> LanguageModel:
+    """Return `model`, or its twin that computes in float32: LiteRT knows no other type well."""
+    if all(layer.compute_dtype == "float32" for layer in model.core.layers):
+        return model
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")
+    try:
+        twin = LanguageModel.from_config(model.get_config())
+    finally:
+        keras.config.set_dtype_policy(policy)
+    twin.core.set_weights(model.core.get_weights())
+    return twin
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Keep the progress lines and warnings of converters to ourselves; their errors are raised."""
+    loggers = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in loggers.items():
+            logger.setLevel(level)

@@ -1,0 +1,122 @@
+"""Text to ids and back inside a TensorFlow graph, as `Vocabulary` does it in Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from dualnet.corpora import Vocabulary
+from dualnet.corpora.sources import EOS, UNK
+
+CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the one letter whose lower case has two forms
+
+
+class Text(tf.Module):
+    """The tokeniser and the words of `vocabulary`, in tables that a SavedModel keeps.
+
+    What is white space, and which letter is the lower case of which, is that of
+    the Python that exports, not of TensorFlow, which knows fewer of them.
+
+    Args:
+        vocabulary: `Vocabulary` with `<eos>`.
+    """
+
+    def __init__(self, vocabulary: Vocabulary):
+        super().__init__(name="text")
+        words = list(vocabulary.words)
+        self.eos_id, self.unk_id = vocabulary.id(EOS), vocabulary.unk_id
+        self.words = tf.constant(words)
+        self.ids = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(words, tf.range(len(words))),
+            default_value=-1 if self.unk_id is None else self.unk_id,
+        )
+        spaces = (c for c in _characters() if c.isspace() and c != "\n")
+        self._spaces = f"[{_ranges(spaces)}]"
+        self.lower = Lower() if vocabulary.lowercase else None
+
+    def encode(self, texts: Any, name: str) -> Any:
+        """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`.
+
+        Fails, naming the input `name`, at an unknown word if there is no `<unk>`.
+        """
+        texts = tf.strings.regex_replace(texts, self._spaces, " ")
+        texts = tf.strings.regex_replace(texts, "\n", f" {EOS} ")
+        words = tf.strings.split(texts)
+        if self.lower is not None:
+            words = tf.ragged.map_flat_values(self.lower, words)
+        ids = tf.ragged.map_flat_values(self.ids.lookup, words)
+        if self.unk_id is None:
+            unknown = tf.boolean_mask(words.flat_values, ids.flat_values < 0)[:1]
+            check = tf.debugging.Assert(
+                tf.equal(tf.size(unknown), 0),
+                [f"`{name}` must hold words of the vocabulary alone, which has no {UNK}. "
+                 "Received the word:", tf.strings.unicode_transcode(unknown, "UTF-8", "UTF-8")],
+            )  # fmt: skip
+            with tf.control_dependencies([check]):
+                ids = tf.ragged.map_flat_values(tf.identity, ids)
+        return ids
+
+    def decode(self, ids: Any) -> Any:
+        """Return the texts of ragged int32 `(batch, time)`: string `(batch,)`."""
+        words = tf.where(tf.equal(tf.range(tf.size(self.words)), self.eos_id), "\n", self.words)
+        words = tf.ragged.map_flat_values(lambda flat: tf.gather(words, flat), ids)
+        texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
+        return tf.strings.regex_replace(texts, " ?\n ?", "\n")
+
+
+class Lower(tf.Module):
+    """`str.lower` on each of UTF-8 `words`, string `(words,)`; those that are not UTF-8 stay."""
+
+    def __init__(self) -> None:
+        super().__init__(name="lower")
+        letters = {c: c.lower() for c in _characters() if c.lower() != c}
+        # Found by asking Python: no module of it says which characters are "cased" or "ignorable"
+        # in the sense of the Unicode standard, section 3.13, on which the final sigma depends.
+        cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+        either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+        cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
+        self._final_sigma = (
+            f"([{cased_range}][{ignorable_range}]*){CAPITAL_SIGMA}"
+            f"([{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$))"
+        )
+        self.letters = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(list(letters), list(letters.values())),
+            default_value="",
+        )
+
+    def __call__(self, words: Any) -> Any:
+        decoded = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="ignore")
+        is_utf8 = tf.equal(decoded, words)
+        has_sigma = tf.reduce_any(tf.strings.regex_full_match(words, f"(?s).*{CAPITAL_SIGMA}.*"))
+        sigmas = tf.cond(
+            has_sigma,
+            lambda: tf.strings.regex_replace(decoded, self._final_sigma, rf"\1{FINAL_SIGMA}\2"),
+            lambda: decoded,
+        )
+        letters = tf.strings.unicode_split(sigmas, "UTF-8", errors="ignore")
+        small = self.letters.lookup(letters.flat_values)
+        small = tf.where(tf.equal(small, ""), letters.flat_values, small)
+        return tf.where(
+            is_utf8, tf.strings.reduce_join(letters.with_flat_values(small), axis=-1), words
+        )
+
+
+def _characters() -> Iterable[str]:
+    """Yield every character that UTF-8 can write."""
+    for code in range(sys.maxunicode + 1):
+        if not 0xD800 <= code <= 0xDFFF:
+            yield chr(code)
+
+
+def _ranges(characters: Iterable[str]) -> str:
+    """Return what stands between [ and ] for sorted `characters` in a regular expression."""
+    ranges: list[list[int]] = []
+    for code in map(ord, characters):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
