@@ -5,7 +5,6 @@ import tomllib
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 import dualnet
 from dualnet import training
@@ -187,22 +186,3 @@ def test_a_path_that_is_no_run_is_refused(tmp_path):
         dualnet.load(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="must hold card.toml"):
         dualnet.load(tmp_path)
-
-
-def test_words_are_generated_from_a_seed(run):
-    one, two, three = (
-        dualnet.generate(run.model, "the cat", max_tokens=12, seed=seed) for seed in (1, 1, 2)
-    )
-    assert one == two != three
-    assert one.startswith("the cat ") and "<unk>" not in one
-    assert len(run.model.vocabulary.encode(one)) == 14
-
-
-def test_generation_carries_the_state_over_the_prefix(run):
-    vocabulary = run.model.vocabulary
-    text = dualnet.generate(run.model, "the dog", max_tokens=1, temperature=1e-6)
-    ids = np.concatenate([[vocabulary.eos_id], vocabulary.encode("the dog")])
-    logits = ops.convert_to_numpy(run.model(ids[None]))[0, -1]
-    allowed = [i for i in range(len(vocabulary)) if i != vocabulary.unk_id]
-    best = max(allowed, key=lambda i: logits[i])
-    assert text == vocabulary.decode([*vocabulary.encode("the dog"), best])

@@ -72,6 +72,23 @@ def words_of(text: str) -> list[str]:
     return text.replace("\n", f" {EOS} ").split()
 
 
+def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
+    """Return `data`, the bytes of the file `source` from `offset` on, as text.
+
+    Raises:
+        ValueError: if `data` is not UTF-8; it names `source` and the offset in it.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text file must be UTF-8. Received: {source!r} with byte "
+            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
+            "Convert it, e.g. with iconv."
+        ) from None
+    return text if offset else text.removeprefix("\ufeff")  # a byte order mark is no word
+
+
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
     """Yield the text of a file in blocks of whole lines, each ending in a newline.
 
@@ -84,16 +101,7 @@ def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator
     with open(path, "rb") as file:
         while lines := file.readlines(BLOCK_BYTES):
             data = b"".join(lines)
-            try:
-                text = data.decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"A text file must be UTF-8. Received: {os.fspath(path)!r} with byte "
-                    f"0x{data[error.start]:02x} at offset {offset + error.start}. "
-                    "Convert it, e.g. with iconv."
-                ) from None
-            if not offset:
-                text = text.removeprefix("\ufeff")  # a byte order mark is no word
+            text = text_of(data, os.fspath(path), offset=offset)
             offset += len(data)
             text = text if text.endswith("\n") else text + "\n"
             yield text.lower() if lowercase else text
