@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dualnet.adaptation import gradient_statistics as gradient_statistics
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import perplexity as perplexity
+    from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
     from dualnet.serving import export as export
     from dualnet.training import load as load
@@ -27,6 +28,7 @@ _FUNCTIONS = {
     "gradient_statistics": "adaptation",
     "load": "training",
     "perplexity": "evaluation",
+    "score": "evaluation",
     "train": "training",
 }
 

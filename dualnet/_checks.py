@@ -54,6 +54,21 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
+def check_texts(name: str, value: Any) -> list[str]:
+    """Return the strings of `value`, one alone or a sequence, else raise `ValueError`."""
+    try:
+        texts = [value] if isinstance(value, str) else list(value)
+    except TypeError:
+        texts = [value]
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(
+                f"`{name}` must be a string or a sequence of strings. Received: {text!r} of "
+                f"type {type(text).__name__}."
+            )
+    return texts
+
+
 def did_you_mean(value: Any, choices: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string."""
     near = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)

@@ -7,10 +7,15 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
+import re
+import secrets
+import shutil
 import sys
 import tempfile
 import tomllib
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,14 +23,25 @@ from dualnet import zoo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, or 2 for bad input and after Ctrl-C."""
+    """Run one command; return its exit code: 0, or 2 for bad input and after Ctrl-C.
+
+    141, as after SIGPIPE, if the reader of standard output leaves early, as `head` does.
+    """
     # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings of retracing
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
+        options.file = rest.pop()  # argparse of Python 3.11 loses a FILE that follows an option
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is written on leaving
+        return 141
     except (ValueError, OSError, ImportError) as error:
         print(f"dualnet {options.command}: {error}", file=sys.stderr)
         return 2
@@ -207,6 +223,106 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
 
 
+def _generate(options: argparse.Namespace) -> None:
+    if options.greedy and options.temperature is not None:
+        raise ValueError("`--greedy` is `--temperature 0`. Give one of the two.")
+    prompts = _texts("--prompt", options)
+    if options.given is None:
+        prompts = [line.removesuffix("\n") for line in prompts]
+    temperature = 1.0 if options.temperature is None else options.temperature
+    settings = {
+        "max_tokens": options.max_tokens,
+        "temperature": 0.0 if options.greedy else temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "stop_at_eos": options.stop_at_eos,
+        "seed": secrets.randbits(32) if options.seed is None else options.seed,
+    }
+    training = _quietly("dualnet.training")
+    from dualnet.generation import generate
+
+    texts = generate(training.load(options.run_folder), prompts, **settings)
+    if options.json:
+        print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
+    else:
+        print("\n\n".join(texts))
+
+
+def _score(options: argparse.Namespace) -> None:
+    texts = _texts("--text", options)
+    training = _quietly("dualnet.training")
+    from dualnet.evaluation import perplexity_of, score
+
+    model = training.load(options.run_folder)
+    scores = score(model, texts, temperature=options.temperature)
+    log_probabilities = [value for found in scores for value in found.log_probabilities.tolist()]
+    perplexity = perplexity_of([-value for value in log_probabilities])
+    if options.json:
+        found = {
+            "perplexity": _finite(perplexity),
+            "tokens": len(log_probabilities),
+            "texts": [
+                {
+                    "perplexity": _finite(each.perplexity),
+                    "tokens": each.tokens,
+                    "words": each.words,
+                    "log_probabilities": [_finite(x) for x in each.log_probabilities.tolist()],
+                }
+                for each in scores
+            ],
+        }
+        print(json.dumps(found | {"temperature": options.temperature}, allow_nan=False))
+        return
+    rows = [[_number(each.perplexity), f"{each.tokens:,}", " ".join(each.words)] for each in scores]
+    _print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
+    print(f"\nperplexity {_number(perplexity)} on {len(log_probabilities):,} tokens of "
+          f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    # JSON has no word for nan and infinity.
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
+
+
+def _texts(option: str, options: argparse.Namespace) -> list[str]:
+    """Return the texts given by `option`, or the lines of FILE or standard input, newlines kept.
+
+    Raises:
+        ValueError: if both are given, if there is no text, or if it is not UTF-8.
+    """
+    from dualnet.corpora.sources import text_of
+
+    if options.given is not None:
+        if options.file is not None:
+            raise ValueError(f"`{option}` and FILE cannot both be given. Received: {options.file}.")
+        for text in options.given:
+            if re.search("[\ud800-\udfff]", text):
+                raise ValueError(f"`{option}` must be UTF-8. Received: {text!a}.")
+        return options.given
+    if options.file in (None, "-"):
+        source = "standard input"
+        if sys.stdin.isatty():
+            print("One text a line; Ctrl-D ends the input.", file=sys.stderr)
+        data = sys.stdin.buffer.read()
+    else:
+        source = options.file
+        try:
+            with open(source, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise ValueError(
+                f"FILE must be a text file. Received: {source!r}: {error.strerror}."
+            ) from None
+    text = text_of(data, source)
+    if not text:
+        raise ValueError(f"FILE must hold a text. Received: {source!r}, which is empty.")
+    return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
+
+
 def _export(options: argparse.Namespace) -> None:
     training = _quietly("dualnet.training")
     from dualnet.serving import export
@@ -287,6 +403,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--batch-size", type=int, help="streams; 1 (default) is the reference")
     command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
 
+    command = add("generate", _generate, "Go on with prompts, word by word.")
+    _add_texts(command, "--prompt", "text to go on with")
+    command.add_argument("--max-tokens", type=int, default=50, metavar="N", help="default: 50")
+    command.add_argument("--temperature", type=float, metavar="T", help="logits are divided by it")
+    command.add_argument("--greedy", action="store_true", help="take the likeliest word")
+    command.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest words")
+    command.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the likeliest, P probable together"
+    )
+    command.add_argument("--seed", type=int, metavar="N", help="for the same texts again")
+    command.add_argument("--stop-at-eos", action="store_true", help="stop at the end of a line")
+
+    command = add("score", _score, "Log-probability of each word of texts, and perplexity.")
+    _add_texts(command, "--text", "text to score; a newline in it is <eos>")
+    command.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="logits are divided by it"
+    )
+
     command = add("export", _export, "Write a RUN's model for other programs.")
     command.add_argument("run_folder", metavar="RUN")
     command.add_argument("path", help="folder, new or empty; or file, ending in .onnx or .tflite")
@@ -297,6 +431,16 @@ def _parser() -> argparse.ArgumentParser:
     command = add("demo", _demo, "Train, adapt, compare and serve two small models.")
     command.add_argument("--output", default="demo", help="folder (default: demo)")
     return parser
+
+
+def _add_texts(command: argparse.ArgumentParser, option: str, text: str) -> None:
+    command.add_argument("run_folder", metavar="RUN", help="RUN folder or .keras file")
+    command.add_argument(
+        "file", nargs="?", metavar="FILE", help="one text a line; - or nothing: standard input"
+    )
+    command.add_argument(
+        option, action="append", dest="given", metavar="TEXT", help=f"{text}; may be repeated"
+    )
 
 
 def _add_set(command: argparse.ArgumentParser, text: str) -> None:
@@ -404,11 +548,25 @@ def _silence() -> Iterator[None]:
             os.close(kept)
 
 
-def _print_table(head: list[str], rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(head, *rows)]
-    for row in [head, *rows]:
-        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths)]
-        print("  ".join(cells).rstrip())
+def _print_table(head: list[str], rows: list[list[str]], columns: int | None = None) -> None:
+    """Print `rows`; the last cell of each is cut where the row would pass `columns`."""
+    widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
+    for *cells, last in [head, *rows]:
+        if columns is not None:
+            last = _cut(last, columns - sum(widths) - 2 * len(widths))
+        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
+        print("  ".join([*padded, last]).rstrip())
+
+
+def _cut(text: str, columns: int) -> str:
+    """Return `text`, or the beginning of it and `...` where it takes more than `columns`."""
+    used = fits = 0
+    for i, character in enumerate(text):
+        used += 1 + (unicodedata.east_asian_width(character) in "WF")
+        if used > columns:
+            return text[:fits].rstrip() + "..."
+        fits = i + 1 if used <= columns - 3 else fits
+    return text
 
 
 if __name__ == "__main__":

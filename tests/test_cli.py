@@ -1,3 +1,4 @@
+import io
 import json
 import pathlib
 import shutil
@@ -5,10 +6,12 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 
+import dualnet
 from dualnet import zoo
-from dualnet.cli import main
+from dualnet.cli import _cut, main
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
 
@@ -93,6 +96,152 @@ def test_resume_goes_on(capsys, folder, run):
     assert code == 0 and json.loads(out)["epochs"] == 2
 
 
+def strictly(text):
+    """Return the JSON of `text`; `NaN` and `Infinity` are none."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def type_in(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_prompts_are_gone_on_with(capsys, run):
+    settings = ["--max-tokens", 7, "--temperature", 0.9, "--top-k", 5, "--top-p", 0.9, "--seed", 3]
+    prompts = ["the cat", "the"]
+    arguments = ["generate", run, "--prompt", "the cat", "--prompt", "the", *settings]
+    code, out, err = call(capsys, *arguments, "--json")
+    found = strictly(out)
+    assert code == 0, err
+    assert list(found) == [
+        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed",
+    ]  # fmt: skip
+    assert found["prompts"] == prompts and found["seed"] == 3
+    expected = dualnet.generate(
+        dualnet.load(run), prompts, max_tokens=7, temperature=0.9, top_k=5, top_p=0.9, seed=3
+    )
+    assert found["texts"] == expected
+    code, out, _ = call(
+        capsys, "generate", run, "--prompt", "the cat", "--prompt", "the", *settings
+    )
+    assert out == "\n\n".join(expected) + "\n"
+
+
+def test_a_seed_that_was_not_given_is_told(capsys, run):
+    arguments = ["generate", run, "--prompt", "the", "--max-tokens", 9, "--json"]
+    first = strictly(call(capsys, *arguments)[1])
+    again = strictly(call(capsys, *arguments, "--seed", first["seed"])[1])
+    assert again == first
+    assert strictly(call(capsys, *arguments)[1])["seed"] != first["seed"]
+
+
+def test_prompts_come_from_a_file_or_standard_input(capsys, run, tmp_path, monkeypatch):
+    data = b"\xef\xbb\xbfthe cat\nthe dog sees\n\nthe"
+    (tmp_path / "prompts.txt").write_bytes(data)
+    settings = ["--greedy", "--max-tokens", 4, "--stop-at-eos", "--json"]
+    _, out, _ = call(capsys, "generate", run, tmp_path / "prompts.txt", *settings)
+    found = strictly(out)
+    assert found["prompts"] == ["the cat", "the dog sees", "", "the"]
+    assert found["temperature"] == 0 and found["stop_at_eos"] is True
+    assert found["texts"] == dualnet.generate(
+        dualnet.load(run), found["prompts"], max_tokens=4, temperature=0, stop_at_eos=True
+    )
+    for before, after in ([], []), (["-"], []), ([], ["-"]):
+        type_in(monkeypatch, data)
+        _, out, _ = call(capsys, "generate", run, *before, *settings, *after)
+        assert strictly(out)["texts"] == found["texts"]
+
+
+def test_each_line_is_scored_with_its_newline(capsys, run, folder, tmp_path, monkeypatch):
+    text = (folder / "test.txt").read_text() + "\nthe cat sees"
+    (tmp_path / "lines.txt").write_text(text)
+    code, out, err = call(capsys, "score", run, "--json", tmp_path / "lines.txt")
+    found = strictly(out)
+    assert code == 0, err
+    assert list(found)[:3] == ["perplexity", "tokens", "texts"]
+    lines = text.splitlines(keepends=True)
+    expected = dualnet.score(dualnet.load(run), lines)
+    assert [tuple(each["words"]) for each in found["texts"]] == [each.words for each in expected]
+    for one, two in zip(found["texts"], expected):
+        assert list(one) == ["perplexity", "tokens", "words", "log_probabilities"]
+        np.testing.assert_allclose(one["log_probabilities"], two.log_probabilities, rtol=1e-5)
+    assert found["texts"][-1]["words"][-1] == "sees" and expected[-2].words == ("<eos>",)
+    every = np.concatenate([each.log_probabilities for each in expected]).astype("float64")
+    assert found["tokens"] == len(every)
+    assert found["perplexity"] == pytest.approx(np.exp(-every.mean()), rel=1e-6)
+    type_in(monkeypatch, text.encode())
+    assert strictly(call(capsys, "score", run, "--json")[1])["tokens"] == len(every)
+
+
+def test_a_given_text_ends_as_it_is_given(capsys, run):
+    given = ["--text", "the cat", "--text", "the cat\n", "--text", "the cat\nsees"]
+    found = strictly(call(capsys, "score", run, *given, "--json", "--temperature", 2)[1])
+    assert [each["tokens"] for each in found["texts"]] == [2, 3, 4]
+    assert found["temperature"] == 2
+
+
+def test_what_is_no_number_is_null_in_json(capsys, run):
+    found = strictly(call(capsys, "score", run, "--text", "", "--json")[1])
+    assert found["perplexity"] is None and found["texts"][0]["perplexity"] is None
+    code, out, _ = call(capsys, "score", run, "--text", "")
+    assert code == 0 and "perplexity nan on 0 tokens of 1 text\n" in out
+    cold = ["--text", "sees cat", "--temperature", 1e-4]
+    found = strictly(call(capsys, "score", run, *cold, "--json")[1])
+    assert found["perplexity"] is None
+
+
+def test_rows_of_scores_fit_the_terminal(capsys, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    texts = ["--text", "the cat sees the dog", "--text", "the cat sees the dog\n" * 90]
+    code, out, err = call(capsys, "score", run, *texts)
+    lines = out.splitlines()
+    assert code == 0, err
+    assert lines[0].split() == ["perplexity", "tokens", "text"]
+    assert lines[1].endswith("  the cat sees the dog") and lines[2].endswith("...")
+    assert "the cat sees the dog <eos>" in lines[2] and max(map(len, lines)) <= 50
+    assert lines[-1].endswith("on 545 tokens of 2 texts")
+
+
+def test_wide_characters_take_two_columns_of_a_row():
+    assert _cut("猫が魚を見る", 12) == "猫が魚を見る"
+    assert _cut("猫が魚を見る", 11) == "猫が魚を..."
+    assert _cut("a cat", 5) == "a cat" and _cut("a cat sees", 5) == "a..."
+
+
+@pytest.mark.parametrize("command", ["generate", "score"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            b"the cat\nthe \xff dog\n",
+            "must be UTF-8. Received: {source!r} with byte 0xff at offset 12",
+        ),
+        (b"", "FILE must hold a text. Received: {source!r}, which is empty"),
+    ],
+)
+def test_bytes_that_are_no_text_give_one_sentence(
+    capsys, run, tmp_path, monkeypatch, command, data, message
+):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(data)
+    type_in(monkeypatch, data)
+    for source, arguments in {str(path): [path], "standard input": []}.items():
+        code, out, err = call(capsys, command, run, *arguments)
+        assert code == 2 and out == "" and err.count("\n") == 1
+        assert message.format(source=source) in err
+
+
+def test_a_reader_that_leaves_early_is_no_error(run):
+    command = [sys.executable, "-m", "dualnet", "score", str(run), "--text", "the cat", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        error = process.stderr.read().decode()
+    assert (process.returncode, error) == (141, "")
+
+
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow alone exports")
 def test_a_run_is_exported(capsys, run, tmp_path):
     code, out, _ = call(capsys, "export", run, tmp_path / "saved_model")
@@ -131,6 +280,25 @@ def bad(folder, run, tmp_path):
         ),
         "an unknown split": (["evaluate", run, "--split", "tests"], "`split` must be one of"),
         "a full output folder": ([*train[:-1], run], "`output` must be a new or empty folder"),
+        "a prompt and a file": (["generate", run, "f", "--prompt", "the"], "`--prompt` and FILE"),
+        "a text and a file": (["score", run, "--text", "the", "f"], "`--text` and FILE cannot"),
+        "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
+        "a folder as file": (["generate", run, tmp_path], "FILE must be a text file"),
+        "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
+        "greedy and a temperature": (
+            ["generate", run, "--prompt", "the", "--greedy", "--temperature", 1], "`--greedy` is",
+        ),
+        "no number as temperature": (
+            ["generate", run, "--prompt", "the", "--temperature", "nan"], "`temperature` must be",
+        ),
+        "no word to draw": (["generate", run, "--prompt", "a", "--top-k", 0], "`top_k` must be"),
+        "too much to draw": (["generate", run, "--prompt", "a", "--top-p", 2], "`top_p` must be"),
+        "no words asked for": (
+            ["generate", run, "--prompt", "a", "--max-tokens", 0], "`max_tokens` must be",
+        ),
+        "a seed below zero": (["generate", run, "--prompt", "a", "--seed", -1], "`seed` must be"),
+        "no run to score with": (["score", tmp_path / "x.keras", "--text", "a"], "must be a RUN"),
+        "a cold score": (["score", run, "--text", "a", "--temperature", 0], "`temperature` must"),
         "a temperature of zero": (["evaluate", run, "--temperature", 0], "`temperature` must be"),
         "a finished run": ([*train[:-1], run, "--resume"], "is finished: it has"),
         "nothing to resume": ([*train, "--resume"], "--resume needs a RUN folder"),

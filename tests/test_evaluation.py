@@ -1,3 +1,6 @@
+import math
+import tracemalloc
+
 import keras
 import numpy as np
 import pytest
@@ -6,9 +9,12 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import zoo
+from dualnet import evaluation, zoo
+from dualnet.corpora import Vocabulary
 
 WORDS = 12
+VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdefghij"[: WORDS - 4]))
+EOS = 3
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +100,172 @@ def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
     arguments = {"tokens": tokens, **arguments}
     with pytest.raises(ValueError, match=message):
         dualnet.evaluate(model, arguments.pop("tokens"), **arguments)
+
+
+class Constant:
+    """A scorer that finds a loss of 1 everywhere."""
+
+    def predict_on_batch(self, inputs):
+        return [np.ones(inputs[0].shape, "float32"), *inputs[3:]]
+
+
+def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, monkeypatch):
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.tile(tokens, 50_000))
+    stream = np.load(path, mmap_mode="r")
+    assert np.shares_memory(evaluation.check_tokens(stream, WORDS, least=2), stream)
+    monkeypatch.setattr(evaluation, "_scorer", lambda model: Constant())
+    tracemalloc.start()
+    found = dualnet.evaluate(model, stream, batch_size=3, sequence_length=20_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.tokens == len(stream) - 1 and found.perplexity == math.e
+    assert (found.token_losses == 1).all()
+    # The losses are returned; a copy of the stream would need as much again.
+    assert peak < found.token_losses.nbytes + stream.nbytes / 2
+
+
+# --- scores of texts
+
+
+@pytest.fixture(scope="module")
+def reader():
+    model = zoo.build("dual_lstm", vocabulary_size=WORDS, units=6)
+    random = np.random.default_rng(4)
+    for weight in model.weights:  # large ones: each word before changes what comes after
+        weight.assign(random.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = VOCABULARY
+    return model
+
+
+def text_of(length, seed):
+    """Return `length` tokens as text: words, newlines and a few unknown words."""
+    words = np.random.default_rng(seed).choice([*"abcdefgh", "zebra", "\n"], size=length)
+    return " ".join(words)
+
+
+def test_scores_are_those_of_one_forward_pass_whatever_the_lengths(reader):
+    lengths = [3, 600, 0, 17, 1, 513, 40, 16, 5]
+    texts = [text_of(length, seed) for seed, length in enumerate(lengths)]
+    read = np.full((len(texts), 1 + max(lengths)), EOS, "int32")
+    for row, text in enumerate(texts):
+        ids = VOCABULARY.encode(text)
+        read[row, 1 : 1 + len(ids)] = ids
+    logits = ops.convert_to_numpy(reader(read[:, :-1])).astype("float64")
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = np.take_along_axis(logits, read[:, 1:, None], -1)[..., 0]
+    found = dualnet.score(reader, texts)
+    assert [each.tokens for each in found] == lengths
+    for row, each in enumerate(found):
+        assert each.log_probabilities.dtype == "float32"
+        assert each.log_probabilities.shape == (len(each.words),) == (each.tokens,)
+        np.testing.assert_allclose(
+            each.log_probabilities, expected[row, : each.tokens], rtol=1e-5, atol=1e-5
+        )
+        if each.tokens:
+            mean = -expected[row, : each.tokens].mean()
+            np.testing.assert_allclose(each.perplexity, np.exp(mean), rtol=1e-5)
+
+
+def test_a_text_alone_gives_one_score_and_a_sequence_a_list(reader):
+    one = dualnet.score(reader, "a b\nzebra")
+    assert isinstance(one, dualnet.evaluation.Score)
+    assert one.words == ("a", "b", "<eos>", "<unk>") and one.tokens == 4
+    (only,) = dualnet.score(reader, ("a b\nzebra",))
+    np.testing.assert_array_equal(only.log_probabilities, one.log_probabilities)
+    assert dualnet.score(reader, []) == []
+
+
+def test_an_empty_text_has_no_perplexity(reader):
+    empty, blank, word = dualnet.score(reader, ["", " \t", "a"])
+    assert empty.words == blank.words == () and empty.tokens == 0
+    assert math.isnan(empty.perplexity) and empty.log_probabilities.shape == (0,)
+    assert word.tokens == 1 and word.perplexity > 1
+
+
+@given(
+    texts=st.lists(st.text(st.sampled_from("ab \nz"), max_size=30), min_size=1, max_size=9),
+    place=st.integers(0, 8),
+)
+def test_a_score_does_not_depend_on_the_other_texts(reader, texts, place):
+    place %= len(texts)
+    together, alone = dualnet.score(reader, texts)[place], dualnet.score(reader, texts[place])
+    assert together.words == alone.words
+    np.testing.assert_allclose(
+        together.log_probabilities, alone.log_probabilities, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_the_perplexity_of_a_text_is_that_of_evaluate_after_eos(reader, temperature):
+    text = text_of(60, 3)
+    found = dualnet.score(reader, text, temperature=temperature)
+    stream = np.concatenate([[EOS], VOCABULARY.encode(text)])
+    expected = dualnet.evaluate(reader, stream, temperature=temperature)
+    assert found.tokens == expected.tokens
+    np.testing.assert_allclose(found.perplexity, expected.perplexity, rtol=1e-6)
+    np.testing.assert_allclose(-found.log_probabilities, expected.token_losses, rtol=1e-5)
+
+
+def test_a_joined_text_carries_its_state_over_the_newline(reader):
+    first, second, joined = dualnet.score(reader, ["a b\n", "c a\n", "a b\nc a\n"])
+    assert joined.words == first.words + second.words
+    np.testing.assert_allclose(
+        joined.log_probabilities[:3], first.log_probabilities, rtol=1e-5, atol=1e-6
+    )
+    # The same word after the same `<eos>`, but not from the zero state.
+    assert abs(joined.log_probabilities[3] - second.log_probabilities[0]) > 1e-3
+
+
+def test_texts_are_read_in_few_shapes_and_none_with_more_than_the_work_of_a_call(
+    reader, monkeypatch
+):
+    shapes = []
+
+    class Recording(Constant):
+        def predict_on_batch(self, inputs):
+            shapes.append(inputs[0].shape)
+            return super().predict_on_batch(inputs)
+
+    monkeypatch.setattr(evaluation, "_scorer", lambda model: Recording())
+    lengths = np.random.default_rng(0).integers(1, 1400, size=300)
+    found = dualnet.score(reader, [text_of(length, 0) for length in lengths])
+    assert [each.tokens for each in found] == lengths.tolist()
+    assert len(set(shapes)) <= 12 and max(rows * time for rows, time in shapes) <= 2048
+    read = sum(rows * time for rows, time in shapes)
+    assert read < 1.25 * lengths.sum()  # little is padding
+
+
+def test_words_are_lower_cased_where_the_vocabulary_is(reader):
+    reader.vocabulary = Vocabulary(VOCABULARY.words, lowercase=True)
+    assert dualnet.score(reader, "A zebra B").words == ("a", "<unk>", "b")
+    reader.vocabulary = VOCABULARY
+    assert dualnet.score(reader, "A b").words == ("<unk>", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "temperature", "message"),
+    [
+        (None, 1.0, "`text` must be a string or a sequence of strings"),
+        (["a", 1], 1.0, "`text` must be a string or a sequence of strings. Received: 1"),
+        (b"a", 1.0, "`text` must be a string"),
+        ("a", 0.0, "`temperature` must be a finite number above 0"),
+        ("a", math.nan, "`temperature` must be a finite number above 0"),
+    ],
+)
+def test_bad_texts_are_refused_by_name(reader, text, temperature, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.score(reader, text, temperature=temperature)
+
+
+def test_a_model_without_the_words_that_scoring_needs_is_refused():
+    model = zoo.build("lstm", vocabulary_size=2, units=4)
+    with pytest.raises(ValueError, match=r"with a vocabulary.*Set model\.vocabulary"):
+        dualnet.score(model, "a")
+    model.vocabulary = Vocabulary(("a", "<unk>"))
+    with pytest.raises(ValueError, match="`model` must have a vocabulary with <eos>.*`evaluate`"):
+        dualnet.score(model, "a")
+    model.vocabulary = Vocabulary(("a", "<eos>"))
+    assert dualnet.score(model, "a\n").words == ("a", "<eos>")
+    with pytest.raises(ValueError, match="'zebra'"):
+        dualnet.score(model, "a zebra")

@@ -83,6 +83,23 @@ def words_of(text: str) -> list[str]:
     return text.replace("\n", f" {EOS} ").split()
 
 
+def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
+    """Return `data`, the bytes of the file `source` from `offset` on, as text.
+
+    Raises:
+        ValueError: if `data` is not UTF-8; it names `source` and the offset in it.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text file must be UTF-8. Received: {source!r} with byte "
+            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
+            "Convert it, e.g. with iconv."
+        ) from None
+    return text if offset else text.removeprefix("\ufeff")  # a byte order mark is no word
+
+
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
     """Yield the text of the file at `path` in blocks, as `decoded` does.
 
@@ -113,29 +130,16 @@ def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[s
         # Neither byte is ever a part of another character.
         end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
         if end:
-            text = _decode(b"".join([*parts, data[:end]]), name, offset, lowercase)
-            yield text
+            text = text_of(b"".join([*parts, data[:end]]), name, offset=offset)
+            yield text.lower() if lowercase else text
             offset += sum(map(len, parts)) + end
             parts = []
         parts.append(data[end:])
     if any(parts) or (text and not text.endswith("\n")):
-        yield _decode(b"".join([*parts, b"\n"]), name, offset, lowercase)
+        text = text_of(b"".join([*parts, b"\n"]), name, offset=offset)
+        yield text.lower() if lowercase else text
     elif not parts:
         raise ValueError(f"A text file must not be empty. Received: {name!r}.")
-
-
-def _decode(data: bytes, name: str, offset: int, lowercase: bool) -> str:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"A text file must be UTF-8. Received: {name!r} with byte "
-            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
-            "Convert it, e.g. with iconv."
-        ) from None
-    if not offset:
-        text = text.removeprefix("\ufeff")  # a byte order mark is no word
-    return text.lower() if lowercase else text
 
 
 def cache_folder() -> Path:

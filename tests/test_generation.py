@@ -1,0 +1,329 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+import dualnet
+from dualnet import generation, zoo
+from dualnet.corpora import Vocabulary
+
+WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
+UNK, EOS = 1, 2
+PROMPTS = ["w1 w2 w3", "w4 w5 w6", "the w7 w8"]
+
+
+def make(words=WORDS):
+    """Return a small model that is sure of something at every step."""
+    keras.utils.set_random_seed(11)
+    model = zoo.build("dual_lstm", vocabulary_size=len(words), units=8)
+    random = np.random.default_rng(4)
+    for weight in model.weights:
+        weight.assign(random.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = Vocabulary(words)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make()
+
+
+def continued(model, prompt, text):
+    """Return the ids after `prompt` and the logits they were drawn from, in one forward pass."""
+    vocabulary = model.vocabulary
+    ids = np.concatenate([[EOS], vocabulary.encode(text)])
+    begin = 1 + len(vocabulary.encode(prompt))
+    padded = np.zeros((1, 24), "int32")  # of one shape, which JAX compiles once
+    padded[0, : len(ids)] = ids
+    logits = ops.convert_to_numpy(model(padded))[0].astype("float64")
+    logits[:, UNK] = -np.inf
+    return ids[begin:], logits[begin - 1 : len(ids) - 1]
+
+
+def softmax(logits, temperature=1.0):
+    powers = np.exp((logits - logits.max(-1, keepdims=True)) / temperature)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def left(probabilities, top_k, top_p):
+    """Return the set of ids that may be drawn, as the definition has it."""
+    order = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))[:top_k]
+    total = sum(probabilities[i] for i in order)
+    kept, reached = set(), 0.0
+    for i in order:
+        kept.add(i)
+        reached += probabilities[i] / total
+        if top_p is not None and reached >= top_p:
+            break
+    return kept
+
+
+@pytest.fixture
+def calls(monkeypatch, model):
+    """The shapes and the tokens that reach the core, call by call."""
+    seen = []
+    original = type(model.core).predict_on_batch
+
+    def record(self, inputs):
+        seen.append(np.array(inputs[0]))
+        return original(self, inputs)
+
+    monkeypatch.setattr(type(model.core), "predict_on_batch", record)
+    return seen
+
+
+def test_greedy_takes_the_likeliest_word_of_the_full_forward_pass_at_each_step(model):
+    text = dualnet.generate(model, PROMPTS[0], max_tokens=20, temperature=0)
+    drawn, logits = continued(model, PROMPTS[0], text)
+    assert len(drawn) == 20 and len(set(drawn)) > 2
+    np.testing.assert_array_equal(drawn, logits.argmax(-1))
+
+
+def test_words_are_generated_from_a_seed(model):
+    one, two, three = (
+        dualnet.generate(model, "w1 w2", max_tokens=12, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one == two != three
+    assert one.startswith("w1 w2") and "<unk>" not in one
+    assert len(model.vocabulary.encode(one)) == 14
+
+
+def test_without_a_seed_each_call_draws_anew(model):
+    texts = {dualnet.generate(model, "w1", max_tokens=20, temperature=3.0) for _ in range(4)}
+    assert len(texts) == 4
+
+
+def test_prompts_of_any_length_side_by_side_give_what_each_gives_alone(model):
+    prompts = ["w1 w2 w3 w4 w5", "", "the", "w9 w9\nw3", "the"]
+    together = dualnet.generate(model, prompts, max_tokens=6, temperature=0)
+    alone = [dualnet.generate(model, prompt, max_tokens=6, temperature=0) for prompt in prompts]
+    assert together == alone
+    assert isinstance(together, list) and isinstance(alone[0], str)
+
+
+def test_a_text_does_not_depend_on_the_other_prompts(model):
+    drawn = {"max_tokens": 9, "temperature": 1.5, "seed": 8}
+    one = dualnet.generate(model, ["w1 w2", "w3", "w1 w2"], **drawn)
+    two = dualnet.generate(model, ["w1 w2", "w5 w6 w7 w8", "w1 w2", "the"], **drawn)
+    assert one[0] == two[0] == dualnet.generate(model, "w1 w2", **drawn)
+    assert one[2] == two[2] != one[0]  # each place has a generator of its own
+
+
+def test_more_prompts_than_are_read_at_once_keep_their_order(model, monkeypatch):
+    monkeypatch.setattr(generation, "ROWS", 2)
+    prompts = ["w1 w2 w3", "w4", "w5 w6", "", "w7"]
+    texts = dualnet.generate(model, prompts, max_tokens=4, temperature=0)
+    monkeypatch.undo()
+    assert texts == dualnet.generate(model, prompts, max_tokens=4, temperature=0)
+
+
+@pytest.mark.parametrize("setting", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-300}])
+def test_what_leaves_one_word_is_greedy(model, setting):
+    greedy = dualnet.generate(model, PROMPTS, max_tokens=12, temperature=0)
+    setting = {"temperature": 2.0, **setting}
+    assert dualnet.generate(model, PROMPTS, max_tokens=12, seed=5, **setting) == greedy
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(3, None), (None, 0.6), (4, 0.7), (None, 0.95), (99, None), (None, 1.0)]
+)
+def test_no_word_is_drawn_outside_the_set_and_all_within_are(model, top_k, top_p):
+    prompts = PROMPTS * 4
+    texts = dualnet.generate(
+        model, prompts, max_tokens=20, temperature=2.5, top_k=top_k, top_p=top_p, seed=1
+    )
+    beyond_the_first = 0
+    for prompt, text in zip(prompts, texts):
+        drawn, logits = continued(model, prompt, text)
+        for word, probabilities in zip(drawn, softmax(logits, 2.5)):
+            assert word in left(probabilities, top_k, top_p)
+            beyond_the_first += word != probabilities.argmax()
+    assert beyond_the_first > 40
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, None, None), (0.6, None, None), (9.0, 6, 0.8)]
+)
+def test_words_come_as_often_as_the_model_says(model, temperature, top_k, top_p):
+    draws = 64 * 30
+    texts = dualnet.generate(
+        model, ["w3"] * draws, max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p,
+        seed=3,
+    )  # fmt: skip
+    words = [continued_id for (continued_id,) in (model.vocabulary.encode(t)[1:] for t in texts)]
+    _, logits = continued(model, "w3", "w3 the")
+    expected = softmax(logits[0], temperature)
+    kept = left(expected, top_k, top_p)
+    expected = np.array([p if i in kept else 0.0 for i, p in enumerate(expected)])
+    expected *= draws / expected.sum()
+    found = np.bincount(words, minlength=len(WORDS))
+    assert not found[expected == 0].any()
+    often = expected > 0
+    error = (found - expected)[often] / np.sqrt(expected[often])
+    # Chi squared of at most 18 degrees of freedom: beyond 43 once in a thousand.
+    assert np.square(error).sum() < 43 and often.sum() > 2
+
+
+def test_each_token_is_read_once_and_the_last_never(model, calls):
+    text = dualnet.generate(model, "w1 w2 w3", max_tokens=5, seed=2)
+    assert [call.shape for call in calls] == [(1, 4), (1, 1), (1, 1), (1, 1), (1, 1)]
+    read = np.concatenate(calls, axis=1)[0]
+    np.testing.assert_array_equal(read, [EOS, *model.vocabulary.encode(text)[:-1]])
+
+
+def test_prompts_are_read_at_once_as_far_as_all_reach_and_then_in_step(model, calls):
+    texts = dualnet.generate(model, ["w1 w2 w3 w4", "w5"], max_tokens=4, seed=2)
+    assert [call.shape for call in calls] == [(2, 2)] + [(2, 1)] * 6
+    read = dict(zip(["w5", "w1"], np.concatenate(calls, axis=1)))  # the shortest first
+    for text in texts:
+        expected = [EOS, *model.vocabulary.encode(text)[:-1]]
+        np.testing.assert_array_equal(read[text[:2]][: len(expected)], expected)
+
+
+def test_a_long_prompt_is_read_in_pieces_with_the_same_result(model, calls, monkeypatch):
+    prompt = " ".join(f"w{i % 17}" for i in range(10))
+    whole = dualnet.generate(model, prompt, max_tokens=4, temperature=0)
+    monkeypatch.setattr(generation, "WORK", 4)
+    calls.clear()
+    assert dualnet.generate(model, prompt, max_tokens=4, temperature=0) == whole
+    assert [call.shape[1] for call in calls] == [4, 4, 3, 1, 1, 1]
+
+
+def test_a_text_stops_before_the_first_eos_drawn_if_asked(model):
+    drawn = {"max_tokens": 40, "temperature": 30.0, "seed": 6}
+    prompts = ["w1\nw2", "w3", "w4 w5"]
+    whole = dualnet.generate(model, prompts, **drawn)
+    stopped = dualnet.generate(model, prompts, stop_at_eos=True, **drawn)
+    assert len({len(text) for text in stopped}) > 1
+    for prompt, all_of_it, text in zip(prompts, whole, stopped):
+        rest = all_of_it[len(prompt) :]
+        assert "\n" in rest
+        assert text == prompt + rest.split("\n")[0]
+
+
+def test_unk_is_never_drawn_though_it_be_the_likeliest():
+    model = make()
+    tokens = np.array([[EOS, 5]], "int32")
+    place = int(ops.convert_to_numpy(model(tokens))[0, -1].argmax())
+    words = list(WORDS)
+    words[UNK], words[place] = words[place], words[UNK]
+    assert words.index("<eos>") == EOS != place != 5
+    model.vocabulary = Vocabulary(words)
+    greedy = dualnet.generate(model, words[5], max_tokens=1, temperature=0)
+    logits = ops.convert_to_numpy(model(tokens))[0, -1]
+    assert model.vocabulary.encode(greedy)[-1] == logits.argsort()[-2]
+    texts = dualnet.generate(model, [words[5]] * 40, max_tokens=3, top_k=2, seed=0)
+    assert "<unk>" not in " ".join(texts)
+
+
+def test_an_unknown_word_is_read_and_shown_as_unk(model):
+    one, two = dualnet.generate(model, ["zebra w1", "<unk> w1"], max_tokens=5, temperature=0)
+    assert one == two and one.startswith("<unk> w1")
+
+
+def test_a_vocabulary_without_eos_begins_with_the_first_word_of_the_prompt(calls):
+    model = make(tuple(word for word in WORDS if word != "<eos>"))
+    calls.clear()
+    text = dualnet.generate(model, "w1 w2", max_tokens=3, seed=0)
+    assert text.startswith("w1 w2 ") and len(text.split()) == 5
+    np.testing.assert_array_equal(calls[0], [model.vocabulary.encode("w1 w2")])
+    with pytest.raises(ValueError, match=r"`prompt` must hold a word .*Give the first word"):
+        dualnet.generate(model, ["w1", " "])
+    with pytest.raises(ValueError, match=r"`stop_at_eos` must be False.*Set max_tokens"):
+        dualnet.generate(model, "w1", stop_at_eos=True)
+
+
+def test_without_unk_an_unknown_word_is_named():
+    model = make(tuple(word for word in WORDS if word != "<unk>"))
+    assert dualnet.generate(model, "w1", max_tokens=2, seed=0).startswith("w1")
+    with pytest.raises(ValueError, match="'zebra'"):
+        dualnet.generate(model, "w1 zebra")
+
+
+@given(
+    logits=st.lists(st.integers(-40, 40), min_size=2, max_size=30),
+    temperature=st.sampled_from([0.3, 1.0, 7.0]),
+    top_k=st.none() | st.integers(1, 40),
+    top_p=st.none() | st.sampled_from([0.05, 0.41, 0.83, 0.99]),
+    seed=st.integers(0, 99),
+)
+def test_a_draw_is_of_the_set_that_the_definition_leaves(logits, temperature, top_k, top_p, seed):
+    # Integers tie often; sums of their powers do not meet `top_p` to the last bit.
+    scores = np.array([*logits, -math.inf])
+    random = np.random.default_rng(seed)
+    found = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
+    assert found <= left(softmax(scores, temperature), top_k, top_p)
+    assert len(logits) not in found
+    greedy = generation.draw(scores, random, 0, top_k, top_p)
+    assert greedy == logits.index(max(logits))
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "ids"),
+    [(2, None, {1, 2}), (None, 0.49, {1, 2}), (None, 0.51, {1, 2, 4}), (3, 0.5, {1, 2})],
+)
+def test_equals_are_left_in_the_order_of_their_ids(top_k, top_p, ids):
+    scores = np.log([0.02, 0.25, 0.25, 0.05, 0.25, 0.18])
+    random = np.random.default_rng(0)
+    assert {generation.draw(scores, random, 1.0, top_k, top_p) for _ in range(200)} == ids
+
+
+def test_a_word_of_probability_zero_is_not_drawn_even_by_the_least_number():
+    class Least:
+        def random(self):
+            return 0.0
+
+    scores = np.array([-math.inf, 1.0, 2.0])
+    assert generation.draw(scores, Least()) == 1
+    assert generation.draw(scores, Least(), top_k=2) == 2  # the likeliest comes first
+
+
+def test_logits_that_are_no_numbers_are_an_error():
+    model = make()
+    model.core.get_layer("embedding").embeddings.assign(np.full((len(WORDS), 8), np.nan))
+    with pytest.raises(ValueError, match="`model` must give logits that are numbers"):
+        dualnet.generate(model, "w1", max_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": []}, "`prompt` must hold at least one string"),
+        (
+            {"prompt": ["w1", 3]},
+            "`prompt` must be a string or a sequence of strings.*3 of type int",
+        ),
+        ({"prompt": None}, "`prompt` must be a string or a sequence of strings"),
+        ({"prompt": b"w1"}, "`prompt` must be a string or a sequence of strings"),
+        ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
+        ({"max_tokens": 2.5}, "`max_tokens` must be an integer of at least 1"),
+        ({"temperature": -1.0}, "`temperature` must be a finite number of at least 0"),
+        ({"temperature": math.nan}, "`temperature` must be a finite number.*temperature=nan"),
+        ({"temperature": "hot"}, "`temperature` must be a finite number"),
+        ({"top_k": 0}, "`top_k` must be an integer of at least 1"),
+        ({"top_p": 0.0}, "`top_p` must be a number above 0 and at most 1"),
+        ({"top_p": 1.01}, "`top_p` must be a number above 0 and at most 1"),
+        ({"top_p": math.nan}, "`top_p` must be a number above 0 and at most 1"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
+        ({"stop_at_eos": "no"}, "`stop_at_eos` must be True or False"),
+        ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(model, arguments, message):
+    arguments = {"model": model, "prompt": "w1", **arguments}
+    with pytest.raises(ValueError, match=message):
+        dualnet.generate(arguments.pop("model"), arguments.pop("prompt"), **arguments)
+
+
+def test_a_model_without_words_to_draw_is_refused():
+    model = zoo.build("lstm", vocabulary_size=1, units=4)
+    with pytest.raises(ValueError, match=r"with a vocabulary.*Set model\.vocabulary"):
+        dualnet.generate(model, "w1")
+    model.vocabulary = Vocabulary(("<unk>",))
+    with pytest.raises(ValueError, match="`model` must know a word to draw"):
+        dualnet.generate(model, "w1")
