@@ -29,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     """
     # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow adds up three gradients in the order in which they come. One operation at a time,
+    # itself on all cores, makes that the same order in every run.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings of retracing
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
