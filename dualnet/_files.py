@@ -48,6 +48,27 @@ def _not_written(path: Path, error: OSError) -> OSError:
     return type(error)(f"{str(path)!r} could not be written ({reason}); it is as it was before.")
 
 
+def make_folder(name: str, folder: Path) -> None:
+    """Make `folder`, the argument `name`, and its parents, unless it is there.
+
+    Raises:
+        FileExistsError: if it is a file.
+        OSError: if it cannot be made, or nothing can be written into it.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(
+            f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(
+            f"`{name}` must be a folder that can be written to. Received: {str(folder)!r} "
+            f"({error.strerror or error}). Choose another."
+        ) from None
+
+
 def flush(path: str | os.PathLike[str]) -> None:
     """Wait until the file `path` is on the disk."""
     with open(path, "rb") as file:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dualnet import corpora, serving
-from dualnet._files import write_whole
+from dualnet._files import make_folder, write_whole
 from dualnet.adaptation import DynamicEvaluation, dynamic_evaluation
 from dualnet.evaluation import evaluate
 from dualnet.generation import generate
@@ -66,14 +66,20 @@ def run(output: str | os.PathLike[str] = "demo", *, settings: dict[str, Any] | N
     Raises:
         FileExistsError: if `output` holds files that no demo wrote.
     """
-    began = time.perf_counter()
     folder = Path(output)
-    _clear(folder)
+    try:
+        _clear(folder)
+        return _run(folder, {**SETTINGS, **(settings or {})})
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Stopped. The next `dualnet demo` begins anew.") from None
+
+
+def _run(folder: Path, chosen: dict[str, Any]) -> dict:
+    began = time.perf_counter()
     corpus = corpora.load("python-reference")
     _say(f"Corpus python-reference (embedded in Python): {len(corpus.train):,} / "
          f"{len(corpus.valid):,} / {len(corpus.test):,} tokens, "
          f"{len(corpus.vocabulary):,} words.")  # fmt: skip
-    chosen = {**SETTINGS, **(settings or {})}
     runs: dict[str, Run] = {}
     dynamic: dict[str, dict[str, DynamicEvaluation]] = {}
     for name in MODELS:
@@ -138,7 +144,7 @@ def _clear(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder("output", folder)
     (folder / MARK).touch()
 
 

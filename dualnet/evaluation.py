@@ -225,10 +225,12 @@ def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise `ValueError` unless `temperature` is a finite number above 0."""
-    if not is_number(temperature) or not 0 < temperature < math.inf:
+    """Raise `ValueError` unless `temperature` is a finite number above 0, and not next to it."""
+    # Logits divided by much less than this are no float32 any more.
+    if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
         raise ValueError(
-            f"`temperature` must be a finite number above 0. Received: temperature={temperature!r}."
+            "`temperature` must be a finite number above 0, of at least 1e-6. Received: "
+            f"temperature={temperature!r}."
         )
 
 

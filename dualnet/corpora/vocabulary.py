@@ -46,6 +46,10 @@ class Vocabulary:
                 raise ValueError(
                     f"`words` must be strings without white space. Received: words[{i}]={word!r}."
                 )
+            if not word.isascii() and re.search("[\ud800-\udfff]", word):
+                raise ValueError(
+                    f"`words` must be text that UTF-8 can hold. Received: words[{i}]={word!r}."
+                )
             if ids.setdefault(word, i) != i:
                 raise ValueError(
                     f"`words` must all be different. Received: {word!r} at {ids[word]} and at {i}."

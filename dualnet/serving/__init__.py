@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -23,29 +22,9 @@ UNFINISHED = ".unfinished"
 KILLED_AFTER_SECONDS = 24 * 60 * 60
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What `export` has written; stands for its path wherever a path is taken.
-
-    Attributes:
-        path: `pathlib.Path`, the folder or file, absolute.
-        format: "saved_model", "onnx" or "litert".
-        endpoints: tuple of str, the names of the signatures.
-    """
-
-    path: Path
-    format: str
-    endpoints: tuple[str, ...]
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    __str__ = __fspath__
-
-
 def export(
     model: LanguageModel, path: str | os.PathLike[str], *, format: str = "saved_model"
-) -> Exported:
+) -> Path:
     """Write `model` for programs that know neither dualnet nor Keras.
 
     `format="saved_model"` writes a folder, a TensorFlow SavedModel with up to four
@@ -99,7 +78,7 @@ def export(
         format: "saved_model", "onnx" or "litert".
 
     Returns:
-        `Exported`, with `path`, `format` and `endpoints`.
+        The folder or file, absolute.
 
     Raises:
         ImportError: on another backend than TensorFlow, which alone can export, or
@@ -117,7 +96,8 @@ def export(
         )
     path = Path(path).resolve()
     if format == "saved_model":
-        return Exported(path, format, tuple(_export_folder(model, path)))
+        _export_folder(model, path)
+        return path
     if path.suffix != SUFFIXES[format] or path.is_dir():
         raise ValueError(
             f"`path` must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
@@ -131,10 +111,18 @@ def export(
     data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
     with _explained("path", path):
         write_whole(path, data)
-    return Exported(path, format, ("step",))
+    return path
 
 
-def _export_folder(model: LanguageModel, directory: Path) -> list[str]:
+def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
+    """Return the names of the endpoints that `export` writes for `model`."""
+    if format != "saved_model":
+        return ["step"]
+    speaks = model.vocabulary is not None and model.vocabulary.eos_id is not None
+    return ["score", "step", *(["score_text", "generate_text"] if speaks else [])]
+
+
+def _export_folder(model: LanguageModel, directory: Path) -> None:
     """Write the SavedModel under another name beside `directory`, then rename it."""
     _check_new_or_empty(directory)
     with _explained("directory", directory):
@@ -147,7 +135,7 @@ def _export_folder(model: LanguageModel, directory: Path) -> list[str]:
     try:
         from dualnet.serving.saved_model import write_saved_model
 
-        endpoints = write_saved_model(model, unfinished)
+        write_saved_model(model, unfinished, endpoints(model))
         os.chmod(unfinished, 0o755)  # mkdtemp hides it from others, such as a server
         _check_new_or_empty(directory)  # another export may have come first
         with _explained("directory", directory):
@@ -157,7 +145,6 @@ def _export_folder(model: LanguageModel, directory: Path) -> list[str]:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    return endpoints
 
 
 def _check_new_or_empty(directory: Path) -> None:

@@ -17,23 +17,21 @@ Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
 
 
-def write_saved_model(model: LanguageModel, directory: str) -> list[str]:
-    """Write `model` into the empty folder `directory`; return the names of its endpoints."""
+def write_saved_model(model: LanguageModel, directory: str, endpoints: list[str]) -> None:
+    """Write `model` with `endpoints`, the first the default, into the empty folder `directory`."""
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     reader = Reader(model)
-    endpoints = {"score": _score(reader), "step": _step(reader)}
-    if model.vocabulary is not None and model.vocabulary.eos_id is not None:
+    made = {"score": _score(reader), "step": _step(reader)}
+    if "score_text" in endpoints:
         text = Text(model.vocabulary)
         archive.track(text)
-        endpoints |= {
-            "score_text": _score_text(reader, text),
-            "generate_text": _generate_text(reader, text),
-        }
-    for name, (function, specs) in endpoints.items():
+        made["score_text"] = _score_text(reader, text)
+        made["generate_text"] = _generate_text(reader, text)
+    for name in endpoints:
+        function, specs = made[name]
         archive.add_endpoint(name, function, [specs])
     archive.write_out(directory, verbose=False)
-    return list(endpoints)
 
 
 def _score(reader: Reader) -> Endpoint:

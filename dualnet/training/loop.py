@@ -78,7 +78,8 @@ def train(
     which the last two are kept. A run that was killed and resumed ends as an
     undisturbed one: bit for bit on a CPU in float32, on TensorFlow if the
     environment variable TF_NUM_INTEROP_THREADS is 1 (the command line sets it),
-    else up to the order in which it adds up the gradients of a shared matrix. At the end the best weights are evaluated with batch size 1, and
+    else up to the order in which it adds up the gradients of a shared matrix.
+    At the end the best weights are evaluated with batch size 1, and
     `results.json` is written. Ctrl-C finishes the step and saves first.
 
     Args:

@@ -17,7 +17,7 @@ import filelock
 import keras
 import tomli_w
 
-from dualnet._files import sha256_of, write_whole, written_beside
+from dualnet._files import make_folder, sha256_of, write_whole, written_beside
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Vocabulary
 from dualnet.zoo import KEYS, KINDS, read_toml
@@ -150,25 +150,14 @@ def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
         ValueError: if another process trains into it.
     """
     made = not folder.exists()
+    make_folder("output", folder)
     lock = filelock.FileLock(folder / LOCK, timeout=0)
     try:
-        if folder.exists() and not folder.is_dir():
-            raise FileExistsError(
-                f"`output` must be a folder. Received: {str(folder)!r}, which is a file."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except filelock.Timeout:
         raise ValueError(
             f"`output` must be a folder that no other process trains into. Received: "
             f"{str(folder)!r}, which is in use. Wait for the other, or choose another folder."
-        ) from None
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise OSError(
-            f"`output` must be a folder that can be written to. Received: {str(folder)!r} "
-            f"({error.strerror}). Choose another."
         ) from None
     try:
         # All that there is of a run that was stopped before its first checkpoint.

@@ -1,63 +1,24 @@
-"""The command `dualnet`: parse, call, print. Results go to standard output, progress to error."""
+"""What each command does: calls the library and prints what comes back."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import logging
 import math
 import os
 import re
 import secrets
 import shutil
 import sys
-import tempfile
-import tomllib
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualnet import zoo
+from dualnet.cli.console import print_table, quietly, settings_of
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return its exit code: 0, or 2 for bad input and after Ctrl-C.
-
-    141, as after SIGPIPE, if the reader of standard output leaves early, as `head` does.
-    """
-    # INFO lines of TensorFlow, such as "Memory patch applied", say nothing to a user.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # TensorFlow adds up three gradients in the order in which they come. One operation at a time,
-    # itself on all cores, makes that the same order in every run.
-    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings of retracing
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
-    if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
-        options.file = rest.pop()  # argparse of Python 3.11 loses a FILE that follows an option
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    try:
-        options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is written on leaving
-        return 141
-    except (ValueError, OSError, ImportError) as error:
-        print(f"dualnet {options.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as stopped:
-        print(f"dualnet {options.command}: {stopped or 'Stopped.'}", file=sys.stderr)
-        return 2
-    return 0
-
-
-# --- commands
-
-
-def _list(options: argparse.Namespace) -> None:
+def list_models(options: argparse.Namespace) -> None:
     names = zoo.list_models(options.pattern)
     if options.json:
         print(json.dumps(names))
@@ -69,7 +30,7 @@ def _list(options: argparse.Namespace) -> None:
         for card in cards
     ]  # fmt: skip
     head = ["model", "parameters", "published", "dynamic", "corpora"]
-    _print_table(head, rows)
+    print_table(head, rows)
     if rows:
         print("\nParameters and perplexities (validation/test) are those of the first corpus.")
     else:
@@ -80,7 +41,7 @@ def _pair(card: zoo.Card, key: str) -> str:
     return "/".join(f"{value:.2f}" for value in card.published[key])
 
 
-def _card(options: argparse.Namespace) -> None:
+def card(options: argparse.Namespace) -> None:
     found = zoo.card(options.name, options.corpus)
     if options.json:
         print(json.dumps(dataclasses.asdict(found), default=str))
@@ -110,7 +71,7 @@ def _card(options: argparse.Namespace) -> None:
             print(f"{key} = {json.dumps(value, default=str)}{ours}")
 
 
-def _data(options: argparse.Namespace) -> None:
+def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
 
     corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
@@ -133,13 +94,13 @@ def _data(options: argparse.Namespace) -> None:
     print(f"{'types':6}{len(corpus.vocabulary):>12,} words, <eos> included")
 
 
-def _train(options: argparse.Namespace) -> None:
-    settings = _settings(options.set)
+def train(options: argparse.Namespace) -> None:
+    settings = settings_of(options.set)
     if options.epochs is not None:
         settings["epochs"] = options.epochs
     # What needs no TensorFlow is checked before the seconds that it takes to load.
     zoo.card(options.name)
-    training = _quietly("dualnet.training", seeds=True)
+    training = quietly("dualnet.training", seeds=True)
     run = training.train(
         options.name,
         options.corpus,
@@ -160,9 +121,9 @@ def _train(options: argparse.Namespace) -> None:
     print(f"{found['tokens_per_second']:,.0f} tokens per second in training. All in {run.folder}")
 
 
-def _evaluate(options: argparse.Namespace) -> None:
-    settings = _settings(options.set)
-    training = _quietly("dualnet.training")
+def evaluate(options: argparse.Namespace) -> None:
+    settings = settings_of(options.set)
+    training = quietly("dualnet.training")
     model = training.load(options.run_folder)
     used = None
     if os.path.isdir(options.run_folder):
@@ -226,7 +187,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
 
 
-def _generate(options: argparse.Namespace) -> None:
+def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
         raise ValueError("`--greedy` is `--temperature 0`. Give one of the two.")
     prompts = _texts("--prompt", options)
@@ -241,7 +202,7 @@ def _generate(options: argparse.Namespace) -> None:
         "stop_at_eos": options.stop_at_eos,
         "seed": secrets.randbits(32) if options.seed is None else options.seed,
     }
-    training = _quietly("dualnet.training")
+    training = quietly("dualnet.training")
     from dualnet.generation import generate
 
     texts = generate(training.load(options.run_folder), prompts, **settings)
@@ -251,9 +212,9 @@ def _generate(options: argparse.Namespace) -> None:
         print("\n\n".join(texts))
 
 
-def _score(options: argparse.Namespace) -> None:
+def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
-    training = _quietly("dualnet.training")
+    training = quietly("dualnet.training")
     from dualnet.evaluation import perplexity_of, score
 
     model = training.load(options.run_folder)
@@ -277,9 +238,33 @@ def _score(options: argparse.Namespace) -> None:
         print(json.dumps(found | {"temperature": options.temperature}, allow_nan=False))
         return
     rows = [[_number(each.perplexity), f"{each.tokens:,}", " ".join(each.words)] for each in scores]
-    _print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
+    print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
     print(f"\nperplexity {_number(perplexity)} on {len(log_probabilities):,} tokens of "
           f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
+
+
+def export(options: argparse.Namespace) -> None:
+    training = quietly("dualnet.training")
+    from dualnet import serving
+
+    model = training.load(options.run_folder)
+    path = serving.export(model, options.path, format=options.format)
+    endpoints = serving.endpoints(model, format=options.format)
+    if options.json:
+        print(json.dumps({"path": str(path), "format": options.format, "endpoints": endpoints}))
+    elif options.format == "saved_model":
+        print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
+        if "score_text" not in endpoints:
+            print("No text endpoints: they need a vocabulary with <eos>.")
+    else:
+        print(f"One step of the model in {path}")
+
+
+def demo(options: argparse.Namespace) -> None:
+    demo = quietly("dualnet.demo", seeds=True)
+    results = demo.run(options.output)
+    if options.json:
+        print(json.dumps(results))
 
 
 def _finite(value: float) -> float | None:
@@ -324,146 +309,6 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
     if not text:
         raise ValueError(f"FILE must hold a text. Received: {source!r}, which is empty.")
     return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
-
-
-def _export(options: argparse.Namespace) -> None:
-    training = _quietly("dualnet.training")
-    from dualnet.serving import export
-
-    found = export(training.load(options.run_folder), options.path, format=options.format)
-    if options.json:
-        written = {"path": str(found), "format": found.format, "endpoints": found.endpoints}
-        if found.format == "saved_model":
-            written["directory"] = str(found)
-        print(json.dumps(written))
-    elif found.format == "saved_model":
-        print(f"SavedModel with the endpoints {', '.join(found.endpoints)} in {found}")
-        if "score_text" not in found.endpoints:
-            print("No text endpoints: they need a vocabulary with <eos>.")
-    else:
-        print(f"One step of the model in {found}")
-
-
-def _demo(options: argparse.Namespace) -> None:
-    demo = _quietly("dualnet.demo", seeds=True)
-    results = demo.run(options.output)
-    if options.json:
-        print(json.dumps(results))
-
-
-# --- parsing
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dualnet", description="Recurrent language models: build, train, adapt, serve."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(
-        name: str, run: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
-        command.add_argument("--json", action="store_true", help="print JSON for machines")
-        return command
-
-    command = add("list", _list, "List the models of the zoo.")
-    command.add_argument("pattern", nargs="?", default="*", help='e.g. "dual_*"')
-
-    command = add("card", _card, "Show a model's card: source, sizes, recipe, results.")
-    command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
-    command.add_argument("--corpus", help="the published corpus whose card is meant")
-
-    command = add("data", _data, "Show a corpus: tokens, types, first words.")
-    command.add_argument("name", help="name of a corpus, or a folder with train, valid, test .txt")
-    command.add_argument("--path", help="folder of the named corpus")
-    command.add_argument("--lowercase", action="store_true")
-
-    command = add("train", _train, "Train a model into a RUN folder.")
-    command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
-    command.add_argument("--corpus", required=True, help="name of a corpus, or a folder")
-    command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
-    command.add_argument("--epochs", type=int)
-    _add_set(command, "argument of the builder or the recipe, e.g. units=200")
-    command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
-    command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    command.add_argument(
-        "--checkpoint-steps", type=int, default=500, metavar="N",
-        help="steps between two checkpoints within an epoch (default: 500)",
-    )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
-
-    command = add("evaluate", _evaluate, "Perplexity of a RUN, static or dynamic.")
-    command.add_argument("run_folder", metavar="RUN")
-    command.add_argument("--split", default="test", help="train, valid or test (default)")
-    command.add_argument("--corpus", help="another corpus than the one it was trained on")
-    command.add_argument("--dynamic", action="store_true", help="go on learning while scoring")
-    command.add_argument("--rule", default="nadam", help="nadam (default), sgd or rms")
-    _add_set(command, "setting of the rule, e.g. learning_rate=0.001")
-    command.add_argument("--temperature", type=float, help="logits are divided by it")
-    command.add_argument("--sequence-length", type=int, help="tokens per step")
-    command.add_argument("--batch-size", type=int, help="streams; 1 (default) is the reference")
-    command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
-
-    command = add("generate", _generate, "Go on with prompts, word by word.")
-    _add_texts(command, "--prompt", "text to go on with")
-    command.add_argument("--max-tokens", type=int, default=50, metavar="N", help="default: 50")
-    command.add_argument("--temperature", type=float, metavar="T", help="logits are divided by it")
-    command.add_argument("--greedy", action="store_true", help="take the likeliest word")
-    command.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest words")
-    command.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the likeliest, P probable together"
-    )
-    command.add_argument("--seed", type=int, metavar="N", help="for the same texts again")
-    command.add_argument("--stop-at-eos", action="store_true", help="stop at the end of a line")
-
-    command = add("score", _score, "Log-probability of each word of texts, and perplexity.")
-    _add_texts(command, "--text", "text to score; a newline in it is <eos>")
-    command.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="logits are divided by it"
-    )
-
-    command = add("export", _export, "Write a RUN's model for other programs.")
-    command.add_argument("run_folder", metavar="RUN")
-    command.add_argument("path", help="folder, new or empty; or file, ending in .onnx or .tflite")
-    command.add_argument(
-        "--format", default="saved_model", help="saved_model (default), onnx or litert"
-    )
-
-    command = add("demo", _demo, "Train, adapt, compare and serve two small models.")
-    command.add_argument("--output", default="demo", help="folder (default: demo)")
-    return parser
-
-
-def _add_texts(command: argparse.ArgumentParser, option: str, text: str) -> None:
-    command.add_argument("run_folder", metavar="RUN", help="RUN folder or .keras file")
-    command.add_argument(
-        "file", nargs="?", metavar="FILE", help="one text a line; - or nothing: standard input"
-    )
-    command.add_argument(
-        option, action="append", dest="given", metavar="TEXT", help=f"{text}; may be repeated"
-    )
-
-
-def _add_set(command: argparse.ArgumentParser, text: str) -> None:
-    command.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=text
-    )
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """Return the settings of `--set`; values are TOML, or else text."""
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ValueError(f"`--set` takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
-        try:
-            settings[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            settings[key] = value
-    return settings
 
 
 def _call(
@@ -517,60 +362,3 @@ def _corpus_of(used: Mapping[str, Any] | None, name: str | None, vocabulary: Any
             f"all the same, give --corpus {before['name'] if named else source}."
         )
     return corpus
-
-
-def _quietly(module: str, *, seeds: bool = False) -> Any:
-    """Import `module` and start the backend without the start-up lines that it prints."""
-    import importlib
-
-    with _silence():
-        found = importlib.import_module(module)
-        import keras
-
-        keras.ops.ones(1)  # some lines come with the first operation
-        if seeds:
-            keras.utils.set_random_seed(0)  # loads TensorFlow on every backend, if it is there
-    return found
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep standard error, of C++ code too, to ourselves; let it out if something fails."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as noise:
-        os.dup2(noise.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            noise.seek(0)
-            os.write(kept, noise.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-def _print_table(head: list[str], rows: list[list[str]], columns: int | None = None) -> None:
-    """Print `rows`; the last cell of each is cut where the row would pass `columns`."""
-    widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
-    for *cells, last in [head, *rows]:
-        if columns is not None:
-            last = _cut(last, columns - sum(widths) - 2 * len(widths))
-        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
-        print("  ".join([*padded, last]).rstrip())
-
-
-def _cut(text: str, columns: int) -> str:
-    """Return `text`, or the beginning of it and `...` where it takes more than `columns`."""
-    used = fits = 0
-    for i, character in enumerate(text):
-        used += 1 + (unicodedata.east_asian_width(character) in "WF")
-        if used > columns:
-            return text[:fits].rstrip() + "..."
-        fits = i + 1 if used <= columns - 3 else fits
-    return text
-
-
-if __name__ == "__main__":
-    sys.exit(main())
