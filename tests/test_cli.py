@@ -11,7 +11,8 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.cli import _cut, main
+from dualnet.cli import main
+from dualnet.cli.console import cut
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
 
@@ -206,9 +207,9 @@ def test_rows_of_scores_fit_the_terminal(capsys, run, monkeypatch):
 
 
 def test_wide_characters_take_two_columns_of_a_row():
-    assert _cut("猫が魚を見る", 12) == "猫が魚を見る"
-    assert _cut("猫が魚を見る", 11) == "猫が魚を..."
-    assert _cut("a cat", 5) == "a cat" and _cut("a cat sees", 5) == "a..."
+    assert cut("猫が魚を見る", 12) == "猫が魚を見る"
+    assert cut("猫が魚を見る", 11) == "猫が魚を..."
+    assert cut("a cat", 5) == "a cat" and cut("a cat sees", 5) == "a..."
 
 
 @pytest.mark.parametrize("command", ["generate", "score"])

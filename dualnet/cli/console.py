@@ -49,12 +49,12 @@ def print_table(head: list[str], rows: list[list[str]], columns: int | None = No
     widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
     for *cells, last in [head, *rows]:
         if columns is not None:
-            last = _cut(last, columns - sum(widths) - 2 * len(widths))
+            last = cut(last, columns - sum(widths) - 2 * len(widths))
         padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
         print("  ".join([*padded, last]).rstrip())
 
 
-def _cut(text: str, columns: int) -> str:
+def cut(text: str, columns: int) -> str:
     """Return `text`, or the beginning of it and `...` where it takes more than `columns`."""
     used = fits = 0
     for i, character in enumerate(text):

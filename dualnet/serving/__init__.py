@@ -135,7 +135,7 @@ def _export_folder(model: LanguageModel, directory: Path) -> None:
     try:
         from dualnet.serving.saved_model import write_saved_model
 
-        write_saved_model(model, unfinished, endpoints(model))
+        write_saved_model(model, unfinished)
         os.chmod(unfinished, 0o755)  # mkdtemp hides it from others, such as a server
         _check_new_or_empty(directory)  # another export may have come first
         with _explained("directory", directory):

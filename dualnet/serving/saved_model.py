@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
+from dualnet.serving import endpoints
 from dualnet.serving.drawing import Settings, draw_words
 from dualnet.serving.reading import Reader
 from dualnet.serving.text import Text
@@ -17,18 +18,19 @@ Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
 
 
-def write_saved_model(model: LanguageModel, directory: str, endpoints: list[str]) -> None:
-    """Write `model` with `endpoints`, the first the default, into the empty folder `directory`."""
+def write_saved_model(model: LanguageModel, directory: str) -> None:
+    """Write `model` with its `endpoints` into the empty folder `directory`."""
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     reader = Reader(model)
     made = {"score": _score(reader), "step": _step(reader)}
-    if "score_text" in endpoints:
+    names = endpoints(model)  # the first is the default
+    if "score_text" in names:
         text = Text(model.vocabulary)
         archive.track(text)
         made["score_text"] = _score_text(reader, text)
         made["generate_text"] = _generate_text(reader, text)
-    for name in endpoints:
+    for name in names:
         function, specs = made[name]
         archive.add_endpoint(name, function, [specs])
     archive.write_out(directory, verbose=False)
