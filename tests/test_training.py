@@ -118,6 +118,17 @@ def test_a_run_goes_on_as_it_began(run, corpus, settings, message):
         train(corpus, run.folder, resume=True, **settings)
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_begun_anew(corpus, tmp_path):
+    used = tmp_path / "RUN"
+    used.mkdir()
+    (used / "vocabulary.txt").write_text("of\nanother\ncorpus\n")
+    (used / ".unfinished-half").write_text("")
+    run = train(corpus, used, epochs=1)
+    assert dualnet.load(used).vocabulary == corpus.vocabulary
+    assert not (used / ".unfinished-half").exists()
+    assert run.results["epochs"] == 1
+
+
 def test_a_run_stopped_in_its_last_evaluation_makes_it_when_resumed(corpus, tmp_path):
     first = train(corpus, tmp_path / "RUN", epochs=1)
     (tmp_path / "RUN" / "results.json").unlink()
@@ -149,7 +160,9 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
         ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
         ({"locked_dropouts": 5}, "`locked_dropouts` must be a list"),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
-        ({"batch_size": 5000}, "batch_size"),
+        ({"batch_size": 5000}, "The split 'train' must hold at least batch_size"),
+        ({"seed": 2**32}, r"`seed` must be below 2\*\*32"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"name": "dual_lstmm"}, "Unknown model.*dual_lstm"),
         ({"input_dropout": 2}, "`input_dropout`"),
     ],
@@ -230,7 +243,10 @@ def test_no_file_that_is_loaded_can_run_code(run, corpus, tmp_path):
     copy = tmp_path / "RUN"
     shutil.copytree(run.folder, copy)
     newest = max((copy / "checkpoints").iterdir())
-    np.savez(newest / "state.npz", **{"00000": np.array([Path(done)], dtype=object)})
+    with np.load(newest / "state.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    arrays["00000"] = np.array([Path(done)], dtype=object)
+    np.savez(newest / "state.npz", **arrays)
     progress = json.loads((newest / "progress.json").read_text())
     progress["files"]["state.npz"] = checkpoints.sha256_of(newest / "state.npz")
     progress.pop("sha256")

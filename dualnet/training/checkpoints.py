@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,10 @@ def _read(path: Path) -> Progress:
             raise _DamagedError(f"{name} is missing")
         if sha256_of(path / name) != expected:
             raise _DamagedError(f"{name} has another SHA-256 than when it was written")
-    return Progress(**body)
+    try:
+        return Progress(**body)
+    except TypeError:
+        raise _DamagedError(f"{PROGRESS} is of another release") from None
 
 
 def _sum(body: dict[str, Any]) -> str:
@@ -191,10 +195,13 @@ def _as_numpy(variable: Any) -> np.ndarray:
 
 
 def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
-    with np.load(path, allow_pickle=False) as stored:
-        if len(stored.files) != len(variables):
-            raise _DamagedError(f"{path.name} holds the state of another model")
-        arrays = [stored[f"{i:05}"] for i in range(len(variables))]
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if len(stored.files) != len(variables):
+                raise _DamagedError(f"{path.name} holds the state of another model")
+            arrays = [stored[f"{i:05}"] for i in range(len(variables))]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise _DamagedError(f"{path.name} holds no arrays of numbers") from error
     for array, variable in zip(arrays, variables):
         if array.shape != tuple(variable.shape):
             raise _DamagedError(f"{path.name} holds the state of another model")

@@ -108,6 +108,8 @@ def train(
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if seed is not None:
         check_count("seed", seed, least=0)
+        if seed >= 2**32:
+            raise ValueError(f"`seed` must be below 2**32. Received: seed={seed}.")
     with contextlib.ExitStack() as held:
         if resume:
             if not (folder / CARD).is_file():
@@ -152,7 +154,7 @@ def train(
         if not resume:
             # Now that nothing is left that could be refused.
             held.enter_context(claimed(folder, resume=False))
-        if not (folder / WORDS).is_file():
+        if not resume or not (folder / WORDS).is_file():
             put_words(folder, corpus.vocabulary)
         write_card(folder, used)
         state = (checkpoints.restore(folder, model) if resume else None) or Progress()
