@@ -304,6 +304,7 @@ def bad(folder, run, tmp_path):
         "a finished run": ([*train[:-1], run, "--resume"], "is finished: it has"),
         "nothing to resume": ([*train, "--resume"], "--resume needs a RUN folder"),
         "a card that is not there": (["train", "my.toml", *train[2:]], "There is no file"),
+        "a set that is an option": ([*train, "--set", "seed=3"], "`--set` takes an argument"),
         "an interval of no steps": (
             [*train, "--checkpoint-steps", 0], "`checkpoint_steps` must be an integer",
         ),
@@ -341,6 +342,7 @@ def test_bad_input_gives_one_sentence_and_exit_code_2(capsys, folder, run, tmp_p
         ("test", b"", "must not be empty"),
         ("train", b"a \xff b\n", "must be UTF-8"),
         ("valid", b"a b\n", "at least"),
+        ("test", b"\n", "The split 'test' must hold at least 2 tokens"),
     ],
 )
 def test_bad_text_gives_one_sentence_and_exit_code_2(

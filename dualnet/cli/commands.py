@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -101,6 +102,12 @@ def train(options: argparse.Namespace) -> None:
     # What needs no TensorFlow is checked before the seconds that it takes to load.
     zoo.card(options.name)
     training = quietly("dualnet.training", seeds=True)
+    for key in inspect.signature(training.train).parameters:
+        if key in settings:
+            raise ValueError(
+                f"`--set` takes an argument of the builder or the recipe. Received: {key}="
+                f"{settings[key]}. `dualnet train --help` shows the options."
+            )
     run = training.train(
         options.name,
         options.corpus,
@@ -315,8 +322,6 @@ def _call(
     function: Callable[..., Any], model: Any, tokens: Any, fixed: dict[str, Any], settings: Any
 ) -> Any:
     """Call `function`; an unknown setting is bad input and no fault of the program."""
-    import inspect
-
     from dualnet._checks import did_you_mean
 
     known = [

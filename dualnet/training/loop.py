@@ -143,6 +143,11 @@ def train(
                 "recipe": dataclasses.asdict(recipe),
             }
         data = {split: _batches(corpus, split, recipe) for split in ("train", "valid")}
+        if len(corpus.test) < 2:
+            raise ValueError(
+                "The split 'test' must hold at least 2 tokens. Received: "
+                f"{len(corpus.test)} in {corpus.source!r}. Take a longer text."
+            )
         keras.utils.set_random_seed(used["seed"])
         with contextlib.nullcontext() if resume else zoo.located(card, overrides):
             model = BUILDERS[used["builder"]](**config, name=used["name"])
