@@ -236,23 +236,20 @@ def test_a_full_disk_while_saving_leaves_what_was_before(corpus, tmp_path, undis
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
-def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
-    folder, corpus, tmp_path, undisturbed
-):
+def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(folder, tmp_path):
     settings = [f"{key}={value}" for key, value in SETTINGS.items() if key != "epochs"]
-    command = [
-        sys.executable, "-m", "dualnet", "train", "dual_lstm", "--corpus", folder,
-        "--output", tmp_path / "RUN", "--checkpoint-steps", 1, "--quiet",
-    ]  # fmt: skip
     begin = ["--seed", 5, "--epochs", 3, "--set", *settings]
+
+    def start(name, *more):
+        command = [
+            sys.executable, "-m", "dualnet", "train", "dual_lstm", "--corpus", folder,
+            "--output", tmp_path / name, "--checkpoint-steps", 1, "--quiet", *more,
+        ]  # fmt: skip
+        return subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE)
+
     moments = ["step-00000004", "epoch-00001-step-00000000"]
     for i, moment in enumerate([*moments, None]):
-        more = ["--resume"] if i else begin
-        with subprocess.Popen(
-            [str(part) for part in [*command, *more]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
+        with start("RUN", *(["--resume"] if i else begin)) as process:
             while moment and process.poll() is None:
                 if list((tmp_path / "RUN").glob(f"checkpoints/*{moment}*")):
                     os.kill(process.pid, signal.SIGKILL)
@@ -260,4 +257,7 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
                 time.sleep(0.0005)
             _, err = process.communicate(timeout=120)
         assert process.returncode == (-signal.SIGKILL if moment else 0), err.decode()
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    with start("undisturbed", *begin) as process:  # too in a process of its own
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err.decode()
+    assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "undisturbed"))

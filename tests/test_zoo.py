@@ -2,6 +2,7 @@ import dataclasses
 import inspect
 import re
 
+import keras
 import pytest
 
 import dualnet
@@ -32,7 +33,11 @@ ROWS = [("ptb", *row) for row in PTB.items()] + [("wikitext-2", *row) for row in
 CARDS = [(name, corpus) for corpus, name, _ in ROWS]
 
 
-@pytest.mark.parametrize(("corpus", "name", "count"), ROWS)
+# A count does not depend on the backend: all on one, two on the others.
+COUNTED = ROWS if keras.config.backend() == "tensorflow" else ROWS[:2]
+
+
+@pytest.mark.parametrize(("corpus", "name", "count"), COUNTED)
 def test_a_published_model_has_exactly_the_parameters_of_its_card(corpus, name, count):
     card = zoo.card(name, corpus)
     assert card.parameters == count
