@@ -69,7 +69,8 @@ def main():
         after = random.uniform(0, seconds)
         running += kill(train(place), after)
         there = newest(place)
-        run(train(place, resume=(place / "card.toml").exists() and not finished(place)))
+        if not finished(place):
+            run(train(place, resume=(place / "card.toml").exists()))
         same = ends(place) == ends(reference)
         lost += not same
         print(f"{'train':8} {after:11.1f} s  {there:34} {verdict(same)}", flush=True)
