@@ -670,17 +670,27 @@ def test_an_export_that_is_stopped_leaves_nothing(monkeypatch, tmp_path):
 def test_what_a_killed_export_left_goes_with_a_later_one_and_one_under_way_stays(
     monkeypatch, tmp_path
 ):
-    killed, under_way, another = (
-        tmp_path / f".{name}.unfinished" for name in ("model.abc", "model.xyz", "models.abc")
-    )
-    for folder, days in [(killed, 2), (under_way, 0), (another, 2)]:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = {
+        name: tmp_path / f".{name}.unfinished"
+        for name in (
+            f"model.{serving._here(ended.pid)}.abc",  # killed
+            "model.elsewhere-1.abc",  # of another machine, two days old
+            f"model.{serving._here(os.getpid())}.abc",  # under way
+            "model.elsewhere-2.abc",  # of another machine, today
+            f"models.{serving._here(ended.pid)}.abc",  # of another path
+        )
+    }
+    for i, folder in enumerate(left.values()):
         folder.mkdir()
         (folder / "half").write_text("")
-        then = time.time() - days * 24 * 60 * 60
+        then = time.time() - (2 if i == 1 else 0) * 24 * 60 * 60
         os.utime(folder, (then, then))
+    under_way = [folder.name for folder in left.values()][2:]
     a_quick_write(monkeypatch)
     dualnet.export("a model", tmp_path / "model")
-    assert {path.name for path in tmp_path.iterdir()} == {"model", under_way.name, another.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", *under_way}
 
 
 @tensorflow_only

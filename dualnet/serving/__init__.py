@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -130,7 +131,9 @@ def _export_folder(model: LanguageModel, directory: Path) -> None:
         _remove_killed(directory)
         # A name of its own, so that two exports at once never write into one folder.
         unfinished = tempfile.mkdtemp(
-            prefix=f".{directory.name}.", suffix=UNFINISHED, dir=directory.parent
+            prefix=f".{directory.name}.{_here(os.getpid())}.",
+            suffix=UNFINISHED,
+            dir=directory.parent,
         )
     try:
         from dualnet.serving.saved_model import write_saved_model
@@ -167,12 +170,32 @@ def _make_parent(path: Path) -> None:
 
 
 def _remove_killed(directory: Path) -> None:
-    """Remove what exports to `directory` left that were killed: what is old, and so in no use."""
+    """Remove what exports to `directory` left that were killed: of no process, or old."""
     for folder in directory.parent.glob(f".*{UNFINISHED}"):
         if folder.name.startswith(f".{directory.name}."):
             with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime > KILLED_AFTER_SECONDS:
+                old = time.time() - folder.stat().st_mtime > KILLED_AFTER_SECONDS
+                if old or _is_dead(folder.name.split(".")[-3]):
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _here(process: int) -> str:
+    """Return a name for a process of this machine."""
+    return f"{platform.node().replace('.', '_')}-{process}"
+
+
+def _is_dead(name: str) -> bool:
+    """Return whether `name`, of `_here`, is that of a process of this machine that has ended."""
+    process = name.rpartition("-")[2]
+    if os.name != "posix" or not process.isdecimal() or name != _here(int(process)):
+        return False  # of another machine, maybe
+    try:
+        os.kill(int(process), 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 @contextlib.contextmanager
