@@ -700,7 +700,7 @@ REFUSED = [
         for value in PENALTIES
     ],
     *[(an_lstm, "locked", value) for value in (["mogrifier"], "recurrent", ["Recurrent"])],
-    *[(a_mogrifier, "locked", value) for value in (["input"], "mogrifier")],
+    *[(a_mogrifier, "locked", value) for value in (["internal"], "mogrifier")],
 ]
 
 

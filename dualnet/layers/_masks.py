@@ -4,18 +4,20 @@ from typing import NamedTuple
 
 
 class MaskSpec(NamedTuple):
-    """One dropout mask of a cell; whoever runs the cell draws it before the loop.
+    """One dropout of a cell; whoever runs the cell draws it before the loop.
 
     Attributes:
-        name: str. Key under which the cell looks the mask up.
+        name: str. Key under which the cell looks up what was drawn.
         rate: float. The fraction that is dropped.
-        size: int. Number of features of the mask.
+        size: int, number of features of a mask `(batch, size)`; or the shape, a tuple, of
+            the cell's weight `name`, of which the cell then gets a dropped-out copy
+            in place of a mask (DropConnect), the same for all rows and steps.
         locked: bool. One mask per segment, or a fresh one at each step.
     """
 
     name: str
     rate: float
-    size: int
+    size: int | tuple[int, ...]
     locked: bool
 
 
@@ -27,16 +29,3 @@ def check_locked(locked, places):
             f"kept for a whole segment). Received: locked={locked!r}."
         )
     return tuple(locked)
-
-
-def cell_masks(cell, masks, training):
-    """Return the masks to use in one step of `cell`; raise if they are missing."""
-    if masks is not None:
-        return masks
-    if training and cell.mask_specs():
-        raise ValueError(
-            f"`{type(cell).__name__}` with a dropout rate above 0 cannot train under "
-            "`keras.layers.RNN`, which gives a cell no masks. Wrap it in "
-            "`dualnet.recurrence.Recurrence`, or set the cell's dropout rates to 0."
-        )
-    return {}

@@ -1,12 +1,11 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_penalty, check_rate
-from dualnet.layers._masks import MaskSpec, cell_masks, check_locked
+from dualnet.layers._recurrent_cell import RecurrentCell, product
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class LSTMCell(keras.layers.Layer):
+class LSTMCell(RecurrentCell):
     """One step of the long short-term memory.
 
     i, f, o = sigmoid(x W + h U + b),  j = tanh(x W + h U + b)
@@ -19,23 +18,23 @@ class LSTMCell(keras.layers.Layer):
 
     Args:
         units: int, at least 1. Size of h and c.
-        recurrent_dropout: float, at least 0 and below 1, on the incoming h.
-        input_l2: float, at least 0. Adds `input_l2 * sum(kernel ** 2)` to the loss.
-        recurrent_l2: float, at least 0. The same for `recurrent_kernel`.
-        locked: the dropouts whose mask is kept for a segment: `["recurrent"]` or `[]`.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+        capped_input_gate: bool. The input gate is min(i, 1 - f), as in the reference
+            code of Melis et al., 2020.
+        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
+            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
+            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`.
 
     Call arguments:
         inputs: `(batch, features)`.
         states: `[h, c]`, each `(batch, units)`.
         training: bool.
-        masks: dict from the names of `mask_specs()` to `(batch, size)`, or None.
+        masks: dict from the names of `mask_specs()` to what was drawn, or None.
 
     Returns:
         `(h, [h, c])`, each `(batch, units)`.
 
     Weights: `kernel` (features, 4 units), `recurrent_kernel` (units, 4 units),
-    `bias` (4 units).
+    `bias` (4 units) if used.
 
     Raises:
         ValueError: if an argument is out of range, or in training without masks
@@ -44,67 +43,34 @@ class LSTMCell(keras.layers.Layer):
     Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
     """
 
-    dropouts: tuple[str, ...] = ("recurrent",)
+    gates = 4
 
-    def __init__(
-        self,
-        units,
-        *,
-        recurrent_dropout=0.0,
-        input_l2=0.0,
-        recurrent_l2=0.0,
-        locked=("recurrent",),
-        **kwargs,
-    ):
-        units = check_count("units", units, least=1)
-        recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
-        input_l2 = check_penalty("input_l2", input_l2)
-        recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
-        super().__init__(**kwargs)
-        self.units = units
-        self.recurrent_dropout = recurrent_dropout
-        self.input_l2 = input_l2
-        self.recurrent_l2 = recurrent_l2
-        self.locked = check_locked(locked, self.dropouts)
-        self.state_size = [units, units]
-        self.output_size = units
+    def __init__(self, units, *, capped_input_gate=False, **kwargs):
+        super().__init__(units, **kwargs)
+        self.capped_input_gate = capped_input_gate
+        self.state_size = [self.units, self.units]
 
     def build(self, input_shape):
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(input_shape[-1], 4 * self.units),
-            initializer="glorot_uniform",
-            regularizer=keras.regularizers.L2(self.input_l2),
+        self.input_size = input_shape[-1]
+        self.kernel = self.add_input_kernel("kernel", (self.input_size, 4 * self.units))
+        self.recurrent_kernel = self.add_recurrent_kernel(
+            "recurrent_kernel", (self.units, 4 * self.units)
         )
-        self.recurrent_kernel = self.add_weight(
-            name="recurrent_kernel",
-            shape=(self.units, 4 * self.units),
-            initializer="orthogonal",
-            regularizer=keras.regularizers.L2(self.recurrent_l2),
-        )
-        self.bias = self.add_weight(
-            name="bias", shape=(4 * self.units,), initializer=self._initial_bias
-        )
-
-    def mask_specs(self):
-        """Return the masks that a training step needs, a list of `MaskSpec`."""
-        if self.recurrent_dropout == 0:
-            return []
-        locked = "recurrent" in self.locked
-        return [MaskSpec("recurrent", self.recurrent_dropout, self.units, locked)]
+        self.bias = self.add_bias("bias", 4 * self.units, self._initial_bias)
 
     def call(self, inputs, states, training=False, masks=None):
-        masks = cell_masks(self, masks, training)
-        h, c = states
-        if "recurrent" in masks:
-            h = h * masks["recurrent"]
-        return self.step(inputs, h, c)
+        return self.step(inputs, *states, self.masks_for(masks, training))
 
-    def step(self, x, h, c):
+    def step(self, x, h, c, masks):
         """Return `(h', [h', c'])` from the gated or plain `x` and `h`."""
-        z = ops.matmul(x, self.kernel) + ops.matmul(h, self.recurrent_kernel) + self.bias
+        z = product(x, self.kernel, masks.get("input")) + self.recurrent_product(h, masks)
+        if self.use_bias:
+            z = z + self.bias
         i, f, j, o = ops.split(z, 4, axis=-1)  # Keras's gate order; (batch, units) each
-        c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(j)
+        i, f = ops.sigmoid(i), ops.sigmoid(f)
+        if self.capped_input_gate:
+            i = ops.minimum(i, 1.0 - f)
+        c = f * c + i * ops.tanh(j)
         h = ops.sigmoid(o) * ops.tanh(c)
         return h, [h, c]
 
@@ -114,11 +80,4 @@ class LSTMCell(keras.layers.Layer):
         return ops.concatenate([zeros, ones, zeros, zeros])
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "recurrent_dropout": self.recurrent_dropout,
-            "input_l2": self.input_l2,
-            "recurrent_l2": self.recurrent_l2,
-            "locked": list(self.locked),
-        }
+        return {**super().get_config(), "capped_input_gate": self.capped_input_gate}

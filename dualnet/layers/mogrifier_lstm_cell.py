@@ -2,7 +2,8 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_penalty, check_rate
-from dualnet.layers._masks import MaskSpec, cell_masks
+from dualnet.layers._masks import MaskSpec
+from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
@@ -16,15 +17,15 @@ class MogrifierLSTMCell(LSTMCell):
     Eq. 2, even i:  h^i = 2 sigmoid(x^(i-1) R^i + b^i) * h^(i-2)
 
     and the highest x and h enter `LSTMCell`. With `rank` k, every Q and R is the
-    product of a left factor (size in, k) and a right factor (k, size out). The
-    incoming h is dropped out before the rounds.
+    product of a left factor (size in, k) and a right factor (k, size out). Input
+    and incoming h are dropped out before the rounds.
 
     Differs from the paper (Melis et al.): each round adds a bias of the gated
-    vector's size, as its reference code does; the input gate is not capped at
-    1 - f (its reference code caps it), as in the simplified Mogrifier of Oliva
-    and Lago-Fernandez. The place of `mogrifier_dropout` follows their words,
-    "between the weights": on the vector between the two factors. With full
-    rank, where they say nothing, it is on the vector that enters the matrix.
+    vector's size, as its reference code does. The input gate is capped at 1 - f, as
+    in its published runs, only with `capped_input_gate`: the simplified Mogrifier of
+    Oliva and Lago-Fernandez has no cap. The place of `mogrifier_dropout` follows
+    their words, "between the weights": on the vector between the two factors. With
+    full rank, where they say nothing, it is on the vector that enters the matrix.
 
     Args:
         units: int, at least 1. Size of h and c.
@@ -32,9 +33,10 @@ class MogrifierLSTMCell(LSTMCell):
         rank: int, at least 1, or None (or 0) for full rank.
         mogrifier_dropout: float, at least 0 and below 1, between the factors.
         mogrifier_l2: float, at least 0, on all matrices of the rounds.
-        locked: the dropouts whose mask is kept for a segment, some of
+        locked: the dropouts whose mask is kept for a segment, some of "input",
             "recurrent" and "mogrifier". The others are drawn at each step.
-        **kwargs: Passed to `LSTMCell`: `recurrent_dropout`, `input_l2`, `recurrent_l2`.
+        **kwargs: Passed to `LSTMCell`. `mask_per_gate` is refused: the masks are
+            applied before the rounds, which all gates share.
 
     Call arguments, returns: as `LSTMCell`.
 
@@ -49,7 +51,7 @@ class MogrifierLSTMCell(LSTMCell):
     Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
     """
 
-    dropouts = ("recurrent", "mogrifier")
+    dropouts = ("input", "recurrent", "mogrifier")
 
     def __init__(
         self,
@@ -59,9 +61,14 @@ class MogrifierLSTMCell(LSTMCell):
         rank=None,
         mogrifier_dropout=0.0,
         mogrifier_l2=0.0,
-        locked=("recurrent", "mogrifier"),
+        locked=("input", "recurrent", "mogrifier"),
         **kwargs,
     ):
+        if kwargs.get("mask_per_gate"):
+            raise ValueError(
+                "`mask_per_gate` must be False for the Mogrifier, whose masks are applied before "
+                "the gates part. Received: mask_per_gate=True. Use `LSTMCell`, or one mask."
+            )
         rounds = check_count("rounds", rounds, least=0)
         if rank is not None:
             rank = check_count("rank", rank, least=0)
@@ -72,11 +79,9 @@ class MogrifierLSTMCell(LSTMCell):
         self.rank = rank
         self.mogrifier_dropout = mogrifier_dropout
         self.mogrifier_l2 = mogrifier_l2
-        self.input_size = None  # known once built
 
     def build(self, input_shape):
         super().build(input_shape)
-        self.input_size = input_shape[-1]
         self.mogrifiers = []  # per round: its factors, one or two, and its bias
         for i in range(1, self.rounds + 1):
             size_in, size_out = self._sizes(i)
@@ -106,18 +111,20 @@ class MogrifierLSTMCell(LSTMCell):
         return specs
 
     def call(self, inputs, states, training=False, masks=None):
-        masks = cell_masks(self, masks, training)
+        masks = dict(self.masks_for(masks, training))
         x, (h, c) = inputs, states
+        if "input" in masks:
+            x = x * masks.pop("input")
         if "recurrent" in masks:
-            h = h * masks["recurrent"]
+            h = h * masks.pop("recurrent")
         for i, (factors, bias) in enumerate(self.mogrifiers, start=1):
             mask = masks.get(f"mogrifier_{i}")
             # The factor 2 keeps a freshly initialised round close to identity.
             if i % 2:
-                x = 2.0 * ops.sigmoid(_product(h, factors, mask) + bias) * x  # Eq. 1
+                x = 2.0 * ops.sigmoid(_through(h, factors, mask) + bias) * x  # Eq. 1
             else:
-                h = 2.0 * ops.sigmoid(_product(x, factors, mask) + bias) * h  # Eq. 2
-        return self.step(x, h, c)
+                h = 2.0 * ops.sigmoid(_through(x, factors, mask) + bias) * h  # Eq. 2
+        return self.step(x, h, c, masks)
 
     def _sizes(self, i):
         """Return the sizes of the vector that round `i` reads and of the one that it gates."""
@@ -141,10 +148,8 @@ class MogrifierLSTMCell(LSTMCell):
         }
 
 
-def _product(vector, factors, mask):
+def _through(vector, factors, mask):
     """Return `vector` times the one matrix, or the two factors, of a round."""
     if len(factors) == 2:
-        vector = ops.matmul(vector, factors[0])
-    if mask is not None:
-        vector = vector * mask
-    return ops.matmul(vector, factors[-1])
+        vector = product(vector, factors[0])
+    return product(vector, factors[-1], mask)
