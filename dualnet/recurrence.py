@@ -14,8 +14,9 @@ class Recurrence(SeededLayer):
     """Runs `cell` over the time steps of a segment; a pure function of inputs and states.
 
     Draws the masks of the cell's dropouts before the loop: a locked one once,
-    the others for all steps; weights are dropped out before it, too. The loop itself is that of `keras.layers.RNN`; where
-    the time is known to be 1 when the graph is made, there is none.
+    the others for all steps; weights are dropped out before it, too. The loop
+    itself is that of `keras.layers.RNN`; where the time is known to be 1 when the
+    graph is made, there is none.
 
     Args:
         cell: a cell with `state_size` (list), `output_size` and `mask_specs()`,

@@ -188,7 +188,7 @@ def test_one_step_is_the_loop_of_one_turn(locked, with_state, policy, rng, monke
     start = array(layer.seed_generator.state)
     turns = []
 
-    def loop(step, sequence, initial_state):
+    def loop(step, sequence, initial_state, mask):
         turns.append(sequence.shape[1])
         stock = keras.layers.RNN(
             step, return_sequences=True, return_state=True, dtype=layer.dtype_policy
@@ -483,3 +483,181 @@ def test_a_recurrence_trains_in_a_compiled_model_with_new_masks_at_each_step(rng
     losses = model.fit(x, y, epochs=3, verbose=0).history["loss"]
     assert len(set(losses)) == 3
     assert model.evaluate(x, y, verbose=0) == model.evaluate(x, y, verbose=0)
+
+
+# --- padding
+
+
+PADDED = {
+    "before": [[False, False, True, True, True], [True, True, True, True, True]],
+    "after": [[True, True, True, False, False], [True, True, True, True, True]],
+    "both": [[False, True, True, True, False], [False, False, False, False, False]],
+}
+
+
+@pytest.mark.parametrize("side", PADDED)
+def test_padding_leaves_the_states_and_the_words_as_they_are(side, rng):
+    layer, _ = a_recurrence("low_rank", rng)
+    sequence, states, mask = a_sequence(rng), some_states(rng), np.array(PADDED[side])
+    outputs, *last = layer(sequence, initial_state=states, mask=mask)
+    for row in range(BATCH):
+        of_row = [state[row : row + 1] for state in states]
+        words = sequence[row : row + 1, mask[row]]
+        if words.size:
+            alone, *ends = layer(words, initial_state=of_row)
+        else:
+            alone, ends = np.zeros((1, 0, UNITS)), of_row
+        assert_close([array(outputs)[row, mask[row]]], [array(alone)[0]])
+        assert_close([array(state)[row] for state in last], [array(end)[0] for end in ends])
+        assert not np.any(array(outputs)[row, ~mask[row]])
+
+
+def test_one_step_of_padding_leaves_the_states_as_they_are(rng):
+    layer, _ = a_recurrence("lstm", rng)
+    sequence, states = a_sequence(rng, 1), some_states(rng)
+    outputs, *last = layer(sequence, initial_state=states, mask=np.array([[False], [True]]))
+    expected, *new = layer(sequence, initial_state=states)
+    assert not np.any(array(outputs)[0])
+    assert_close([array(outputs)[1]], [array(expected)[1]])
+    for state, found, stepped in zip(states, last, new):
+        assert_close([array(found)[0], array(found)[1]], [state[0], array(stepped)[1]])
+
+
+def test_a_mask_of_another_kind_is_refused(rng):
+    layer, _ = a_recurrence("lstm", rng)
+    for mask in (np.ones((BATCH, TIME, 1), bool), np.ones((BATCH, TIME), "float32")):
+        with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(batch, time\)"):
+            layer(a_sequence(rng), mask=mask)
+
+
+def test_the_mask_of_an_embedding_reaches_the_recurrence_and_goes_on(rng):
+    tokens = keras.Input((None,), dtype="int32")
+    embedded = keras.layers.Embedding(5, FEATURES, mask_zero=True)(tokens)
+    outputs, *_ = Recurrence(LSTMCell(UNITS))(embedded)
+    model = keras.Model(tokens, outputs)
+    found = array(model(np.array([[0, 0, 3, 1], [2, 0, 1, 4]])))
+    assert not np.any(found[0, :2]) and np.all(np.any(found[1, 2:], axis=-1))
+    assert getattr(outputs, "_keras_mask", None) is not None
+
+
+# --- dropped weights and masks per gate
+
+
+def test_dropped_weights_are_one_draw_for_all_rows_and_steps(rng):
+    layer = Recurrence(LSTMCell(UNITS, weight_dropout=0.5), seed=3)
+    row = np.repeat(normal(rng, 1, TIME, FEATURES), 6, axis=0)
+    first = array(layer(row, training=True)[0])
+    np.testing.assert_array_equal(first, np.repeat(first[:1], 6, axis=0))
+    assert not np.allclose(first, array(layer(row, training=True)[0]))  # another draw
+    again = Recurrence(layer.cell, seed=3)
+    np.testing.assert_array_equal(first, array(again(row, training=True)[0]))
+
+
+def test_weight_drop_zeroes_its_rate_of_the_matrix_and_keeps_the_expectation():
+    layer = Recurrence(LSTMCell(50, weight_dropout=0.3), seed=1)
+    layer.build((None, None, 2))
+    layer.cell.recurrent_kernel.assign(np.ones((50, 200), "float32"))
+    locked, fresh = layer._draw_masks((2, 3, 2), "float32")
+    assert list(locked) == ["recurrent_kernel"] and not fresh
+    drawn = array(locked["recurrent_kernel"])
+    assert drawn.shape == (50, 200)
+    np.testing.assert_allclose(np.unique(drawn), [0, 1 / 0.7], rtol=1e-6)
+    assert abs((drawn == 0).mean() - 0.3) < 0.03
+
+
+def test_dropped_weights_and_their_gradients_match_the_paper(rng):
+    cell = LSTMCell(UNITS, weight_dropout=0.5)
+    cell.build((BATCH, FEATURES))
+    randomise(cell, rng)
+    keep = np.where(rng.random((UNITS, 4 * UNITS)) < 0.5, 0.0, 2.0)
+
+    def call(x, h, c):
+        dropped = cell.recurrent_kernel * keep.astype("float32")
+        out, [h, c] = cell(x, [h, c], training=True, masks={"recurrent_kernel": dropped})
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        dropped = {**weights, "recurrent_kernel": weights["recurrent_kernel"] * keep}
+        h, c = reference.lstm_step(x, h, c, dropped)
+        return [h, h, c]
+
+    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
+    check_against_reference(call, cell.trainable_variables, inputs, expected)
+
+
+def test_masks_per_gate_and_their_gradients_match_the_paper(rng):
+    rates = {"input_dropout": 0.4, "recurrent_dropout": 0.4}
+    cell = LSTMCell(UNITS, mask_per_gate=True, **rates)
+    cell.build((BATCH, FEATURES))
+    randomise(cell, rng)
+    masks = {
+        spec.name: np.where(rng.random((BATCH, spec.size)) < 0.4, 0, 1.7).astype("float32")
+        for spec in cell.mask_specs()
+    }
+    assert {name: mask.shape[1] for name, mask in masks.items()} == {
+        "input": 4 * FEATURES,
+        "recurrent": 4 * UNITS,
+    }
+
+    def call(x, h, c):
+        out, [h, c] = cell(x, [h, c], training=True, masks=masks)
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        z = dict.fromkeys("ifjo", 0)
+        for name, vector, mask in (
+            ("kernel", x, masks["input"]),
+            ("recurrent_kernel", h, masks["recurrent"]),
+        ):
+            parts = zip("ifjo", np.split(mask, 4, axis=1), np.split(weights[name], 4, axis=1))
+            for gate, m, matrix in parts:
+                z[gate] = z[gate] + (vector * m) @ matrix
+        for gate, bias in zip("ifjo", np.split(weights["bias"], 4)):
+            z[gate] = z[gate] + bias
+        i, f, o = (reference.sigmoid(z[gate]) for gate in "ifo")
+        c = f * c + i * np.tanh(z["j"])
+        return [o * np.tanh(c), o * np.tanh(c), c]
+
+    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
+    check_against_reference(call, cell.trainable_variables, inputs, expected)
+
+
+def test_a_capped_input_gate_and_its_gradients_match_the_paper(rng):
+    cell = MogrifierLSTMCell(UNITS, rounds=3, rank=2, capped_input_gate=True, use_bias=True)
+    cell.build((BATCH, FEATURES))
+    randomise(cell, rng)
+
+    def call(x, h, c):
+        out, [h, c] = cell(x, [h, c])
+        return [out, h, c]
+
+    def expected(weights, x, h, c):
+        x, h = reference.mogrify(x, h, weights, rounds=3, rank=2)
+        i, f, j, o = np.split(
+            x @ weights["kernel"] + h @ weights["recurrent_kernel"] + weights["bias"], 4, axis=-1
+        )
+        i, f, o = reference.sigmoid(i), reference.sigmoid(f), reference.sigmoid(o)
+        c = f * c + np.minimum(1 - f, i) * np.tanh(j)
+        return [o * np.tanh(c), o * np.tanh(c), c]
+
+    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
+    check_against_reference(call, cell.trainable_variables, inputs, expected)
+
+
+@pytest.mark.parametrize("kind", [LSTMCell, MogrifierLSTMCell])
+def test_a_cell_without_bias_is_one_whose_bias_is_zero(kind, rng):
+    plain, bare = kind(UNITS), kind(UNITS, use_bias=False)
+    for cell in (plain, bare):
+        cell.build((BATCH, FEATURES))
+    randomise(plain, rng)
+    plain.bias.assign(np.zeros(4 * UNITS))
+    bare.set_weights(
+        [w for w in plain.get_weights() if w is not None][:2] + plain.get_weights()[3:]
+    )
+    x, *states = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
+    assert_close([bare(x, states)[0]], [plain(x, states)[0]])
+
+
+def test_masks_per_gate_are_refused_where_the_gates_share_their_input():
+    with pytest.raises(ValueError, match="`mask_per_gate` must be False for the Mogrifier"):
+        MogrifierLSTMCell(UNITS, mask_per_gate=True)

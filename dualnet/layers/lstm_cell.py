@@ -59,7 +59,8 @@ class LSTMCell(RecurrentCell):
         self.bias = self.add_bias("bias", 4 * self.units, self._initial_bias)
 
     def call(self, inputs, states, training=False, masks=None):
-        return self.step(inputs, *states, self.masks_for(masks, training))
+        h, c = states
+        return self.step(inputs, h, c, self.masks_for(masks, training))
 
     def step(self, x, h, c, masks):
         """Return `(h', [h', c'])` from the gated or plain `x` and `h`."""
