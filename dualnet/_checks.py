@@ -43,6 +43,13 @@ def check_penalty(name: str, value: Any) -> float:
     return float(value)
 
 
+def check_finite(name: str, value: Any) -> float:
+    """Return `value` if it is a finite number, else raise `ValueError`."""
+    if not is_number(value) or not -float("inf") < value < float("inf"):
+        raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}.")
+    return float(value)
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`, else raise `ValueError` with the nearest."""
     choices = sorted(choices)

@@ -1,18 +1,26 @@
-"""Cells, connections, outputs and dropouts, for use in any Keras model."""
+"""Cells, connections, outputs, dropouts and penalties, for use in any Keras model."""
 
+from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.dual_connection import DualConnection
+from dualnet.layers.embedding_dropout import EmbeddingDropout
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
+from dualnet.layers.padding_mask import PaddingMask
+from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
+    "ActivationRegularization",
     "DualConnection",
+    "EmbeddingDropout",
     "LSTMCell",
     "LockedDropout",
     "MogrifierLSTMCell",
     "OutputProjection",
+    "PaddingMask",
+    "PastDecode",
     "StepDropout",
 ]
 

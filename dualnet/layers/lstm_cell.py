@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from dualnet._checks import check_finite
 from dualnet.layers._recurrent_cell import RecurrentCell, product
 
 
@@ -13,11 +14,13 @@ class LSTMCell(RecurrentCell):
 
     The same numbers as `keras.layers.LSTMCell`, in the same layout: gates in
     the order i, f, j (Keras: c), o; one bias, of which the forget part starts
-    at 1. What differs is the dropout: the cell draws nothing itself but is
+    at `forget_bias`. What differs is the dropout: the cell draws nothing itself but is
     handed its masks, so that it is a pure function of its arguments.
 
     Args:
         units: int, at least 1. Size of h and c.
+        forget_bias: float. What the forget gate's bias starts at: 1, as in Keras, or
+            0, as in the models of Zaremba et al., AWD-LSTM and what stands on it.
         capped_input_gate: bool. The input gate is min(i, 1 - f), as in the reference
             code of Melis et al., 2020.
         **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
@@ -45,8 +48,10 @@ class LSTMCell(RecurrentCell):
 
     gates = 4
 
-    def __init__(self, units, *, capped_input_gate=False, **kwargs):
+    def __init__(self, units, *, forget_bias=1.0, capped_input_gate=False, **kwargs):
+        check_finite("forget_bias", forget_bias)
         super().__init__(units, **kwargs)
+        self.forget_bias = forget_bias
         self.capped_input_gate = capped_input_gate
         self.state_size = [self.units, self.units]
 
@@ -76,9 +81,13 @@ class LSTMCell(RecurrentCell):
         return h, [h, c]
 
     def _initial_bias(self, shape, dtype=None):
-        # Forget part 1: a fresh cell remembers (Gers et al., 2000; Keras's default).
-        zeros, ones = ops.zeros((self.units,), dtype), ops.ones((self.units,), dtype)
-        return ops.concatenate([zeros, ones, zeros, zeros])
+        # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
+        zeros = ops.zeros((self.units,), dtype)
+        return ops.concatenate([zeros, zeros + self.forget_bias, zeros, zeros])
 
     def get_config(self):
-        return {**super().get_config(), "capped_input_gate": self.capped_input_gate}
+        return {
+            **super().get_config(),
+            "forget_bias": self.forget_bias,
+            "capped_input_gate": self.capped_input_gate,
+        }
