@@ -177,10 +177,14 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
 
 def builder_arguments(builder: Any) -> list[str]:
-    """Return the names of a builder's arguments."""
+    """Return the names of a builder's arguments, those of its cells too."""
     import inspect
 
-    return list(inspect.signature(builder).parameters)
+    from dualnet.builders.cells import all_options
+
+    named = inspect.signature(builder).parameters.values()
+    own = [each.name for each in named if each.kind is not each.VAR_KEYWORD]
+    return list(dict.fromkeys([*own, *all_options()]))
 
 
 def _names() -> list[str]:

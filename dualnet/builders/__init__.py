@@ -1,8 +1,15 @@
 """Builders by name, and the model that they return."""
 
+from dualnet.builders.cells import CELLS
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel, token_losses
 
 BUILDERS = {"language_model": language_model}
 
-__all__ = ["BUILDERS", "LanguageModel", "language_model", "token_losses"]
+__all__ = [
+    "BUILDERS",
+    "CELLS",
+    "LanguageModel",
+    "language_model",
+    "token_losses",
+]

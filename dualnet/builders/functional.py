@@ -6,18 +6,21 @@ from typing import Any
 import keras
 
 from dualnet._checks import check_choice, check_count, check_penalty, check_rate
+from dualnet.builders.cells import CELLS, arguments_of, check_options
+from dualnet.builders.initializers import check_initializer, initialise
 from dualnet.builders.model import LanguageModel
 from dualnet.layers import (
+    ActivationRegularization,
     DualConnection,
+    EmbeddingDropout,
     LockedDropout,
-    LSTMCell,
-    MogrifierLSTMCell,
     OutputProjection,
+    PaddingMask,
+    PastDecode,
     StepDropout,
 )
 from dualnet.recurrence import Recurrence
 
-CELLS = {"lstm": LSTMCell, "mogrifier_lstm": MogrifierLSTMCell}
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 DROPOUTS = (
     "input",
@@ -42,42 +45,73 @@ def language_model(
     rounds: int = 0,
     rank: int = 0,
     connection: str = "plain",
+    tied: bool = True,
+    use_bias: bool = True,
+    output_bias: bool = False,
+    skip_connections: bool = False,
+    padded: bool = False,
+    embedding_dropout: float = 0.0,
+    embedding_dropout_per_row: bool = False,
     input_dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
+    weight_dropout: float = 0.0,
     internal_dropout: float = 0.0,
     output_dropout: float = 0.0,
     dual_input_dropout: float = 0.0,
     dual_output_dropout: float = 0.0,
     mogrifier_dropout: float = 0.0,
     locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier"),
+    mask_per_gate: bool = False,
+    weight_l2: float = 0.0,
     embedding_l2: float = 0.0,
     input_l2: float = 0.0,
     recurrent_l2: float = 0.0,
     activation_l2: float = 0.0,
     dual_l2: float = 0.0,
     mogrifier_l2: float = 0.0,
+    activation_regularization: float = 0.0,
+    temporal_activation_regularization: float = 0.0,
+    fraternal_regularization: float = 0.0,
+    past_decode_regularization: float = 0.0,
+    initializer: str = "keras",
+    initializer_range: float = 0.0,
     name: str = "language_model",
+    **cell_options: Any,
 ) -> LanguageModel:
-    """Return a language model with tied output, int32 ids `(batch, time)` to logits.
+    """Return a language model, int32 ids `(batch, time)` to float32 logits.
 
-    The embedding matrix is also the output matrix, and there is no output bias.
-    Tying forces what enters the output to be `embedding_units` wide: the last
-    recurrent layer (plain) or the dual layer (dual).
+    Stations: embedding, recurrent cells, connection, output. By default the
+    embedding matrix is also the output matrix, without output bias. Tying forces
+    what enters the output to be `embedding_units` wide: the last recurrent layer
+    (plain) or the dual layer (dual).
 
     Args:
         vocabulary_size: int. Number of words.
         units: int. Size of every layer whose own size is not given.
         embedding_units: int. Size of the embedding.
-        recurrent_units: int, the size of every recurrent layer (with a plain
-            connection the last takes `embedding_units`), or one for each layer.
+        recurrent_units: int, the size of every recurrent layer (where a plain
+            connection enters a tied output, the last takes `embedding_units`), or
+            one for each layer.
         recurrent_layers: int, at least 1.
-        dual_units: int. If given, it must equal `embedding_units`.
-        cell: "lstm" or "mogrifier_lstm".
+        dual_units: int. If tied, it must equal `embedding_units`.
+        cell: name of a recurrent cell, one of `dualnet.builders.CELLS`.
         rounds: int. Rounds of the Mogrifier, from 0.
         rank: int. Rank of its matrices, 0 for full rank.
         connection: "plain", "dual", or "dual_without_input" (the paper's mdLSTM+).
+        tied: bool. The output takes the embedding matrix, or has one of its own.
+        use_bias: bool. Whether the recurrent cells have biases.
+        output_bias: bool. Whether the output has one.
+        skip_connections: bool. The last recurrent output is the sum of the outputs
+            of all recurrent layers, which must be of one size (Melis et al.).
+        padded: bool. Tokens below 0 are padding: they change no state, and count
+            for nothing. Needed for batches of sentences; costs some speed.
+        embedding_dropout: of whole words, wherever they stand in the segment.
+        embedding_dropout_per_row: bool. Each row draws its words for itself (the
+            variational LSTM), or one draw is shared by all rows (AWD-LSTM).
         input_dropout: on the embedding where it enters the recurrence.
         recurrent_dropout: on each layer's incoming h.
+        weight_dropout: of single weights of the recurrent matrices, one draw for
+            all rows of a segment (AWD-LSTM).
         internal_dropout: between recurrent layers.
         output_dropout: on the output of the last recurrent layer.
         dual_input_dropout: on the embedding where it enters the dual layer.
@@ -87,6 +121,9 @@ def language_model(
             name without `_dropout`; the others draw a fresh mask at each step.
             Default (our choice, the paper is silent): what the arguments of a
             Keras recurrent layer do, and fresh masks elsewhere.
+        mask_per_gate: bool. "input", "internal" (as the inputs of cells) and
+            "recurrent" masks differ by gate (Gal and Ghahramani).
+        weight_l2: times the sum of squares of all weights, biases too.
         embedding_l2: times the sum of squares of the embedding (and output) matrix.
         input_l2: the same for every recurrent layer's input matrix.
         recurrent_l2: the same for every recurrent layer's recurrent matrix.
@@ -95,7 +132,22 @@ def language_model(
             `activity_regularizer`; the paper is silent).
         dual_l2: as `input_l2` for both matrices of the dual layer.
         mogrifier_l2: the same for all matrices of the Mogrifier.
+        activation_regularization: AR of AWD-LSTM, its alpha; in training alone, as
+            all that follow.
+        temporal_activation_regularization: TAR of AWD-LSTM, its beta.
+        fraternal_regularization: kappa of Zolna et al., 2018: a step reads the
+            segment twice, with other masks, from the same state; the loss is the
+            mean of both, plus kappa times the mean squared difference of the logits.
+            The first reading is the one that is carried on. Penalties that are drawn
+            from activations count for both.
+        past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a
+            tied output.
+        initializer: "keras" (each layer's own; our choice for the embedding, normal
+            with standard deviation 1 / sqrt(units)), or one of
+            `dualnet.builders.initializers.INITIALIZERS`.
+        initializer_range: float, for those that need it.
         name: str. Name of the model.
+        **cell_options: the cell's own arguments, e.g. `depth`.
 
     Returns:
         `LanguageModel`, randomly initialised.
@@ -106,33 +158,38 @@ def language_model(
     Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776,
     section 3 and Table 1.
     """
-    arguments = {key: value for key, value in locals().items() if key != "name"}
+    arguments = {
+        key: value for key, value in locals().items() if key not in ("name", "cell_options")
+    }
     _check(**arguments)
+    check_options(cell, cell_options)
     embedding_units, layer_units, dual_units = _sizes(
-        units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection
+        units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection, tied
     )
+    if skip_connections and len(set(layer_units)) > 1:
+        raise ValueError(
+            "`skip_connections` needs recurrent layers of one size. Received: "
+            f"{layer_units}. Set recurrent_units to embedding_units."
+        )
 
-    def dropout(place, tensor):
+    def dropout(place, tensor, name=None):
         rate = arguments[f"{place}_dropout"]
         if rate == 0:
             return tensor
         kind = LockedDropout if place in locked_dropouts else StepDropout
-        return kind(rate, name=f"{place}_dropout")(tensor)
+        return kind(rate, name=name or f"{place}_dropout")(tensor)
 
-    cell_arguments: dict[str, Any] = {
-        "recurrent_dropout": recurrent_dropout,
-        "input_l2": input_l2,
-        "recurrent_l2": recurrent_l2,
-    }
-    if cell == "mogrifier_lstm":
-        cell_arguments |= {
-            "rounds": rounds,
-            "rank": rank,
-            "mogrifier_dropout": mogrifier_dropout,
-            "mogrifier_l2": mogrifier_l2,
-        }
-    make_cell = CELLS[cell]
-    cell_arguments["locked"] = [place for place in make_cell.dropouts if place in locked_dropouts]
+    def make_cell(i, size):
+        kind = CELLS[cell]
+        known = arguments_of(kind)
+        own = {name: value for name, value in arguments.items() if name in known} | cell_options
+        own |= {"units": size, "input_dropout": 0.0}
+        before = "input" if i == 1 else "internal"  # the place before this layer
+        if mask_per_gate:
+            own["input_dropout"] = arguments[f"{before}_dropout"]
+        places = {"input": before}  # what the cell's dropouts are called here
+        own["locked"] = [x for x in kind.dropouts if places.get(x, x) in locked_dropouts]
+        return kind(name=f"cell_{i}", **own)
 
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     embedding = keras.layers.Embedding(
@@ -144,14 +201,25 @@ def language_model(
         embeddings_regularizer=keras.regularizers.L2(embedding_l2),
         name="embedding",
     )
-    embedded = embedding(tokens)
-    x = dropout("input", embedded)
+    embedded = embedding(keras.ops.maximum(tokens, 0) if padded else tokens)
+    if embedding_dropout > 0:
+        words = EmbeddingDropout(
+            embedding_dropout,
+            vocabulary_size=vocabulary_size,
+            per_row=embedding_dropout_per_row,
+            name="embedding_dropout",
+        )
+        embedded = words([tokens, embedded])
+    if padded:
+        embedded = PaddingMask(name="padding_mask")([tokens, embedded])
+    x = embedded if mask_per_gate else dropout("input", embedded)
     states: list[Any] = []
     new_states: list[Any] = []
+    outputs = []
     for i, size in enumerate(layer_units, start=1):
-        if i > 1:
-            x = dropout("internal", x)
-        layer_cell = make_cell(size, name=f"cell_{i}", **cell_arguments)
+        if i > 1 and not mask_per_gate:
+            x = dropout("internal", x, f"internal_dropout_{i}" if i > 2 else None)
+        layer_cell = make_cell(i, size)
         initial = [
             keras.Input((n,), dtype="float32", name=f"state_{len(states) + k}")
             for k, n in enumerate(layer_cell.state_size, start=1)
@@ -160,15 +228,39 @@ def language_model(
         states, new_states = states + initial, new_states + final
         if activation_l2 > 0:
             x = keras.layers.ActivityRegularization(l2=activation_l2, name=f"activation_{i}")(x)
-    x = dropout("output", x)
+        outputs.append(x)
+    if skip_connections and len(outputs) > 1:
+        x = keras.layers.Add(name="skip_connections")(outputs)
+    raw, x = x, dropout("output", x)
+    if activation_regularization > 0 or temporal_activation_regularization > 0:
+        x = ActivationRegularization(
+            activation=activation_regularization,
+            temporal=temporal_activation_regularization,
+            name="activation_regularization",
+        )([x, raw])
     if connection != "plain":
         x = DualConnection(
             dual_units, use_input=connection == "dual", dual_l2=dual_l2, name="connection"
         )([dropout("dual_input", embedded), x])
         x = dropout("dual_output", x)
-    logits = OutputProjection(tied_to=embedding, use_bias=False, name="output")(x)
+    logits = OutputProjection(
+        None if tied else vocabulary_size,
+        tied_to=embedding if tied else None,
+        use_bias=output_bias,
+        name="output",
+    )(x)
+    if past_decode_regularization > 0:
+        past = PastDecode(past_decode_regularization, tied_to=embedding, name="past_decode")
+        logits = past([tokens, logits])
     core = keras.Model([tokens, *states], [logits, *new_states], name="core")
-    return LanguageModel(core, builder="language_model", arguments=arguments, name=name)
+    initialise(core, initializer, initializer_range)
+    if weight_l2 > 0:
+        for weight in core.trainable_variables:
+            own = weight.regularizer.l2 if weight.regularizer is not None else 0.0
+            weight.regularizer = keras.regularizers.L2(own + weight_l2)
+    return LanguageModel(
+        core, builder="language_model", arguments={**arguments, **cell_options}, name=name
+    )
 
 
 def _check(**arguments):
@@ -178,16 +270,21 @@ def _check(**arguments):
     for name in ("units", "embedding_units", "dual_units"):
         if arguments[name] is not None:
             check_count(name, arguments[name], least=1)
-    check_choice("cell", arguments["cell"], CELLS)
+    cell = check_choice("cell", arguments["cell"], CELLS)
     check_choice("connection", arguments["connection"], CONNECTIONS)
     for name in ("rounds", "rank"):
         check_count(name, arguments[name], least=0)
-    if arguments["cell"] == "lstm" and arguments["rounds"] > 0:
+    if cell != "mogrifier_lstm" and arguments["rounds"] > 0:
         raise ValueError(
-            "`rounds` must be 0 for the cell 'lstm'. Received: "
+            f"`rounds` must be 0 for the cell {cell!r}. Received: "
             f"rounds={arguments['rounds']!r}. Use cell='mogrifier_lstm'."
         )
-    for place in DROPOUTS:
+    if not arguments["tied"] and arguments["past_decode_regularization"]:
+        raise ValueError(
+            "`past_decode_regularization` needs a tied output. Received: tied=False. Set it to 0."
+        )
+    check_initializer(arguments["initializer"], arguments["initializer_range"])
+    for place in (*DROPOUTS, "embedding", "weight"):
         check_rate(f"{place}_dropout", arguments[f"{place}_dropout"])
     if not isinstance(arguments["locked_dropouts"], (list, tuple)):
         raise ValueError(
@@ -196,11 +293,12 @@ def _check(**arguments):
         )
     for place in arguments["locked_dropouts"]:
         check_choice("locked_dropouts", place, DROPOUTS)
-    for name in ("embedding", "input", "recurrent", "activation", "dual", "mogrifier"):
-        check_penalty(f"{name}_l2", arguments[f"{name}_l2"])
+    for name in arguments:
+        if name.endswith(("_l2", "_regularization")):
+            check_penalty(name, arguments[name])
 
 
-def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection):
+def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection, tied):
     """Return the size of the embedding, of each recurrent layer, and of the dual layer."""
     embedding_units = embedding_units or units
     recurrent_units = recurrent_units or units or embedding_units
@@ -213,7 +311,7 @@ def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units
                 f"`recurrent_units` must be one size or {recurrent_layers}, one for each of the "
                 f"`recurrent_layers`. Received: recurrent_units={recurrent_units!r}."
             )
-        if connection == "plain" and layer_units[-1] != embedding_units:
+        if tied and connection == "plain" and layer_units[-1] != embedding_units:
             raise ValueError(
                 f"`recurrent_units` must end with `embedding_units`, {embedding_units}, since the "
                 f"output is tied to the embedding. Received: recurrent_units={recurrent_units!r}."
@@ -221,16 +319,16 @@ def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units
     else:
         check_count("recurrent_units", recurrent_units, least=1)
         layer_units = [recurrent_units] * recurrent_layers
-        if connection == "plain":
+        if tied and connection == "plain":
             layer_units[-1] = embedding_units
     if connection == "plain" and dual_units is not None:
         raise ValueError(
             f"`dual_units` needs connection='dual'. Received: dual_units={dual_units!r}, "
             "connection='plain'."
         )
-    if connection != "plain" and dual_units not in (None, embedding_units):
+    if tied and connection != "plain" and dual_units not in (None, embedding_units):
         raise ValueError(
             f"`dual_units` must equal `embedding_units`, {embedding_units}, since the output is "
             f"tied to the embedding. Received: dual_units={dual_units!r}."
         )
-    return embedding_units, layer_units, embedding_units
+    return embedding_units, layer_units, dual_units or embedding_units

@@ -20,7 +20,8 @@ class LanguageModel(keras.Model):
 
     `compile` needs no loss: the default is the mean negative log-likelihood of
     the targets, in nats per token, plus the penalties. The metric `perplexity`
-    leaves the penalties out.
+    leaves the penalties out. Data with an attribute `carried` that is False, such
+    as batches of sentences, start every batch from zeros instead.
 
     Args:
         core: `keras.Model`, `[tokens, *states] -> [logits, *states]`.
@@ -34,6 +35,9 @@ class LanguageModel(keras.Model):
             `fit` takes it from the batches of a corpus.
         vocabulary_size: int.
         state_size: list of int, the sizes of the states.
+        loss_reduction: "mean" over all tokens of a batch (the default), or "sum", over
+            time, of the mean over rows, as some papers have it: their learning rates
+            and penalties are meant for it. Saved with the model.
     """
 
     def __init__(self, core, *, builder, arguments, **kwargs):
@@ -46,7 +50,11 @@ class LanguageModel(keras.Model):
         self.training_rows = CarriedState(self.state_size, name="training_rows")
         self.evaluation_rows = CarriedState(self.state_size, name="evaluation_rows")
         self.perplexity_metric = Perplexity(name="perplexity")
+        self.loss_reduction = "mean"
         self._rows = None  # those that the step under way carries
+        self._fraternal = float(self.arguments.get("fraternal_regularization", 0.0))
+        self._step_under_way = False
+        self._second = None  # logits of the second reading of the step under way
         self._vocabulary = None
         self.built = True
 
@@ -58,6 +66,8 @@ class LanguageModel(keras.Model):
             states = self.initial_state(ops.shape(tokens)[0])
         else:
             states = rows.read(tokens.shape[0])
+        if self._fraternal and self._step_under_way and training:
+            self._second, *_ = self.core([tokens, *states], training=True)
         logits, *states = self.core([tokens, *states], training=training)
         if rows is not None:
             rows.write(states)
@@ -110,7 +120,13 @@ class LanguageModel(keras.Model):
         if self.loss is not None:  # one given to `compile`
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
-        return sum(penalties, ops.sum(nll * weight) / ops.sum(weight))
+        tokens = ops.sum(weight)
+        if self._second is not None:
+            nll = (nll + token_losses(self._second, y)) / 2
+            gaps = ops.mean(ops.square(y_pred - self._second), axis=-1)
+            penalties.append(self._fraternal * ops.sum(gaps * weight) / tokens)
+        counted = tokens if self.loss_reduction == "mean" else ops.shape(nll)[0]
+        return sum(penalties, ops.sum(nll * weight) / ops.cast(counted, nll.dtype))
 
     # --- streams
 
@@ -181,11 +197,13 @@ class LanguageModel(keras.Model):
         return self._carrying(self.evaluation_rows, super().test_step, *args)
 
     def _carrying(self, rows, step, *args):
-        self._rows = rows
+        self._rows = rows if rows.carried else None
+        self._step_under_way = True
         try:
             return step(*args)
         finally:
-            self._rows = None
+            self._rows = self._second = None
+            self._step_under_way = False
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
@@ -199,7 +217,7 @@ class LanguageModel(keras.Model):
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
                 "vocabulary=model.vocabulary."
             )
-        if rows.resize(batch_size):
+        if rows.carries(getattr(data, "carried", True)) | rows.resize(batch_size):
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
                 self.train_function = None
@@ -215,6 +233,7 @@ class LanguageModel(keras.Model):
             "name": self.name,
             "builder": self.builder,
             "arguments": self.arguments,
+            "loss_reduction": self.loss_reduction,
             "vocabulary": None if vocabulary is None else list(vocabulary.words),
             "lowercase": vocabulary is not None and vocabulary.lowercase,
         }
@@ -224,6 +243,7 @@ class LanguageModel(keras.Model):
         from dualnet.builders import BUILDERS
 
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
+        model.loss_reduction = config.get("loss_reduction", "mean")
         if config["vocabulary"] is not None:
             model.vocabulary = Vocabulary(
                 config["vocabulary"], lowercase=config.get("lowercase", False)
@@ -244,11 +264,17 @@ class CarriedState(keras.layers.Layer):
         super().__init__(trainable=False, **kwargs)
         self.sizes = sizes
         self.batch_size = None
+        self.carried = True
         self.built = True
 
     @property
     def weights(self):
         return []
+
+    def carries(self, carried):
+        """Say whether the rows are used at all; return whether that has changed."""
+        before, self.carried = self.carried, carried
+        return before != carried
 
     def resize(self, batch_size):
         """Make rows for `batch_size` streams; return whether the variables are new."""

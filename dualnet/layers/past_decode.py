@@ -50,9 +50,7 @@ class PastDecode(keras.layers.Layer):
             name="kernel", shape=(units, units), initializer="glorot_uniform"
         )
         self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros")
-        self.output_bias = self.add_weight(
-            name="output_bias", shape=(words,), initializer="zeros"
-        )
+        self.output_bias = self.add_weight(name="output_bias", shape=(words,), initializer="zeros")
 
     def call(self, inputs, training=False):
         tokens, logits = inputs

@@ -1,0 +1,66 @@
+"""The recurrent cells by name, and the arguments that each of them takes."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from dualnet._checks import check_choice, did_you_mean
+from dualnet.layers import LSTMCell, MogrifierLSTMCell
+from dualnet.layers._recurrent_cell import RecurrentCell
+
+CELLS: dict[str, type[RecurrentCell]] = {
+    "lstm": LSTMCell,
+    "mogrifier_lstm": MogrifierLSTMCell,
+}
+# What the builder itself gives to every cell.
+COMMON = (
+    "units",
+    "use_bias",
+    "input_dropout",
+    "recurrent_dropout",
+    "weight_dropout",
+    "mask_per_gate",
+    "input_l2",
+    "recurrent_l2",
+    "locked",
+)
+
+
+def arguments_of(kind: type) -> list[str]:
+    """Return the names of all arguments that a cell's class takes, those of its bases too."""
+    names: dict[str, None] = {}
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            names |= dict.fromkeys(inspect.signature(base.__init__).parameters)
+        if base is RecurrentCell:
+            break
+    return [name for name in names if name not in ("self", "kwargs")]
+
+
+def options_of(cell: str) -> list[str]:
+    """Return the names of the arguments that are this cell's own."""
+    return [name for name in arguments_of(CELLS[cell]) if name not in COMMON]
+
+
+def all_options() -> list[str]:
+    """Return the names of the arguments that some cells have for themselves."""
+    return sorted({name for cell in CELLS for name in options_of(cell)})
+
+
+def check_options(cell: str, options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for an option that `cell` does not take."""
+    check_choice("cell", cell, CELLS)
+    known = options_of(cell)
+    for name in options:
+        if name in known:
+            continue
+        others = [repr(other) for other in CELLS if name in options_of(other)]
+        if others:
+            raise ValueError(
+                f"`{name}` must be left out for the cell {cell!r}, which does not take it. "
+                f"Received: {name}={options[name]!r}. The cells that do: {', '.join(others)}."
+            )
+        raise ValueError(
+            f"`{name}` must be an argument of the builder or of the cell {cell!r}."
+            f"{did_you_mean(name, known)} The cell takes {', '.join(known) or 'none'}."
+        )

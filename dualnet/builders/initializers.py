@@ -1,0 +1,79 @@
+"""Initial weights as the papers have them; without one, those of the layers themselves."""
+
+import math
+import re
+from typing import Any
+
+import keras
+
+from dualnet._checks import check_choice, check_penalty
+from dualnet.recurrence import Recurrence
+
+INITIALIZERS = {
+    "keras": "Those of the layers themselves.",
+    "uniform": "All weights, biases too, uniform within initializer_range (Zaremba et al.).",
+    "uniform_matrices": "Matrices uniform within initializer_range; biases as the layers make "
+    "them (the Chainer models of Takase et al., recurrent highway networks).",
+    "by_units": "All weights of a cell uniform within 1 / sqrt(units), as PyTorch makes them; "
+    "other matrices within initializer_range (AWD-LSTM).",
+    "by_shape": "All weights uniform within sqrt(6 / sum of their dimensions), vectors of the "
+    "embedding each for itself (depth-gated LSTM).",
+    "by_fan_in": "Matrices truncated normal of standard deviation 1 / sqrt(size in), the same "
+    "for a cell's biases, on top of its forget bias, with its units; the embedding by its units "
+    "(Melis et al.).",
+}
+NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
+
+
+def check_initializer(rule: str, initializer_range: float) -> None:
+    """Raise `ValueError` for an unknown rule, or a range that is missing or out of place."""
+    check_choice("initializer", rule, INITIALIZERS)
+    check_penalty("initializer_range", initializer_range)
+    if (initializer_range > 0) != (rule in NEEDS_RANGE):
+        wanted = "above 0" if rule in NEEDS_RANGE else "left out"
+        raise ValueError(
+            f"`initializer_range` must be {wanted} for initializer={rule!r}. Received: "
+            f"initializer_range={initializer_range!r}."
+        )
+
+
+def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
+    """Give the weights of `core` new random values by `rule`; the gains of norms stay at 1."""
+    if rule == "keras":
+        return
+    done = set()  # a tied matrix belongs to two layers, of which the embedding comes first
+    for layer in core.layers:
+        for weight in layer.trainable_variables:
+            if id(weight) in done or re.search(r"gain|shift|stabiliser", weight.name):
+                continue
+            done.add(id(weight))
+            cell = layer.cell if isinstance(layer, Recurrence) else None
+            found = _initializer(rule, initializer_range, weight, layer, cell)
+            if found is not None:
+                value = found(weight.shape, weight.dtype)
+                if rule == "by_fan_in" and "bias" in weight.name:
+                    value = value + weight  # on top of the forget bias
+                weight.assign(value)
+
+
+def _initializer(
+    rule: str, scale: float, weight: Any, layer: Any, cell: Any
+) -> keras.initializers.Initializer | None:
+    """Return the initializer of one weight, a fresh one: a used one would repeat its values."""
+    bias = "bias" in weight.name
+    embedding = isinstance(layer, keras.layers.Embedding)
+    if rule == "by_units" and cell is not None:
+        return _uniform(1 / math.sqrt(cell.units))
+    if rule == "uniform" or (rule in ("uniform_matrices", "by_units") and not bias):
+        return _uniform(scale)
+    if rule == "by_shape":
+        return _uniform(math.sqrt(6 / sum(weight.shape[1:] if embedding else weight.shape)))
+    if rule == "by_fan_in" and (cell is not None or not bias):
+        size_in = cell.units if bias else weight.shape[1 if embedding else 0]
+        # Truncated at two standard deviations, a normal has 0.88 of its own.
+        return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(size_in) / 0.87962566)
+    return None
+
+
+def _uniform(scale: float) -> keras.initializers.Initializer:
+    return keras.initializers.RandomUniform(-scale, scale)
