@@ -1,18 +1,22 @@
 """Cells, connections, outputs and dropouts, for use in any Keras model."""
 
+from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
+from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
+    "DepthGatedLSTMCell",
     "DualConnection",
     "LSTMCell",
     "LockedDropout",
     "MogrifierLSTMCell",
     "OutputProjection",
+    "RecurrentHighwayCell",
     "StepDropout",
 ]
 
