@@ -4,7 +4,8 @@ Written from the papers alone, to be compared with the package. Rows are example
 so that a paper's `W x` is `x @ W` here. Weights come by name, from a dict.
 
 LSTM: Gers et al., 2000. Mogrifier: Melis et al., 2020, Eq. 1 and 2, with a bias in
-each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017.
+each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017. Recurrent
+highway: Zilly et al., 2017, Eq. 6 to 9. Depth gates: Yao et al., 2015, section 3.
 """
 
 import numpy as np
@@ -137,3 +138,83 @@ def differences(function, arrays, step=1e-5):
             derivative[index] = (above - below) / (2 * step)
         derivatives.append(derivative)
     return derivatives
+
+
+def gate_masks(masks, name, gates, vector):
+    """Return a mask of `vector` for each gate; one alone is for all, none at all is ones."""
+    mask = (masks or {}).get(name, np.ones_like(vector))
+    parts = np.split(mask, mask.shape[1] // vector.shape[1], axis=1)
+    return dict(zip(gates, parts * len(gates) if len(parts) == 1 else parts, strict=True))
+
+
+def highway_step(x, s, weights, *, depth, masks=None):
+    """Return the new s. The weights hold the gates side by side: h, t; no bias is zero bias."""
+    x_masks, s_masks = (
+        gate_masks(masks, *of) for of in (("input", "ht", x), ("recurrent", "ht", s))
+    )
+    W = dict(zip("ht", np.split(weights["kernel"], 2, axis=1)))
+    for k in range(1, depth + 1):
+        R = dict(zip("ht", np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)))
+        b = dict(zip("ht", np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)))
+        z = {gate: (s * s_masks[gate]) @ R[gate] + b[gate] for gate in "ht"}
+        if k == 1:
+            z = {gate: z[gate] + (x * x_masks[gate]) @ W[gate] for gate in "ht"}
+        t = sigmoid(z["t"])
+        s = np.tanh(z["h"]) * t + s * (1 - t)
+    return s
+
+
+def depth_gated_step(
+    x,
+    states,
+    weights,
+    *,
+    peepholes="full",
+    coupled=True,
+    first_gate="own",
+    stabilised=False,
+    affine=False,
+    masks=None,
+):
+    """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
+    masks = masks or {}
+    units, below, new_states = states[0].shape[1], None, []
+    for k in range(1, len(states) // 2 + 1):
+        h, c = states[2 * k - 2 : 2 * k]
+        own = {n.removesuffix(f"_{k}"): w for n, w in weights.items() if n.endswith(f"_{k}")}
+        on_h = "ijo" if coupled else "ifjo"
+        on_x = on_h if k == 1 and first_gate == "none" else on_h + "d"
+        W = dict(zip(on_x, np.split(own["kernel"], len(on_x), axis=1)))
+        U = dict(zip(on_h, np.split(own["recurrent_kernel"], len(on_h), axis=1)))
+        b = dict(zip(on_x, np.split(own.get("bias", np.zeros(len(on_x) * units)), len(on_x))))
+        if k == 1:
+            m = gate_masks(masks, "input", on_x + ("M" if first_gate == "own" else ""), x)
+            if first_gate == "own":
+                below = (x * m["M"]) @ weights["memory_kernel"]
+            elif first_gate == "shared":
+                below = (x * m["d"]) @ W["d"]
+        else:
+            m = dict.fromkeys(on_x, 1)
+            x = new_states[-2] * masks.get(f"internal_{k - 1}", 1)
+            if affine:
+                x = x @ own["affine_kernel"] + own.get("affine_bias", 0)
+        if stabilised:
+            x = np.exp(own["stabiliser"]) * x
+        h_masks = gate_masks(masks, f"recurrent_{k}", on_h, h)
+        z = {gate: (x * m[gate]) @ W[gate] + b[gate] for gate in on_x}
+        z |= {gate: z[gate] + (h * h_masks[gate]) @ U[gate] for gate in on_h}
+
+        def peep(gate, memory, own=own):
+            P = own[f"peephole_{gate}"]
+            return memory @ (P if peepholes == "full" else np.diag(P))
+
+        i = sigmoid(z["i"] + peep("input", c))
+        f = 1 - i if coupled else sigmoid(z["f"] + peep("forget", c))
+        memory = f * c + i * np.tanh(z["j"])
+        if "d" in on_x:
+            lower = own["depth_lower"] * below if k > 1 else 0
+            memory = memory + sigmoid(z["d"] + own["depth_previous"] * c + lower) * below
+        o = sigmoid(z["o"] + peep("output", memory))
+        new_states += [o * np.tanh(memory), memory]
+        below = memory
+    return new_states

@@ -1,6 +1,7 @@
 """Cells, connections, outputs, dropouts and penalties, for use in any Keras model."""
 
 from dualnet.layers.activation_regularization import ActivationRegularization
+from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.embedding_dropout import EmbeddingDropout
 from dualnet.layers.locked_dropout import LockedDropout
@@ -9,10 +10,12 @@ from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.padding_mask import PaddingMask
 from dualnet.layers.past_decode import PastDecode
+from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
     "ActivationRegularization",
+    "DepthGatedLSTMCell",
     "DualConnection",
     "EmbeddingDropout",
     "LSTMCell",
@@ -21,6 +24,7 @@ __all__ = [
     "OutputProjection",
     "PaddingMask",
     "PastDecode",
+    "RecurrentHighwayCell",
     "StepDropout",
 ]
 

@@ -84,11 +84,14 @@ class RecurrentCell(keras.layers.Layer):
             for place in rates
             if rates[place] > 0
         ]
-        if self.weight_dropout > 0:
-            for name in self.recurrent_kernels():
-                shape = tuple(getattr(self, name).shape)
-                specs.append(MaskSpec(name, self.weight_dropout, shape, True))
-        return specs
+        return specs + self.weight_specs()
+
+    def weight_specs(self):
+        """Return the part of `mask_specs` that `weight_dropout` asks for."""
+        if self.weight_dropout == 0:
+            return []
+        shapes = {name: tuple(getattr(self, name).shape) for name in self.recurrent_kernels()}
+        return [MaskSpec(name, self.weight_dropout, shape, True) for name, shape in shapes.items()]
 
     def recurrent_kernels(self):
         """Return the names of the matrices that `weight_dropout` is on."""
@@ -106,9 +109,9 @@ class RecurrentCell(keras.layers.Layer):
             )
         return {}
 
-    def recurrent_product(self, h, masks, name="recurrent_kernel"):
-        """Return the masked h times the matrix `name`, of which single weights may be dropped."""
-        return product(h, masks.get(name, getattr(self, name)), masks.get("recurrent"))
+    def recurrent_product(self, h, masks, name="recurrent_kernel", mask="recurrent"):
+        """Return h, masked by `mask`, times the matrix `name`, which may lack single weights."""
+        return product(h, masks.get(name, getattr(self, name)), masks.get(mask))
 
     # --- weights
 

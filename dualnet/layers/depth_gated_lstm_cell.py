@@ -1,0 +1,273 @@
+import keras
+from keras import ops
+
+from dualnet._checks import check_choice, check_count, check_rate
+from dualnet.layers._masks import MaskSpec
+from dualnet.layers._recurrent_cell import RecurrentCell, product
+
+PEEPHOLES = ("full", "diagonal")
+FIRST_GATES = ("own", "shared", "none")
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class DepthGatedLSTMCell(RecurrentCell):
+    """One step of a whole stack of LSTM layers, whose memories are joined by depth gates.
+
+    Layer L reads x, the output h of the layer below (layer 1: the input of the cell),
+    and the new memory c_below of that layer. With h and c from the last time step:
+
+    i = sigmoid(x W_i + h U_i + c P_i + b_i),  f = 1 - i,  j = tanh(x W_j + h U_j + b_j)
+    d = sigmoid(x W_d + w_c * c + w_l * c_below + b_d)
+    c' = d * c_below + f * c + i * j
+    o = sigmoid(x W_o + h U_o + c' P_o + b_o),  h' = o * tanh(c')
+
+    Layer 1 has no layer below: its d lacks w_l * c_below, and x M takes the place of
+    c_below in c'. The last h' is the output.
+
+    A dropped-out h enters the products with U alone, one mask for each layer; a memory
+    is never dropped out. `mask_per_gate` gives masks of their own to the gates and to
+    x M in layer 1, and to the gates' h in every layer; what passes from layer to layer
+    has one mask for all gates. `weight_dropout` is on U of all layers. `input_l2` is
+    on W, M and A, `recurrent_l2` on U and on P where it is a matrix.
+
+    Differs from the paper: M is a matrix of its own, as in the released code (the paper
+    writes W_d there once more, which is `first_gate="shared"`). It has no dropout.
+    Differs from the released code: at a first step without history the paper's
+    equations hold with states of zero, so that o does see c' P_o. There is no
+    `stabilised` in the paper.
+
+    Args:
+        units: int, at least 1. Size of h and c of every layer.
+        depth: int, at least 1. Number of layers.
+        peepholes: "full", P is a matrix; or "diagonal", a vector that multiplies c.
+        coupled: bool. False gives layers a forget gate of their own,
+            f = sigmoid(x W_f + h U_f + c P_f + b_f).
+        first_gate: of layer 1. "own" has M; "shared" has W_d in place of M; "none" is
+            a layer without depth gate, c' = f * c + i * j.
+        stabilised: bool. Layers multiply x by exp(s), s a learned scalar, in all
+            products except x M (or the x W_d in its place).
+        affine: bool. Layers above the first read h A + a in place of h.
+        internal_dropout: float, at least 0 and below 1, on the h that passes from
+            layer to layer, before the affine map if there is one.
+        locked: the dropouts whose mask is kept for a segment, some of "input",
+            "recurrent" and "internal". The others are drawn at each step.
+        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
+            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
+            `recurrent_l2`; and to `keras.layers.Layer`, e.g. `name`.
+
+    Call arguments:
+        inputs: `(batch, features)`.
+        states: `[h_1, c_1, h_2, c_2, ...]`, each `(batch, units)`.
+        training: bool.
+        masks: dict from the names of `mask_specs()` to what was drawn, or None. The
+            names are `input`, `recurrent_k` of layer k, `internal_k` between the layers
+            k and k + 1, and `recurrent_kernel_k`.
+
+    Returns:
+        `(h, [h_1, c_1, h_2, c_2, ...])`, h that of the last layer.
+
+    Weights, for each layer k, with the gates side by side in the order i, f, j, o, d (f
+    only if not `coupled`, d only where there is a depth gate):
+    `kernel_k` (size in, 3 to 5 units), `recurrent_kernel_k` (units, 3 or 4 units; no d),
+    `bias_k` (3 to 5 units) if used;
+    `peephole_input_k`, `peephole_forget_k` (if not `coupled`), `peephole_output_k`
+    (units, units), or (units) if diagonal;
+    `depth_previous_k` (units), w_c, and above layer 1 `depth_lower_k` (units), w_l;
+    `memory_kernel` (features, units), M, in layer 1 of "own";
+    `affine_kernel_k` (units, units) and, if biases are used, `affine_bias_k` (units), in
+    affine layers above the first;
+    `stabiliser_k` (scalar) if stabilised.
+    Initial values: W, M and A Glorot uniform; U, and P if a matrix, orthogonal; the
+    forget part of a bias 1; all else 0.
+
+    Raises:
+        ValueError: if an argument is out of range, or in training without masks
+            where a dropout rate is above 0.
+
+    Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790, section 3
+    """
+
+    dropouts = ("input", "recurrent", "internal")
+
+    def __init__(
+        self,
+        units,
+        *,
+        depth=1,
+        peepholes="full",
+        coupled=True,
+        first_gate="own",
+        stabilised=False,
+        affine=False,
+        internal_dropout=0.0,
+        locked=("input", "recurrent", "internal"),
+        **kwargs,
+    ):
+        depth = check_count("depth", depth, least=1)
+        peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
+        first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
+        internal_dropout = check_rate("internal_dropout", internal_dropout)
+        super().__init__(units, locked=locked, **kwargs)
+        self.depth = depth
+        self.peepholes = peepholes
+        self.coupled = coupled
+        self.first_gate = first_gate
+        self.stabilised = stabilised
+        self.affine = affine
+        self.internal_dropout = internal_dropout
+        self.state_size = [self.units] * (2 * depth)
+
+    def mask_specs(self):
+        specs = []
+        for name, (times, size) in self._mask_sizes().items():
+            place = name.split("_")[0]
+            rate = getattr(self, f"{place}_dropout")
+            if rate > 0:
+                specs.append(MaskSpec(name, rate, times * size, place in self.locked))
+        return specs + self.weight_specs()
+
+    def _mask_sizes(self):
+        """Return for each mask how many stand side by side, and the size of one."""
+        from_input = from_h = 1
+        if self.mask_per_gate:
+            from_input = len(self._gates(1)) + (self.first_gate == "own")
+            from_h = len(self._recurrent_gates())
+        layers = range(1, self.depth + 1)
+        return {
+            "input": (from_input, self.input_size),
+            **{f"recurrent_{k}": (from_h, self.units) for k in layers},
+            **{f"internal_{k}": (1, self.units) for k in layers[:-1]},
+        }
+
+    def recurrent_kernels(self):
+        return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
+
+    def build(self, input_shape):
+        self.input_size = input_shape[-1]
+        for k in range(1, self.depth + 1):
+            self._build_layer(k)
+
+    def call(self, inputs, states, training=False, masks=None):
+        masks = self.masks_for(masks, training)
+        x, c_below, new_states = inputs, None, []
+        for k in range(1, self.depth + 1):
+            h, c = states[2 * k - 2 : 2 * k]
+            x, c_below = self._layer(k, x, c_below, h, c, masks)
+            new_states += [x, c_below]
+        return x, new_states
+
+    def _gates(self, k):
+        """Return the names of the gates of layer `k`, in order."""
+        depth_gate = [] if k == 1 and self.first_gate == "none" else ["d"]
+        return self._recurrent_gates() + depth_gate
+
+    def _recurrent_gates(self):
+        return ["i", "j", "o"] if self.coupled else ["i", "f", "j", "o"]
+
+    def _build_layer(self, k):
+        units, gates = self.units, self._gates(k)
+        size = self.input_size if k == 1 else units
+        self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
+        width = len(self._recurrent_gates()) * units
+        self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
+        self._set("bias", k, self.add_bias, len(gates) * units, self._initial_bias)
+        for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
+            if self.peepholes == "full":
+                self._set(f"peephole_{gate}", k, self.add_recurrent_kernel, (units, units))
+            else:
+                self._set(f"peephole_{gate}", k, self._add_zeros, (units,))
+        if "d" in gates:
+            self._set("depth_previous", k, self._add_zeros, (units,))
+        if k > 1:
+            self._set("depth_lower", k, self._add_zeros, (units,))
+        elif self.first_gate == "own":
+            self.memory_kernel = self.add_input_kernel("memory_kernel", (size, units))
+        if self.affine and k > 1:
+            self._set("affine_kernel", k, self.add_input_kernel, (units, units))
+            self._set("affine_bias", k, self.add_bias, units)
+        if self.stabilised:
+            self._set("stabiliser", k, self._add_zeros, ())
+
+    def _layer(self, k, x, c_below, h, c, masks):
+        """Return the new h and c of layer `k`."""
+        mask = memory_mask = None
+        if k == 1:
+            mask, memory_mask = self._input_masks(masks)
+        else:
+            x = self._passed_on(k, x, masks)
+        names = self._gates(k)
+        z = product(x, self._get("kernel", k), mask)
+        if k == 1 and self.first_gate == "own":
+            c_below = product(x, self.memory_kernel, memory_mask)
+        elif k == 1 and self.first_gate == "shared":
+            c_below = ops.split(z, len(names), axis=-1)[-1]  # before it is stabilised
+        if self.stabilised:
+            z = ops.exp(self._get("stabiliser", k)) * z  # = (exp(s) x) W
+        if self.use_bias:
+            z = z + self._get("bias", k)
+        parts = dict(zip(names, ops.split(z, len(names), axis=-1)))  # (batch, units) each
+        z = self.recurrent_product(h, masks, f"recurrent_kernel_{k}", f"recurrent_{k}")
+        names = self._recurrent_gates()
+        for name, part in zip(names, ops.split(z, len(names), axis=-1)):
+            parts[name] = parts[name] + part
+
+        i = ops.sigmoid(parts["i"] + self._peephole("input", k, c))
+        f = 1.0 - i if self.coupled else ops.sigmoid(parts["f"] + self._peephole("forget", k, c))
+        new_c = f * c + i * ops.tanh(parts["j"])
+        if "d" in parts:
+            d = parts["d"] + c * self._get("depth_previous", k)
+            if k > 1:
+                d = d + c_below * self._get("depth_lower", k)
+            new_c = ops.sigmoid(d) * c_below + new_c
+        o = ops.sigmoid(parts["o"] + self._peephole("output", k, new_c))
+        return o * ops.tanh(new_c), new_c
+
+    def _input_masks(self, masks):
+        """Return the masks of the input for `kernel_1` and for `memory_kernel`."""
+        mask = masks.get("input")
+        if mask is None or not self.mask_per_gate or self.first_gate != "own":
+            return mask, mask
+        return ops.split(mask, [mask.shape[-1] - self.input_size], axis=-1)
+
+    def _passed_on(self, k, h, masks):
+        """Return what layer `k` reads of the `h` of the layer below."""
+        mask = masks.get(f"internal_{k - 1}")
+        if not self.affine:
+            return h if mask is None else h * mask
+        h = product(h, self._get("affine_kernel", k), mask)
+        return h + self._get("affine_bias", k) if self.use_bias else h
+
+    def _peephole(self, gate, k, c):
+        weight = self._get(f"peephole_{gate}", k)
+        return product(c, weight) if self.peepholes == "full" else c * weight
+
+    # --- weights, an attribute each
+
+    def _get(self, name, k):
+        return getattr(self, f"{name}_{k}")
+
+    def _set(self, name, k, add, *arguments):
+        setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))
+
+    def _add_zeros(self, name, shape):
+        return self.add_weight(name=name, shape=shape, initializer="zeros")
+
+    def _initial_bias(self, shape, dtype=None):
+        # Forget part 1, as in `LSTMCell`: a fresh cell remembers.
+        bias = ops.zeros(shape, dtype)
+        if self.coupled:
+            return bias
+        before, _, after = ops.split(bias, [self.units, 2 * self.units])
+        return ops.concatenate([before, ops.ones((self.units,), dtype), after])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "depth": self.depth,
+            "peepholes": self.peepholes,
+            "coupled": self.coupled,
+            "first_gate": self.first_gate,
+            "stabilised": self.stabilised,
+            "affine": self.affine,
+            "internal_dropout": self.internal_dropout,
+        }

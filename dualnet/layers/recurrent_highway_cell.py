@@ -1,0 +1,107 @@
+import keras
+from keras import ops
+
+from dualnet._checks import check_count, is_number
+from dualnet.layers._recurrent_cell import RecurrentCell, product
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class RecurrentHighwayCell(RecurrentCell):
+    """One step of a recurrent highway network: `depth` highway layers within one time step.
+
+    With s_0 the state of the last time step, for k = 1 .. depth:
+
+    h_k = tanh(x W_h + s_(k-1) R_h,k + b_h,k)
+    t_k = sigmoid(x W_t + s_(k-1) R_t,k + b_t,k)
+    s_k = (h_k - s_(k-1)) * t_k + s_(k-1)
+
+    where x enters for k = 1 only. The last s is the output and the new state. The
+    carry gate is coupled to the transform gate t: it is 1 - t.
+
+    A dropped-out s enters the products alone; the s that is carried is whole. All
+    micro-steps have the same mask of s, and h and t have it in common unless
+    `mask_per_gate`. `weight_dropout` is on all of the recurrent matrices.
+
+    Differs from the reference code of Takase et al.: that starts the transform bias
+    at 0, as `transform_bias=0.0` does; -2 is the value of Zilly et al.
+
+    Args:
+        units: int, at least 1. Size of s.
+        depth: int, at least 1. Micro-steps of one time step.
+        transform_bias: float. Where the transform part of every bias starts; below
+            0, a fresh cell mostly carries its state on.
+        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
+            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
+            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`.
+
+    Call arguments:
+        inputs: `(batch, features)`.
+        states: `[s]`, `(batch, units)`.
+        training: bool.
+        masks: dict from the names of `mask_specs()` to what was drawn, or None.
+
+    Returns:
+        `(s, [s])`, each `(batch, units)`.
+
+    Weights, with the gates side by side in the order h, t: `kernel` (features, 2 units);
+    for each micro-step k `recurrent_kernel_k` (units, 2 units); then, if used, for each
+    `bias_k` (2 units).
+
+    Raises:
+        ValueError: if an argument is out of range, or in training without masks
+            where a dropout rate is above 0.
+
+    Reference: Zilly et al., 2017, https://arxiv.org/abs/1607.03474, section 4;
+    Takase et al., 2017, https://arxiv.org/abs/1709.08907
+    """
+
+    gates = 2
+
+    def __init__(self, units, *, depth=1, transform_bias=-2.0, **kwargs):
+        depth = check_count("depth", depth, least=1)
+        if not is_number(transform_bias) or not abs(transform_bias) < float("inf"):
+            raise ValueError(
+                "`transform_bias` must be a finite number. Received: "
+                f"transform_bias={transform_bias!r}."
+            )
+        super().__init__(units, **kwargs)
+        self.depth = depth
+        self.transform_bias = float(transform_bias)
+
+    def recurrent_kernels(self):
+        return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
+
+    def build(self, input_shape):
+        self.input_size = input_shape[-1]
+        size = 2 * self.units
+        self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
+        for name in self.recurrent_kernels():
+            setattr(self, name, self.add_recurrent_kernel(name, (self.units, size)))
+        self.biases = [
+            self.add_bias(f"bias_{k}", size, self._initial_bias) for k in range(1, self.depth + 1)
+        ]
+
+    def call(self, inputs, states, training=False, masks=None):
+        masks = self.masks_for(masks, training)
+        (s,) = states
+        from_input = product(inputs, self.kernel, masks.get("input"))
+        for k, (name, bias) in enumerate(zip(self.recurrent_kernels(), self.biases), start=1):
+            z = self.recurrent_product(s, masks, name)
+            if k == 1:
+                z = z + from_input
+            if self.use_bias:
+                z = z + bias
+            h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
+            s = (ops.tanh(h) - s) * ops.sigmoid(t) + s
+        return s, [s]
+
+    def _initial_bias(self, shape, dtype=None):
+        parts = ops.zeros((self.units,), dtype), ops.full((self.units,), self.transform_bias, dtype)
+        return ops.concatenate(parts)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "depth": self.depth,
+            "transform_bias": self.transform_bias,
+        }
