@@ -1,18 +1,28 @@
 """Cells, connections, outputs and dropouts, for use in any Keras model."""
 
 from dualnet.layers.dual_connection import DualConnection
+from dualnet.layers.elman_cell import ElmanCell
+from dualnet.layers.gru_cell import GRUCell
+from dualnet.layers.layer_norm_gru_cell import LayerNormGRUCell
+from dualnet.layers.layer_norm_lstm_cell import LayerNormLSTMCell
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
+from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
     "DualConnection",
+    "ElmanCell",
+    "GRUCell",
     "LSTMCell",
+    "LayerNormGRUCell",
+    "LayerNormLSTMCell",
     "LockedDropout",
     "MogrifierLSTMCell",
     "OutputProjection",
+    "PerGateLSTMCell",
     "StepDropout",
 ]
 
