@@ -3,13 +3,18 @@
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.dual_connection import DualConnection
+from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
+from dualnet.layers.gru_cell import GRUCell
+from dualnet.layers.layer_norm_gru_cell import LayerNormGRUCell
+from dualnet.layers.layer_norm_lstm_cell import LayerNormLSTMCell
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.padding_mask import PaddingMask
 from dualnet.layers.past_decode import PastDecode
+from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
 from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
 from dualnet.layers.step_dropout import StepDropout
 
@@ -17,13 +22,18 @@ __all__ = [
     "ActivationRegularization",
     "DepthGatedLSTMCell",
     "DualConnection",
+    "ElmanCell",
     "EmbeddingDropout",
+    "GRUCell",
     "LSTMCell",
+    "LayerNormGRUCell",
+    "LayerNormLSTMCell",
     "LockedDropout",
     "MogrifierLSTMCell",
     "OutputProjection",
     "PaddingMask",
     "PastDecode",
+    "PerGateLSTMCell",
     "RecurrentHighwayCell",
     "StepDropout",
 ]

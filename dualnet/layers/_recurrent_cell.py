@@ -115,27 +115,28 @@ class RecurrentCell(keras.layers.Layer):
 
     # --- weights
 
-    def add_input_kernel(self, name, shape):
+    def add_input_kernel(self, name, shape, initializer="glorot_uniform"):
         return self.add_weight(
             name=name,
             shape=shape,
-            initializer="glorot_uniform",
+            initializer=initializer,
             regularizer=keras.regularizers.L2(self.input_l2),
         )
 
-    def add_recurrent_kernel(self, name, shape):
+    def add_recurrent_kernel(self, name, shape, initializer="orthogonal"):
         return self.add_weight(
             name=name,
             shape=shape,
-            initializer="orthogonal",
+            initializer=initializer,
             regularizer=keras.regularizers.L2(self.recurrent_l2),
         )
 
     def add_bias(self, name, size, initializer="zeros"):
-        """Return a bias, or None where the cell has none."""
+        """Return a bias of `size`, an int or a shape, or None where the cell has none."""
         if not self.use_bias:
             return None
-        return self.add_weight(name=name, shape=(size,), initializer=initializer)
+        shape = size if isinstance(size, tuple) else (size,)
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
 
     def get_config(self):
         return {

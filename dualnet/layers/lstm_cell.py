@@ -69,16 +69,24 @@ class LSTMCell(RecurrentCell):
 
     def step(self, x, h, c, masks):
         """Return `(h', [h', c'])` from the gated or plain `x` and `h`."""
-        z = product(x, self.kernel, masks.get("input")) + self.recurrent_product(h, masks)
-        if self.use_bias:
-            z = z + self.bias
-        i, f, j, o = ops.split(z, 4, axis=-1)  # Keras's gate order; (batch, units) each
+        i, f, j, o = self.gate_sums(x, h, masks)
         i, f = ops.sigmoid(i), ops.sigmoid(f)
         if self.capped_input_gate:
             i = ops.minimum(i, 1.0 - f)
         c = f * c + i * ops.tanh(j)
-        h = ops.sigmoid(o) * ops.tanh(c)
+        h = ops.sigmoid(o) * ops.tanh(self.exposed(c))
         return h, [h, c]
+
+    def gate_sums(self, x, h, masks):
+        """Return what enters the sigmoid or tanh of i, f, j and o, `(batch, units)` each."""
+        z = product(x, self.kernel, masks.get("input")) + self.recurrent_product(h, masks)
+        if self.use_bias:
+            z = z + self.bias
+        return ops.split(z, 4, axis=-1)  # Keras's gate order
+
+    def exposed(self, c):
+        """Return what of the new c enters h'; the state itself is carried as it is."""
+        return c
 
     def _initial_bias(self, shape, dtype=None):
         # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).

@@ -1,0 +1,78 @@
+"""Layer normalisation inside a cell."""
+
+import math
+
+from keras import backend, ops
+
+from dualnet._checks import check_choice, is_number
+from dualnet.layers._recurrent_cell import RecurrentCell
+
+
+class NormalisedCell(RecurrentCell):
+    """What a cell with layer normalisation has beside its equations.
+
+    Stands before the plain cell among the bases of a subclass. That lists in
+    `normalised` for each placement what is normalised there: the name of a vector,
+    which is also that of its gain and shift, and its size in units.
+    """
+
+    normalised: dict[str, dict[str, int]] = {}
+
+    def __init__(self, units, *, placement="separate", affine=True, epsilon=1e-5, **kwargs):
+        placement = check_choice("placement", placement, self.normalised)
+        if not is_number(epsilon) or not 0 < epsilon < math.inf:
+            raise ValueError(
+                f"`epsilon` must be a finite number above 0. Received: epsilon={epsilon!r}."
+            )
+        super().__init__(units, **kwargs)
+        self.placement = placement
+        self.affine = affine
+        self.epsilon = float(epsilon)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        if self.affine:
+            for name, size in self.normalised[self.placement].items():
+                for kind, start in (("gain", "ones"), ("shift", "zeros")):
+                    weight = self.add_weight(
+                        name=f"{name}_{kind}", shape=(size * self.units,), initializer=start
+                    )
+                    setattr(self, weight.name, weight)
+
+    def normalise(self, name, vector, parts=1):
+        """Return `vector`, each of its `parts` normalised by itself, if the placement says so."""
+        if name not in self.normalised[self.placement]:
+            return vector
+        vector = layer_norm(vector, self.epsilon, parts)
+        if self.affine:
+            vector = vector * getattr(self, f"{name}_gain") + getattr(self, f"{name}_shift")
+        return vector
+
+    def normalise_sum(self, name, vector, bias, parts=1):
+        """Return `normalise(name, vector)`, with `bias` (or None) in it or, mostly, after it."""
+        if bias is None:
+            return self.normalise(name, vector, parts)
+        if self.placement == "joint":
+            return self.normalise(name, vector + bias)
+        return self.normalise(name, vector, parts) + bias
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "placement": self.placement,
+            "affine": self.affine,
+            "epsilon": self.epsilon,
+        }
+
+
+def layer_norm(vector, epsilon, parts=1):
+    """Return (v - mean(v)) / sqrt(var(v) + epsilon) of `vector`, or of each of its equal parts."""
+    shape = ops.shape(vector)
+    # float32: in bfloat16 a variance has two digits, and in float16 a sum of squares overflows.
+    fine = ops.cast(vector, backend.result_type(vector.dtype, "float32"))
+    if parts > 1:
+        fine = ops.reshape(fine, (-1, parts, vector.shape[-1] // parts))
+    centred = fine - ops.mean(fine, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+    normal = centred * ops.rsqrt(variance + epsilon)
+    return ops.cast(ops.reshape(normal, shape), vector.dtype)

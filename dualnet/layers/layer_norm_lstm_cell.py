@@ -1,0 +1,86 @@
+import keras
+from keras import ops
+
+from dualnet.layers._layer_norm import NormalisedCell
+from dualnet.layers._recurrent_cell import product
+from dualnet.layers.lstm_cell import LSTMCell
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class LayerNormLSTMCell(NormalisedCell, LSTMCell):
+    """One step of the long short-term memory with layer normalisation.
+
+    LN(v) = gain * (v - mean(v)) / sqrt(var(v) + epsilon) + shift
+
+    with the mean and the population variance over the features of v, in float32 (or
+    finer) under any dtype policy. A cell has one placement:
+
+    "separate":  z = LN(x W) + LN(h U) + b,  h' = o * tanh(LN(c'))
+    "joint":     z = LN(x W + h U + b),      h' = o * tanh(LN(c'))
+    "gates":     z_g = LN(x W_g + h U_g) + b_g for g = i, f, j, o,  h' = o * tanh(LN(c'))
+    "output":    z = x W + h U + b,          h' = LN(o * tanh(c'))
+    "none":      z = x W + h U + b,          h' = o * tanh(c')
+
+    and in all of them i, f, o = sigmoid(z), j = tanh(z), c' = f * c + i * j. Every LN
+    has a gain and a shift of its own. But for "gates", an LN of z is over all 4 units
+    at once. The c' that is carried is never normalised; the h' of "output" is carried
+    as it is put out.
+
+    "separate" is the default because it is the paper's: x and h keep their say
+    whatever the scale of the other's product. "joint" lets the larger one prevail.
+    "gates" is that of the widespread TensorFlow cell; its bias comes after the LN,
+    which would take a forget bias of 1 in all units away again. "none" is `LSTMCell`,
+    with its weights.
+
+    With `affine` the shifts and b overlap, as they do in the paper: only the sums
+    input_shift + recurrent_shift + b ("separate") and gates_shift + b ("gates") matter.
+    `use_bias=False` takes that away, and the forget bias of 1 with it.
+
+    Differs from the paper: it has no epsilon. From the TensorFlow cell ("gates"):
+    that one has no bias but the forget gate's, and carries the normalised c.
+
+    Args:
+        units: int, at least 1. Size of h and c.
+        placement: str, one of the five above.
+        affine: bool. Whether there are gains and shifts; without, they are 1 and 0.
+        epsilon: float, above 0. Added to each variance.
+        **kwargs: Passed to `LSTMCell`, e.g. `use_bias`, `weight_dropout`.
+
+    Call arguments, returns: as `LSTMCell`.
+
+    Weights, beside those of `LSTMCell`, with `affine`; each gain starts at 1, each
+    shift at 0: `input_gain`, `input_shift`, `recurrent_gain`, `recurrent_shift`
+    (4 units) for "separate"; `gates_gain`, `gates_shift` (4 units) for "joint" and
+    "gates"; then for all three `cell_gain`, `cell_shift` (units); `output_gain`,
+    `output_shift` (units) for "output".
+
+    Raises:
+        ValueError: if an argument is out of range, or in training without masks
+            where a dropout rate is above 0.
+
+    Reference: Ba, Kiros and Hinton, 2016, https://arxiv.org/abs/1607.06450,
+    section 3.1 and supplementary material.
+    """
+
+    normalised = {
+        "separate": {"input": 4, "recurrent": 4, "cell": 1},
+        "joint": {"gates": 4, "cell": 1},
+        "gates": {"gates": 4, "cell": 1},
+        "output": {"output": 1},
+        "none": {},
+    }
+
+    def step(self, x, h, c, masks):
+        h, [_, c] = super().step(x, h, c, masks)
+        h = self.normalise("output", h)
+        return h, [h, c]
+
+    def gate_sums(self, x, h, masks):
+        of_x = self.normalise("input", product(x, self.kernel, masks.get("input")))
+        of_h = self.normalise("recurrent", self.recurrent_product(h, masks))
+        parts = 4 if self.placement == "gates" else 1
+        z = self.normalise_sum("gates", of_x + of_h, self.bias, parts)
+        return ops.split(z, 4, axis=-1)
+
+    def exposed(self, c):
+        return self.normalise("cell", c)
