@@ -5,12 +5,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualnet._checks import check_choice, did_you_mean
-from dualnet.layers import LSTMCell, MogrifierLSTMCell
+from dualnet.layers import (
+    DepthGatedLSTMCell,
+    ElmanCell,
+    GRUCell,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    LSTMCell,
+    MogrifierLSTMCell,
+    PerGateLSTMCell,
+    RecurrentHighwayCell,
+)
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 CELLS: dict[str, type[RecurrentCell]] = {
+    "depth_gated_lstm": DepthGatedLSTMCell,
+    "elman": ElmanCell,
+    "gru": GRUCell,
+    "layernorm_gru": LayerNormGRUCell,
+    "layernorm_lstm": LayerNormLSTMCell,
     "lstm": LSTMCell,
+    "lstm_per_gate": PerGateLSTMCell,
     "mogrifier_lstm": MogrifierLSTMCell,
+    "recurrent_highway": RecurrentHighwayCell,
 }
 # What the builder itself gives to every cell.
 COMMON = (
@@ -31,7 +48,7 @@ def arguments_of(kind: type) -> list[str]:
     names: dict[str, None] = {}
     for base in kind.__mro__:
         if "__init__" in vars(base):
-            names |= dict.fromkeys(inspect.signature(base.__init__).parameters)
+            names |= dict.fromkeys(inspect.signature(vars(base)["__init__"]).parameters)
         if base is RecurrentCell:
             break
     return [name for name in names if name not in ("self", "kwargs")]

@@ -49,7 +49,7 @@ class LSTMCell(RecurrentCell):
     gates = 4
 
     def __init__(self, units, *, forget_bias=1.0, capped_input_gate=False, **kwargs):
-        check_finite("forget_bias", forget_bias)
+        forget_bias = check_finite("forget_bias", forget_bias)
         super().__init__(units, **kwargs)
         self.forget_bias = forget_bias
         self.capped_input_gate = capped_input_gate

@@ -36,7 +36,7 @@ class PerGateLSTMCell(LSTMCell):
 
     Weights, for each gate g of i, f, j, o in turn: `kernel_g` (features, units),
     `recurrent_kernel_g` (units, units), `bias_g` (units) if used, of which
-    `bias_f` starts at 1.
+    `bias_f` starts at `forget_bias`.
 
     Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
     """
@@ -53,7 +53,8 @@ class PerGateLSTMCell(LSTMCell):
             recurrent_kernel = self.add_recurrent_kernel(
                 f"recurrent_kernel_{gate}", (self.units, self.units), _part(states, k)
             )
-            bias = self.add_bias(f"bias_{gate}", self.units, "ones" if gate == "f" else "zeros")
+            start = keras.initializers.Constant(self.forget_bias if gate == "f" else 0.0)
+            bias = self.add_bias(f"bias_{gate}", self.units, start)
             setattr(self, f"kernel_{gate}", kernel)
             setattr(self, f"recurrent_kernel_{gate}", recurrent_kernel)
             setattr(self, f"bias_{gate}", bias)

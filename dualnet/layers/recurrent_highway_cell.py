@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, is_number
+from dualnet._checks import check_count, check_finite
 from dualnet.layers._recurrent_cell import RecurrentCell, product
 
 
@@ -59,14 +59,10 @@ class RecurrentHighwayCell(RecurrentCell):
 
     def __init__(self, units, *, depth=1, transform_bias=-2.0, **kwargs):
         depth = check_count("depth", depth, least=1)
-        if not is_number(transform_bias) or not abs(transform_bias) < float("inf"):
-            raise ValueError(
-                "`transform_bias` must be a finite number. Received: "
-                f"transform_bias={transform_bias!r}."
-            )
+        transform_bias = check_finite("transform_bias", transform_bias)
         super().__init__(units, **kwargs)
         self.depth = depth
-        self.transform_bias = float(transform_bias)
+        self.transform_bias = transform_bias
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
