@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import math
+import math
 import os
 import re
 import secrets
@@ -26,8 +27,8 @@ def list_models(options: argparse.Namespace) -> None:
         return
     cards = [zoo.card(name) for name in names]
     rows = [
-        [card.name, f"{card.parameters:,}", _pair(card, "static"), _pair(card, "dynamic"),
-         ", ".join(card.corpora)]
+        [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
+         _pair(card, "dynamic"), ", ".join(card.corpora)]
         for card in cards
     ]  # fmt: skip
     head = ["model", "parameters", "published", "dynamic", "corpora"]
@@ -38,14 +39,23 @@ def list_models(options: argparse.Namespace) -> None:
         print(f"No model matches {options.pattern!r}.")
 
 
-def _pair(card: zoo.Card, key: str) -> str:
-    return "/".join(f"{value:.2f}" for value in card.published[key])
+def _pair(card: zoo.Card, *keys: str) -> str:
+    """Return the first published result among `keys`, "-" where the source has none."""
+    found = next((card.published[key] for key in keys if key in card.published), [math.nan] * 2)
+    return "-" if all(map(math.isnan, found)) else "/".join(map(_perplexity, found))
+
+
+def _perplexity(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def card(options: argparse.Namespace) -> None:
     found = zoo.card(options.name, options.corpus)
     if options.json:
-        print(json.dumps(dataclasses.asdict(found), default=str))
+        table = dataclasses.asdict(found)
+        for key, pair in table["published"].items():  # JSON has no NaN
+            table["published"][key] = [None if math.isnan(value) else value for value in pair]
+        print(json.dumps(table, default=str))
         return
     if found.file:
         print(f"{found.name}, a card of your own: {found.file}")
@@ -61,6 +71,7 @@ def card(options: argparse.Namespace) -> None:
     if found.lowercase:
         print("text        lower-cased")
     for key, (valid, test) in found.published.items():
+        valid, test = _perplexity(valid), _perplexity(test)
         print(f"published   {key}: perplexity {valid} validation, {test} test")
     for result in found.measured:
         found_here = ", ".join(f"{key} {value}" for key, value in result.items())
