@@ -136,11 +136,11 @@ def test_depth_gated_step_and_its_gradients_match_the_paper(peepholes, coupled, 
     "arguments",
     [
         {},
-        {"depth": 3, "peepholes": "diagonal"},
         {"use_bias": False, "coupled": False},
         {"depth": 2, "affine": True},
         {"depth": 2, "affine": True, "use_bias": False, "peepholes": "diagonal"},
-        *[{"depth": 2, "stabilised": True, "first_gate": gate} for gate in FIRST_GATES],
+        {"depth": 2, "stabilised": True},
+        {"stabilised": True, "first_gate": "shared"},
         {"depth": 3, "stabilised": True, "affine": True, "coupled": False},
     ],
     ids=str,
@@ -149,20 +149,19 @@ def test_options_of_the_depth_gated_step_and_their_gradients_match_the_paper(arg
     check_step(a_stack(rng, **arguments), rng)
 
 
-@pytest.mark.parametrize("mask_per_gate", [False, True])
 @pytest.mark.parametrize(
     "arguments",
     [
         {},
-        {"coupled": False, "affine": True},
-        {"first_gate": "shared", "stabilised": True},
-        {"first_gate": "none", "peepholes": "diagonal"},
+        {"mask_per_gate": True, "coupled": False, "affine": True},
+        {"mask_per_gate": True, "first_gate": "shared", "stabilised": True},
+        {"mask_per_gate": True, "first_gate": "none", "peepholes": "diagonal"},
     ],
     ids=str,
 )
-def test_masked_depth_gated_step_and_its_gradients_match_the_paper(arguments, mask_per_gate, rng):
+def test_masked_depth_gated_step_and_its_gradients_match_the_paper(arguments, rng):
     rates = {**RATES, "internal_dropout": 0.4, "weight_dropout": 0.4}
-    cell = a_stack(rng, depth=2, mask_per_gate=mask_per_gate, **arguments, **rates)
+    cell = a_stack(rng, depth=2, **arguments, **rates)
     check_step(cell, rng, masks_of(cell, rng))
 
 
@@ -333,7 +332,13 @@ def test_depth_gated_cell_has_the_weights_of_its_manual_in_that_order():
     ]
 
 
-def test_the_published_sizes_have_their_counts():
+def test_the_published_sizes_have_their_counts(monkeypatch):
+    # Large orthogonal matrices take JAX half a minute.
+    monkeypatch.setattr(
+        keras.initializers.Orthogonal,
+        "__call__",
+        lambda self, shape, dtype=None: ops.zeros(shape, dtype),
+    )
     highway = RecurrentHighwayCell(890, depth=8)
     highway.build((None, 890))
     assert highway.count_params() == 1_584_200 + 12_687_840

@@ -31,10 +31,10 @@ class DepthGatedLSTMCell(RecurrentCell):
     on W, M and A, `recurrent_l2` on U and on P where it is a matrix.
 
     Differs from the paper: M is a matrix of its own, as in the released code (the paper
-    writes W_d there once more, which is `first_gate="shared"`). It has no dropout.
+    writes W_d there once more, which is `first_gate="shared"`). `stabilised` is the
+    code's alone, and neither has any dropout.
     Differs from the released code: at a first step without history the paper's
-    equations hold with states of zero, so that o does see c' P_o. There is no
-    `stabilised` in the paper.
+    equations hold with states of zero, so that o does see c' P_o.
 
     Args:
         units: int, at least 1. Size of h and c of every layer.
@@ -72,7 +72,8 @@ class DepthGatedLSTMCell(RecurrentCell):
     `bias_k` (3 to 5 units) if used;
     `peephole_input_k`, `peephole_forget_k` (if not `coupled`), `peephole_output_k`
     (units, units), or (units) if diagonal;
-    `depth_previous_k` (units), w_c, and above layer 1 `depth_lower_k` (units), w_l;
+    `depth_previous_k` (units), w_c, where there is a depth gate, and above layer 1
+    `depth_lower_k` (units), w_l;
     `memory_kernel` (features, units), M, in layer 1 of "own";
     `affine_kernel_k` (units, units) and, if biases are used, `affine_bias_k` (units), in
     affine layers above the first;
@@ -84,7 +85,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         ValueError: if an argument is out of range, or in training without masks
             where a dropout rate is above 0.
 
-    Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790, section 3
+    Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790
     """
 
     dropouts = ("input", "recurrent", "internal")
