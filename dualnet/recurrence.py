@@ -60,6 +60,8 @@ class Recurrence(SeededLayer):
             self.cell.built = True
 
     def call(self, sequence, initial_state=None, mask=None, training=False):
+        if mask is None:  # where there is an initial state, Keras does not hand it over
+            mask = getattr(sequence, "_keras_mask", None)
         _check_mask(mask)
         locked, fresh = (
             self._draw_masks(ops.shape(sequence), sequence.dtype) if training else ({}, {})

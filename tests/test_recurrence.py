@@ -530,12 +530,15 @@ def test_a_mask_of_another_kind_is_refused(rng):
             layer(a_sequence(rng), mask=mask)
 
 
-def test_the_mask_of_an_embedding_reaches_the_recurrence_and_goes_on(rng):
+@pytest.mark.parametrize("with_state", [True, False])
+def test_the_mask_of_an_embedding_reaches_the_recurrence_and_goes_on(with_state, rng):
     tokens = keras.Input((None,), dtype="int32")
+    states = [keras.Input((UNITS,)) for _ in range(2)] if with_state else []
     embedded = keras.layers.Embedding(5, FEATURES, mask_zero=True)(tokens)
-    outputs, *_ = Recurrence(LSTMCell(UNITS))(embedded)
-    model = keras.Model(tokens, outputs)
-    found = array(model(np.array([[0, 0, 3, 1], [2, 0, 1, 4]])))
+    outputs, *_ = Recurrence(LSTMCell(UNITS))(embedded, initial_state=states or None)
+    model = keras.Model([tokens, *states], outputs)
+    given = [np.zeros((2, UNITS), "float32")] * len(states)
+    found = array(model([np.array([[0, 0, 3, 1], [2, 0, 1, 4]]), *given]))
     assert not np.any(found[0, :2]) and np.all(np.any(found[1, 2:], axis=-1))
     assert getattr(outputs, "_keras_mask", None) is not None
 

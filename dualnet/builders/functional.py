@@ -15,7 +15,6 @@ from dualnet.layers import (
     EmbeddingDropout,
     LockedDropout,
     OutputProjection,
-    PaddingMask,
     PastDecode,
     StepDropout,
 )
@@ -209,8 +208,7 @@ def language_model(
             name="embedding_dropout",
         )
         embedded = words([tokens, embedded])
-    if padded:
-        embedded = PaddingMask(name="padding_mask")([tokens, embedded])
+    mask = tokens >= 0 if padded else None
     x = embedded if mask_per_gate else dropout("input", embedded)
     states: list[Any] = []
     new_states: list[Any] = []
@@ -223,7 +221,9 @@ def language_model(
             keras.Input((n,), dtype="float32", name=f"state_{len(states) + k}")
             for k, n in enumerate(layer_cell.state_size, start=1)
         ]
-        x, *final = Recurrence(layer_cell, name=f"recurrence_{i}")(x, initial_state=initial)
+        x, *final = Recurrence(layer_cell, name=f"recurrence_{i}")(
+            x, initial_state=initial, mask=mask
+        )
         states, new_states = states + initial, new_states + final
         if activation_l2 > 0:
             x = keras.layers.ActivityRegularization(l2=activation_l2, name=f"activation_{i}")(x)

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import json
 import math
-import math
 import os
 import re
 import secrets

@@ -12,7 +12,6 @@ from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
-from dualnet.layers.padding_mask import PaddingMask
 from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
 from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
@@ -31,7 +30,6 @@ __all__ = [
     "LockedDropout",
     "MogrifierLSTMCell",
     "OutputProjection",
-    "PaddingMask",
     "PastDecode",
     "PerGateLSTMCell",
     "RecurrentHighwayCell",

@@ -55,18 +55,19 @@ class PastDecode(keras.layers.Layer):
     def call(self, inputs, training=False):
         tokens, logits = inputs
         if training and self.factor:
-            embeddings = ops.cast(self.tied_to.embeddings, self.compute_dtype)
-            p = ops.cast(ops.softmax(logits), self.compute_dtype)
-            v = ops.tanh(ops.matmul(ops.matmul(p, embeddings), self.kernel) + self.bias)
-            past = ops.cast(ops.matmul(v, ops.transpose(embeddings)), "float32")
-            past = past + ops.cast(self.output_bias, "float32")
-            counted = ops.cast(tokens >= 0, "float32")
-            losses = ops.sparse_categorical_crossentropy(
-                ops.maximum(tokens, 0), past, from_logits=True
-            )
-            mean = ops.sum(losses * counted) / ops.maximum(ops.sum(counted), 1.0)
-            self.add_loss(self.factor * mean)
+            self.add_loss(self.factor * self.past_loss(tokens, logits))
         return logits
+
+    def past_loss(self, tokens, logits):
+        """Return the mean of -log r_t(current word) over all tokens, in nats, a scalar."""
+        embeddings = ops.cast(self.tied_to.embeddings, self.compute_dtype)
+        p = ops.cast(ops.softmax(logits), self.compute_dtype)
+        v = ops.tanh(ops.matmul(ops.matmul(p, embeddings), self.kernel) + self.bias)
+        past = ops.cast(ops.matmul(v, ops.transpose(embeddings)), "float32")
+        past = past + ops.cast(self.output_bias, "float32")
+        losses = ops.sparse_categorical_crossentropy(ops.maximum(tokens, 0), past, from_logits=True)
+        counted = ops.cast(tokens >= 0, "float32")
+        return ops.sum(losses * counted) / ops.maximum(ops.sum(counted), 1.0)
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]

@@ -1,0 +1,399 @@
+"""What the papers add to the loss, drop out, or start from; and the stations of the builder."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from dualnet import zoo
+from dualnet.builders import CELLS
+from dualnet.builders.functional import language_model
+from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
+from tests import reference
+from tests.checks import array, check_layer, gradients, normal, randomise
+
+BATCH, TIME, UNITS, WORDS = 3, 5, 4, 7
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def some_tokens(rng, batch=BATCH, time=TIME):
+    return rng.integers(0, WORDS, (batch, time)).astype("int32")
+
+
+def total(losses):
+    return sum(float(array(loss)) for loss in losses)
+
+
+# --- embedding dropout
+
+
+@pytest.mark.parametrize("per_row", [True, False])
+def test_embedding_dropout_drops_a_word_wherever_it_stands(per_row):
+    tokens = np.tile(np.arange(50, dtype="int32"), (4, 2))  # every word twice in each row
+    layer = EmbeddingDropout(0.3, vocabulary_size=50, per_row=per_row, seed=1)
+    ones = np.ones((4, 100, 2), "float32")
+    dropped = array(layer([tokens, ones], training=True))
+    np.testing.assert_array_equal(dropped[..., 0], dropped[..., 1])  # the whole vector
+    np.testing.assert_array_equal(dropped[:, :50], dropped[:, 50:])  # each time it comes
+    np.testing.assert_allclose(np.unique(dropped), [0, 1 / 0.7], rtol=1e-6)
+    same_in_all_rows = np.array_equal(dropped, np.repeat(dropped[:1], 4, axis=0))
+    assert same_in_all_rows == (not per_row)
+    assert not np.array_equal(dropped, array(layer([tokens, ones], training=True)))
+    np.testing.assert_array_equal(array(layer([tokens, ones])), ones)
+
+
+def test_embedding_dropout_keeps_the_expectation():
+    layer = EmbeddingDropout(0.3, vocabulary_size=20_000, seed=1)
+    tokens = np.arange(20_000, dtype="int32")[None]
+    dropped = array(layer([tokens, np.ones((1, 20_000, 1), "float32")], training=True))
+    assert abs(dropped.mean() - 1) < 0.02 and abs((dropped == 0).mean() - 0.3) < 0.02
+
+
+# --- AR and TAR
+
+
+def test_activation_penalties_match_the_paper(rng):
+    dropped, raw = normal(rng, BATCH, TIME, UNITS), normal(rng, BATCH, TIME, UNITS)
+    layer = ActivationRegularization(activation=2.0, temporal=0.5)
+    np.testing.assert_array_equal(array(layer([dropped, raw], training=True)), dropped)
+    wanted = 2 * np.mean(dropped**2) + 0.5 * np.mean((raw[:, 1:] - raw[:, :-1]) ** 2)
+    np.testing.assert_allclose(total(layer.losses), wanted, rtol=1e-5)
+    layer([dropped, raw], training=False)
+    assert total(layer.losses) == 0
+    layer([dropped[:, :1], raw[:, :1]], training=True)  # one step: nothing to compare
+    np.testing.assert_allclose(total(layer.losses), 2 * np.mean(dropped[:, :1] ** 2), rtol=1e-5)
+
+
+def test_activation_penalties_leave_padding_out(rng):
+    dropped, raw = normal(rng, 1, TIME, UNITS), normal(rng, 1, TIME, UNITS)
+    layer = ActivationRegularization(activation=2.0, temporal=0.5)
+    mask = np.array([[False, False, True, True, True]])
+    layer([dropped, raw], mask=[mask, mask], training=True)
+    words = raw[:, 2:]
+    wanted = 2 * np.mean(dropped[:, 2:] ** 2) + 0.5 * np.mean((words[:, 1:] - words[:, :-1]) ** 2)
+    np.testing.assert_allclose(total(layer.losses), wanted, rtol=1e-5)
+
+
+# --- past decode
+
+
+def test_past_decode_and_its_gradients_match_the_paper(rng):
+    embedding = keras.layers.Embedding(WORDS, UNITS)
+    layer = PastDecode(0.3, tied_to=embedding)
+    tokens, logits = some_tokens(rng), normal(rng, BATCH, TIME, WORDS)
+    tokens[0, :2] = -1  # padding
+    layer([tokens, logits])
+    randomise(layer, rng)
+
+    def wanted(E, W, b, b2):
+        r = reference.softmax(np.tanh(reference.softmax(logits) @ E @ W + b) @ E.T + b2)
+        right = np.take_along_axis(r, np.maximum(tokens, 0)[..., None], axis=-1)[..., 0]
+        return 0.3 * -np.log(right[tokens >= 0]).mean()
+
+    weights = [embedding.embeddings, layer.kernel, layer.bias, layer.output_bias]
+    start = [array(weight).astype("float64") for weight in weights]
+    np.testing.assert_array_equal(array(layer([tokens, logits], training=True)), logits)
+    np.testing.assert_allclose(total(layer.losses), wanted(*start), rtol=1e-5)
+
+    def scalar():
+        return 0.3 * layer.past_loss(ops.convert_to_tensor(tokens), ops.convert_to_tensor(logits))
+
+    for found, right in zip(gradients(scalar, weights), reference.differences(wanted, start)):
+        np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-5)
+    layer([tokens, logits], training=False)
+    assert total(layer.losses) == 0
+
+
+# --- common checks
+
+
+def test_the_layers_pass_the_common_checks(rng, tmp_path):
+    tokens, embedded = some_tokens(rng)[..., None], normal(rng, BATCH, TIME, UNITS)
+    for name, layer, inputs in (
+        ("dropout", EmbeddingDropout(0.2, vocabulary_size=WORDS), [tokens[..., 0], embedded]),
+        ("penalties", ActivationRegularization(activation=1.0), [embedded, embedded]),
+    ):
+        (tmp_path / name).mkdir()
+        check_layer(layer, inputs, folder=tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EmbeddingDropout(1.0, vocabulary_size=3), "`rate` must be a number"),
+        (lambda: EmbeddingDropout(0.1, vocabulary_size=0), "`vocabulary_size` must be"),
+        (lambda: ActivationRegularization(activation=-1), "`activation` must be a finite"),
+        (lambda: ActivationRegularization(temporal=math.nan), "`temporal` must be a finite"),
+        (lambda: PastDecode(-0.1, tied_to=None), "`factor` must be a finite"),
+    ],
+)
+def test_factors_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# --- in a model
+
+
+def a_model(**arguments):
+    return language_model(WORDS, units=UNITS, **arguments)
+
+
+def loss_of(model, tokens, targets, training=True):
+    """Return the loss of one step, by the model's own way."""
+    logits = model(tokens, training=training)
+    return float(array(model.compute_loss(tokens, targets, logits, training=training)))
+
+
+def nll(model, tokens, targets):
+    logits = array(model(tokens)).astype("float64")
+    return -np.log(np.take_along_axis(reference.softmax(logits), targets[..., None], -1))[..., 0]
+
+
+def test_the_sum_over_time_is_the_mean_times_the_steps(rng):
+    model, tokens, targets = a_model(), some_tokens(rng), some_tokens(rng)
+    mean = loss_of(model, tokens, targets)
+    model.loss_reduction = "sum"
+    np.testing.assert_allclose(loss_of(model, tokens, targets), TIME * mean, rtol=1e-5)
+    again = type(model).from_config(model.get_config())
+    assert again.loss_reduction == "sum"
+
+
+def test_weight_l2_counts_every_weight_once_and_joins_other_penalties(rng):
+    model = a_model(weight_l2=0.01, input_l2=0.1, tied=True, output_bias=True)
+    randomise(model.core, rng)
+    tokens, targets = some_tokens(rng), some_tokens(rng)
+    squares = sum(np.sum(array(weight) ** 2) for weight in model.trainable_variables)
+    kernel = model.core.get_layer("recurrence_1").cell.kernel
+    wanted = nll(model, tokens, targets).mean() + 0.01 * squares + 0.1 * np.sum(array(kernel) ** 2)
+    np.testing.assert_allclose(loss_of(model, tokens, targets), wanted, rtol=1e-5)
+
+
+def test_fraternal_dropout_is_the_mean_of_two_readings_and_their_distance(rng):
+    arguments = {"output_dropout": 0.5, "fraternal_regularization": 0.3}
+    model, tokens, targets = a_model(**arguments), some_tokens(rng), some_tokens(rng)
+    randomise(model.core, rng)
+    readings = []
+    core = model.core.call
+
+    def recorded(*args, **kwargs):
+        outputs = core(*args, **kwargs)
+        readings.append(array(outputs[0]))
+        return outputs
+
+    model.core.call = recorded
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=True)
+    if keras.backend.backend() == "jax":
+        model.jit_compile = False
+    found = model.train_on_batch(tokens, targets) if keras.backend.backend() != "jax" else None
+    if found is None:  # JAX traces its step: read it twice by hand
+        model.training_rows.resize(BATCH)
+        model._step_under_way, model._rows = True, model.training_rows
+        found = [loss_of(model, tokens, targets)]
+    first, second = readings[-2:]
+    assert not np.allclose(first, second)
+    p = [np.take_along_axis(reference.softmax(x), targets[..., None], -1) for x in (first, second)]
+    wanted = -np.log(p).mean() + 0.3 * np.mean((first - second) ** 2)
+    np.testing.assert_allclose(float(np.ravel(found)[0]), wanted, rtol=1e-5)
+
+
+def test_fraternal_dropout_trains_and_evaluates_once(corpus):
+    model = language_model(
+        len(corpus.vocabulary), units=UNITS, output_dropout=0.2, fraternal_regularization=0.1
+    )
+    model.compile(optimizer="adam")
+    batches = corpus.batches("train", batch_size=4, sequence_length=9)
+    history = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history
+    assert history["perplexity"][1] < history["perplexity"][0]
+    # Keras averages losses by batch, not by token.
+    np.testing.assert_allclose(np.exp(history["val_loss"]), history["val_perplexity"], rtol=1e-3)
+
+
+def test_the_penalties_of_a_model_act_in_training_alone(rng):
+    model = a_model(
+        activation_regularization=2.0,
+        temporal_activation_regularization=1.0,
+        past_decode_regularization=0.1,
+    )
+    tokens, targets = some_tokens(rng), some_tokens(rng)
+    plain = nll(model, tokens, targets).mean()
+    np.testing.assert_allclose(loss_of(model, tokens, targets, training=False), plain, rtol=1e-5)
+    assert loss_of(model, tokens, targets) > plain + 1e-3
+
+
+def test_padding_changes_nothing_but_its_own_place(rng):
+    model = a_model(padded=True, recurrent_layers=2, connection="dual")
+    randomise(model.core, rng)
+    words = some_tokens(rng)
+    alone = array(model(words))
+    before = np.concatenate([np.full((BATCH, 2), -1, "int32"), words], axis=1)
+    after = np.concatenate([words, np.full((BATCH, 2), -1, "int32")], axis=1)
+    np.testing.assert_allclose(array(model(before))[:, 2:], alone, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(array(model(after))[:, :TIME], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_the_skip_sum_is_the_sum_of_the_layers_outputs(rng):
+    model = a_model(recurrent_layers=2, skip_connections=True)
+    randomise(model.core, rng)
+    weights = {"/".join(w.path.split("/")[-2:]): array(w) for w in model.core.weights}
+    tokens = some_tokens(rng)
+    _, _, layers = reference.language_model(tokens, weights, layers=2)
+    wanted = sum(layers) @ weights["embedding/embeddings"].T
+    np.testing.assert_allclose(array(model(tokens)), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="`skip_connections` needs recurrent layers of one size"):
+        a_model(recurrent_layers=2, recurrent_units=6, skip_connections=True)
+
+
+def test_an_untied_output_has_a_matrix_of_its_own_and_sizes_are_free(rng):
+    model = language_model(
+        WORDS, embedding_units=3, recurrent_units=5, tied=False, output_bias=True
+    )
+    assert model.count_params() == 7 * 3 + 4 * 5 * 8 + 4 * 5 + 5 * 7 + 7
+    dual = language_model(
+        WORDS, embedding_units=3, recurrent_units=5, dual_units=6, tied=False, connection="dual"
+    )
+    assert dual.count_params() == 7 * 3 + 4 * 5 * 8 + 4 * 5 + (3 + 5 + 1) * 6 + 6 * 7
+    with pytest.raises(ValueError, match="`past_decode_regularization` needs a tied output"):
+        a_model(tied=False, past_decode_regularization=0.1)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_takes_the_dual_connection_and_its_biases_can_be_off(cell, rng):
+    tokens, targets = some_tokens(rng), some_tokens(rng)
+    model = a_model(cell=cell, connection="dual", recurrent_layers=2, use_bias=False)
+    assert not any("bias" in w.name for w in model.core.get_layer("recurrence_2").cell.weights
+                   if not w.name.startswith("mogrifier"))  # fmt: skip
+    assert np.isfinite(loss_of(model, tokens, targets))
+    logits = array(model(tokens))
+    changed = tokens.copy()
+    changed[:, 3] = (changed[:, 3] + 1) % WORDS
+    np.testing.assert_allclose(array(model(changed))[:, :3], logits[:, :3], atol=1e-6)  # causal
+    assert not np.allclose(array(model(changed))[:, 3:], logits[:, 3:])
+
+
+@pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm"}))
+def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
+    model = a_model(
+        cell=cell,
+        recurrent_layers=2,
+        input_dropout=0.3,
+        internal_dropout=0.3,
+        recurrent_dropout=0.3,
+        weight_dropout=0.3,
+        mask_per_gate=True,
+        locked_dropouts=["input", "recurrent"],  # the second layer's input is masked at each step
+    )
+    inputs = [ops.convert_to_tensor(some_tokens(rng)), *model.initial_state(BATCH)]
+    first, second = (array(model.core(inputs, training=True)[0]) for _ in range(2))
+    assert np.all(np.isfinite(first)) and not np.allclose(first, second)
+    specs = {spec.name: spec for spec in model.core.get_layer("recurrence_2").cell.mask_specs()}
+    assert not specs["input"].locked
+
+
+def test_dual_rhn_and_dual_dglstm_are_overrides():
+    for name, weights in (("variational_rhn_tied", "kernel"), ("dglstm", "depth_lower_2")):
+        model = zoo.build(name, vocabulary_size=WORDS, units=UNITS, depth=2, connection="dual")
+        names = {weight.path.split("/")[-2] for weight in model.trainable_variables}
+        assert "connection" in names
+        cell = model.core.get_layer("recurrence_1").cell
+        assert any(weight.name == weights for weight in cell.weights)
+
+
+# --- initial weights
+
+
+def spread(model, name):
+    """Return the largest absolute value and the standard deviation of the weights named so."""
+    values = [
+        array(w) for w in model.trainable_variables if "/".join(w.path.split("/")[-2:]) == name
+    ]
+    return np.abs(values[0]).max(), values[0].std()
+
+
+def fresh(rule, **arguments):
+    return language_model(
+        400,
+        embedding_units=100,
+        recurrent_units=64,
+        tied=False,
+        output_bias=True,
+        initializer=rule,
+        **arguments,
+    )
+
+
+def test_initial_weights_are_as_the_papers_have_them():
+    model = fresh("uniform", initializer_range=0.05)
+    for name in ("embedding/embeddings", "cell_1/kernel", "cell_1/bias", "output/bias"):
+        largest, deviation = spread(model, name)
+        assert 0.045 < largest <= 0.05 and abs(deviation - 0.05 / math.sqrt(3)) < 0.003
+
+    model = fresh("uniform_matrices", initializer_range=0.04, forget_bias=0.0)
+    assert spread(model, "cell_1/bias") == (0, 0) == spread(model, "output/bias")
+    assert 0.039 < spread(model, "cell_1/recurrent_kernel")[0] <= 0.04
+
+    model = fresh("by_units", initializer_range=0.1)
+    for name in ("cell_1/kernel", "cell_1/recurrent_kernel", "cell_1/bias"):
+        assert 0.12 < spread(model, name)[0] <= 1 / 8
+    assert 0.099 < spread(model, "embedding/embeddings")[0] <= 0.1
+    assert spread(model, "output/bias") == (0, 0)
+
+    model = fresh("by_shape")
+    for name, size in (
+        ("embedding/embeddings", 100),
+        ("cell_1/kernel", 100 + 256),
+        ("cell_1/bias", 256),
+        ("output/kernel", 464),
+    ):
+        assert 0.95 * math.sqrt(6 / size) < spread(model, name)[0] <= math.sqrt(6 / size)
+
+    model = fresh("by_fan_in")
+    for name, size in (("embedding/embeddings", 100), ("cell_1/kernel", 100),
+                       ("cell_1/recurrent_kernel", 64), ("output/kernel", 64)):  # fmt: skip
+        assert abs(spread(model, name)[1] * math.sqrt(size) - 1) < 0.05
+    bias = array(model.core.get_layer("recurrence_1").cell.bias)
+    assert abs(bias[64:128].mean() - 1) < 0.1 and abs(bias[:64].mean()) < 0.1
+    assert 0.08 < bias[:64].std() < 0.17
+
+
+def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
+    model = language_model(
+        WORDS, units=UNITS, cell="layernorm_lstm", initializer="uniform", initializer_range=0.1
+    )
+    gains = [array(w) for w in model.trainable_variables if "gain" in w.name]
+    assert gains and all(np.all(gain == 1) for gain in gains)
+    keras.utils.set_random_seed(3)
+    first = language_model(WORDS, units=UNITS, initializer="by_fan_in")
+    keras.utils.set_random_seed(3)
+    again = language_model(WORDS, units=UNITS, initializer="by_fan_in")
+    for a, b in zip(first.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"initializer": "unifrm"}, "`initializer` must be one of.*Did you mean 'uniform'"),
+        ({"initializer": "uniform"}, "`initializer_range` must be above 0"),
+        ({"initializer_range": 0.1}, "`initializer_range` must be left out"),
+        ({"depth": 2}, "`depth` must be left out for the cell 'lstm'.*'recurrent_highway'"),
+        ({"cell": "recurrent_highway", "dept": 2}, "`dept` must be an argument.*mean 'depth'"),
+        ({"cell": "recurrent_highway", "depth": 0}, "`depth` must be an integer of at least 1"),
+        ({"cell": "depth_gated_lstm", "depth": 0}, "`depth` must be an integer of at least 1"),
+        ({"cell": "gru", "rounds": 2}, "`rounds` must be 0 for the cell 'gru'"),
+        ({"cell": "mogrifier_lstm", "mask_per_gate": True}, "`mask_per_gate` must be False"),
+        ({"embedding_dropout": 1.5}, "`embedding_dropout` must be a number"),
+        ({"weight_dropout": -0.5}, "`weight_dropout` must be a number"),
+        ({"activation_regularization": -1}, "`activation_regularization` must be a finite"),
+        ({"fraternal_regularization": -1}, "`fraternal_regularization` must be a finite"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        a_model(**arguments)
