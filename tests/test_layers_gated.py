@@ -202,12 +202,12 @@ def test_a_cell_trains_under_keras_rnn_without_dropout_alone(kind, rng):
 )
 def test_a_cell_equals_that_of_keras_and_starts_as_it_does(kind, stock, rng):
     fresh = kind(UNITS)
-    fresh.build((BATCH, FEATURES))
+    fresh.build((BATCH, 30))
     assert not np.any(array(fresh.bias))
     orthogonal = array(fresh.recurrent_kernel)
     np.testing.assert_allclose(orthogonal @ orthogonal.T, np.eye(UNITS), atol=1e-5)
-    limit = (6 / (FEATURES + kind.gates * UNITS)) ** 0.5  # Glorot, uniform
-    assert 0.5 * limit < np.abs(array(fresh.kernel)).max() <= limit
+    limit = (6 / (30 + kind.gates * UNITS)) ** 0.5  # Glorot, uniform
+    assert 0.9 * limit < np.abs(array(fresh.kernel)).max() <= limit
 
     sequence, start = normal(rng, BATCH, 6, FEATURES), normal(rng, BATCH, UNITS)
     stock = stock(UNITS, return_sequences=True, return_state=True)
@@ -370,18 +370,18 @@ def test_recurrences_over_the_cells_pass_the_common_checks(kind, rng, tmp_path):
     check_layer(Recurrence(cell, seed=1), sequence, folder=tmp_path, dtypes=dtypes)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @every_cell
-def test_a_step_in_half_precision_is_near_that_in_float32(kind, own, policy, rng):
-    layers = [Recurrence(kind(UNITS, dtype=d, **own), dtype=d) for d in ("float32", policy)]
+def test_a_step_in_float16_is_near_that_in_float32(kind, own, rng):
+    policies = ["float32", "mixed_float16"]
+    layers = [Recurrence(kind(UNITS, dtype=policy, **own), dtype=policy) for policy in policies]
     sequence = normal(rng, BATCH, 1, FEATURES)
     for layer in layers:
         layer(sequence)
     randomise(layers[0], rng)
     layers[1].set_weights(layers[0].get_weights())
-    expected, found = (array(layer(sequence, training=True)[0]) for layer in layers)
-    assert keras.backend.standardize_dtype(layers[1](sequence)[0].dtype) == policy[6:]
-    np.testing.assert_allclose(found, expected, atol=0.1)
+    expected, found = (layer(sequence, training=True)[0] for layer in layers)
+    assert keras.backend.standardize_dtype(found.dtype) == "float16"
+    np.testing.assert_allclose(array(found), array(expected), atol=0.01)
 
 
 def test_a_cell_trains_in_a_compiled_model_with_new_masks_at_each_step(rng):
