@@ -475,6 +475,7 @@ def test_penalties_of_a_cell_are_on_the_right_weights(kind, kernels, rng):
 
 REFUSED = [
     *[(kind, "units", value) for kind in STEPS for value in (0, 1.5, True)],
+    *[(kind, "units", 1) for kind in NORMALISED],
     *[(kind, "weight_dropout", 1.0) for kind in STEPS],
     *[(kind, "locked", ["cell"]) for kind in STEPS],
     *[
@@ -498,3 +499,8 @@ def test_values_out_of_range_are_refused_by_name_and_value(kind, argument, value
 def test_a_misspelt_placement_is_refused_with_the_nearest(kind):
     with pytest.raises(ValueError, match="Did you mean 'separate'?"):
         kind(UNITS, placement="seperate")
+
+
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_one_unit_will_do_where_nothing_is_normalised(kind):
+    assert kind(1, placement="none").units == 1
