@@ -6,6 +6,11 @@ so that a paper's `W x` is `x @ W` here. Weights come by name, from a dict.
 LSTM: Gers et al., 2000. Mogrifier: Melis et al., 2020, Eq. 1 and 2, with a bias in
 each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017. Recurrent
 highway: Zilly et al., 2017, Eq. 6 to 9. Depth gates: Yao et al., 2015.
+
+
+each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017. Simple
+recurrence: Elman, 1990. GRU: Cho et al., 2014, in the form of cuDNN. Layer
+normalisation: Ba, Kiros and Hinton, 2016.
 """
 
 import numpy as np
@@ -218,3 +223,141 @@ def depth_gated_step(
         new_states += [o * np.tanh(memory), memory]
         below = memory
     return new_states
+
+
+# --- simple, gated and normalised cells; their steps take and return lists of states
+
+
+def per_gate(vector, weights, name, gates, mask=None):
+    """Return by gate the product of the masked vector and the gate's part of `name`.
+
+    `mask` is one for all gates, or holds one for each, side by side.
+    """
+    count, size = len(gates), vector.shape[1]
+    if mask is None:
+        mask = np.ones((1, size))
+    own = [mask] * count if mask.shape[1] == size else np.split(mask, count, axis=1)
+    matrices = np.split(weights[name], count, axis=1)
+    return {gate: (vector * m) @ W for gate, m, W in zip(gates, own, matrices)}
+
+
+def elman_step(x, states, weights, masks):
+    [h] = states
+    W = per_gate(x, weights, "kernel", "h", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "h", masks.get("recurrent"))
+    return [np.tanh(W["h"] + U["h"] + weights.get("bias", 0))]
+
+
+def two_biases(weights, gates, units):
+    """Return the rows of a GRU's bias, each by gate."""
+    both = weights.get("bias", np.zeros((2, len(gates) * units)))
+    return [dict(zip(gates, np.split(row, len(gates)))) for row in both]
+
+
+def gru_step(x, states, weights, masks):
+    [h] = states
+    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
+    b, b_recurrent = two_biases(weights, "zrn", h.shape[1])
+    r = sigmoid(W["r"] + b["r"] + U["r"] + b_recurrent["r"])
+    z = sigmoid(W["z"] + b["z"] + U["z"] + b_recurrent["z"])
+    n = np.tanh(W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"]))
+    return [n + z * (h - n)]
+
+
+def per_gate_lstm_step(x, states, weights, masks):
+    """The LSTM whose weights come apart, `kernel_i` and so on."""
+    h, c = states
+    z = {}
+    for k, gate in enumerate("ifjo"):
+        z[gate] = weights.get(f"bias_{gate}", 0)
+        for vector, name, mask in ((x, "kernel", "input"), (h, "recurrent_kernel", "recurrent")):
+            size, mask = vector.shape[1], masks.get(mask)
+            if mask is not None:
+                start = 0 if mask.shape[1] == size else k * size
+                vector = vector * mask[:, start : start + size]
+            z[gate] = z[gate] + vector @ weights[f"{name}_{gate}"]
+    c = sigmoid(z["f"]) * c + sigmoid(z["i"]) * np.tanh(z["j"])
+    return [sigmoid(z["o"]) * np.tanh(c), c]
+
+
+def layer_norm(v, epsilon):
+    deviation = np.sqrt(v.var(axis=-1, keepdims=True) + epsilon)
+    return (v - v.mean(axis=-1, keepdims=True)) / deviation
+
+
+def layer_norm_lstm_step(x, states, weights, masks, *, placement, epsilon):
+    h, c = states
+
+    def normalised(name, v, part=slice(None)):
+        gain, shift = (weights.get(f"{name}_{kind}") for kind in ("gain", "shift"))
+        v = layer_norm(v, epsilon)
+        return v if gain is None else v * gain[part] + shift[part]
+
+    units = h.shape[1]
+    W = per_gate(x, weights, "kernel", "ifjo", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "ifjo", masks.get("recurrent"))
+    a, u = (np.concatenate(list(products.values()), axis=1) for products in (W, U))
+    b = weights.get("bias", np.zeros(4 * units))
+    if placement == "separate":
+        sums = normalised("input", a) + normalised("recurrent", u) + b
+    elif placement == "joint":
+        sums = normalised("gates", a + u + b)
+    elif placement == "gates":
+        parts = [slice(k * units, (k + 1) * units) for k in range(4)]
+        normal = [normalised("gates", a[:, part] + u[:, part], part) for part in parts]
+        sums = np.concatenate(normal, axis=1) + b
+    else:
+        sums = a + u + b
+    i, f, j, o = np.split(sums, 4, axis=1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
+    shown = c if placement in ("output", "none") else normalised("cell", c)
+    h = sigmoid(o) * np.tanh(shown)
+    return [normalised("output", h) if placement == "output" else h, c]
+
+
+def layer_norm_gru_step(x, states, weights, masks, *, placement, epsilon):
+    if placement in ("output", "none"):
+        [h] = gru_step(x, states, weights, masks)
+        if placement == "output":
+            h = layer_norm(h, epsilon) * weights.get("output_gain", 1)
+            h = h + weights.get("output_shift", 0)
+        return [h]
+    [h] = states
+    units = h.shape[1]
+
+    def normalised(name, v, part=slice(None)):
+        gain, shift = (weights.get(f"{name}_{kind}") for kind in ("gain", "shift"))
+        v = layer_norm(v, epsilon)
+        return v if gain is None else v * gain[part] + shift[part]
+
+    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
+    b, b_recurrent = two_biases(weights, "zrn", units)
+    W_zr, U_zr = (np.concatenate([products["z"], products["r"]], axis=1) for products in (W, U))
+    b_zr = np.concatenate([b[gate] + b_recurrent[gate] for gate in "zr"])
+    if placement == "separate":
+        gates = normalised("input_gates", W_zr) + normalised("recurrent_gates", U_zr) + b_zr
+        z, r = np.split(sigmoid(gates), 2, axis=1)
+        reset = r * (normalised("recurrent_candidate", U["n"]) + b_recurrent["n"])
+        n = np.tanh(normalised("input_candidate", W["n"]) + b["n"] + reset)
+    elif placement == "joint":
+        z, r = np.split(sigmoid(normalised("gates", W_zr + U_zr + b_zr)), 2, axis=1)
+        n = np.tanh(normalised("candidate", W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"])))
+    else:
+        halves = slice(0, units), slice(units, 2 * units)
+        z, r = (
+            sigmoid(normalised("gates", W[gate] + U[gate], half) + b[gate] + b_recurrent[gate])
+            for gate, half in zip("zr", halves)
+        )
+        n = np.tanh(normalised("candidate", W["n"] + r * (U["n"] + b_recurrent["n"])) + b["n"])
+    return [(1 - z) * n + z * h]
+
+
+def over_time(step, sequence, states, *arguments, **options):
+    """Return all outputs `(batch, time, units)` and the last states of a step function."""
+    outputs = []
+    for x in np.moveaxis(sequence, 1, 0):
+        states = step(x, states, *arguments, **options)
+        outputs.append(states[0])
+    return [np.stack(outputs, axis=1), *states]

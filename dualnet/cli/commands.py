@@ -69,8 +69,8 @@ def card(options: argparse.Namespace) -> None:
         print(f"parameters  {found.parameters:,} weights{printed}")
     if found.lowercase:
         print("text        lower-cased")
-    for key, (valid, test) in found.published.items():
-        valid, test = _perplexity(valid), _perplexity(test)
+    for key, pair in found.published.items():
+        valid, test = map(_perplexity, pair)
         print(f"published   {key}: perplexity {valid} validation, {test} test")
     for result in found.measured:
         found_here = ", ".join(f"{key} {value}" for key, value in result.items())

@@ -4,7 +4,7 @@ import math
 
 from keras import backend, ops
 
-from dualnet._checks import check_choice, is_number
+from dualnet._checks import check_choice, check_count, is_number
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 
@@ -20,6 +20,8 @@ class NormalisedCell(RecurrentCell):
 
     def __init__(self, units, *, placement="separate", affine=True, epsilon=1e-5, **kwargs):
         placement = check_choice("placement", placement, self.normalised)
+        # A single feature less its mean is 0: a cell of one unit would put out a constant.
+        units = check_count("units", units, least=1 if placement == "none" else 2)
         if not is_number(epsilon) or not 0 < epsilon < math.inf:
             raise ValueError(
                 f"`epsilon` must be a finite number above 0. Received: epsilon={epsilon!r}."

@@ -43,7 +43,8 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
     lets in the new state, where this one keeps the old.
 
     Args:
-        units: int, at least 1. Size of h.
+        units: int, at least 2, since a single feature would be normalised to 0; at least
+            1 for "none". Size of h.
         placement: str, one of the five above.
         affine: bool. Whether there are gains and shifts; without, they are 1 and 0.
         epsilon: float, above 0. Added to each variance.

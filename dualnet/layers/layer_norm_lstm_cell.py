@@ -40,7 +40,8 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
     that one has no bias but the forget gate's, and carries the normalised c.
 
     Args:
-        units: int, at least 1. Size of h and c.
+        units: int, at least 2, since a single feature would be normalised to 0; at least
+            1 for "none". Size of h and c.
         placement: str, one of the five above.
         affine: bool. Whether there are gains and shifts; without, they are 1 and 0.
         epsilon: float, above 0. Added to each variance.
