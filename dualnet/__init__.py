@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dualnet import zoo as zoo
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("builders", "corpora", "layers", "zoo")
 _FUNCTIONS = {
+    "best_temperature": "evaluation",
     "dynamic_evaluation": "adaptation",
     "evaluate": "evaluation",
     "export": "serving",

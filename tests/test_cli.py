@@ -91,6 +91,72 @@ def test_a_run_is_evaluated_dynamically(capsys, run, tmp_path):
     assert code == 0 and "rule rms" in out, err
 
 
+def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
+    code, out, err = call(capsys, "evaluate", run, "--by-sentence", "--json")
+    found = json.loads(out)
+    assert code == 0, err
+    assert list(found)[:3] == ["perplexity", "tokens", "batch_size"]
+    assert found["by_sentence"] is True and found["tokens"] == len(corpus.test)
+    assert found["sequence_length"] is None and found["samples"] == 0
+    lines = (folder / "test.txt").read_text().splitlines(keepends=True)
+    scores = dualnet.score(dualnet.load(run), lines)
+    every = np.concatenate([each.log_probabilities for each in scores]).astype("float64")
+    assert found["perplexity"] == pytest.approx(np.exp(-every.mean()), rel=1e-5)
+    assert "read by sentence" in call(capsys, "evaluate", run, "--by-sentence")[1]
+
+
+def test_a_run_that_was_trained_by_sentence_is_evaluated_so(capsys, run, tmp_path, corpus):
+    shutil.copytree(run, tmp_path / "RUN")
+    card = (tmp_path / "RUN" / "card.toml").read_text()
+    assert "[recipe]\n" in card
+    card = card.replace("[recipe]\n", '[recipe]\nbatching = "sentences"\n')
+    (tmp_path / "RUN" / "card.toml").write_text(card)
+    (tmp_path / "RUN" / "sums.json").unlink()
+    evaluate = ["evaluate", tmp_path / "RUN"]
+    found = json.loads(call(capsys, *evaluate, "--json")[1])
+    assert found["by_sentence"] is True and found["tokens"] == len(corpus.test)
+    found = json.loads(call(capsys, *evaluate, "--no-by-sentence", "--json")[1])
+    assert found["by_sentence"] is False and found["tokens"] == len(corpus.test) - 1
+    for arguments in (["--no-by-sentence"], ["--dynamic"]):
+        _, out, _ = call(capsys, *evaluate, *arguments)
+        assert "read as one stream, although the model was trained by sentence" in out
+    code, _, err = call(capsys, *evaluate, "--batch-size", 4)
+    assert code == 2 and "`batch_size` must be 1 by sentence" in err
+
+
+def test_samples_of_a_run_are_averaged(capsys, run, corpus):
+    arguments = ["evaluate", run, "--samples", 3, "--dropout-scale", 0.8, "--seed", 5]
+    code, out, err = call(capsys, *arguments, "--sequence-length", 30, "--json")
+    found = json.loads(out)
+    assert code == 0, err
+    assert (found["samples"], found["dropout_scale"], found["seed"]) == (3, 0.8, 5)
+    assert found["tokens"] == len(corpus.test) - 1 and found["sequence_length"] == 30
+    expected = dualnet.perplexity(
+        dualnet.load(run), corpus.test, samples=3, dropout_scale=0.8, seed=5, sequence_length=30
+    )
+    assert found["perplexity"] == pytest.approx(expected, rel=1e-6)
+    _, out, _ = call(capsys, *arguments, "--by-sentence")
+    assert "averaged over 3 passes with dropout, its rates times 0.8, seed 5\n" in out
+
+
+def test_the_best_temperature_is_found_on_the_validation_split(capsys, run, corpus, monkeypatch):
+    monkeypatch.setattr("dualnet.cli.commands.TUNING_TOKENS", 60)
+    model = dualnet.load(run)
+    for by_sentence in ([], ["--by-sentence"]):
+        arguments = ["evaluate", run, "--temperature", "best", *by_sentence]
+        found = json.loads(call(capsys, *arguments, "--json")[1])
+        expected = dualnet.best_temperature(model, corpus.valid[:60], by_sentence=bool(by_sentence))
+        assert found["temperature"] == expected and found["tuning_tokens"] == 60
+        assert found["split"] == "test" and found["tokens"] >= len(corpus.test) - 1
+    _, out, _ = call(capsys, "evaluate", run, "--temperature", "best", "--dynamic")
+    best = dualnet.best_temperature(model, corpus.valid[:60])
+    assert f"temperature {best:.4g}, the best on the first 60 tokens of the validation" in out
+    assert f"temperature={best:g}" in out
+    with pytest.raises(SystemExit):
+        call(capsys, "evaluate", run, "--temperature", "warm")
+    assert "must be a number above 0, or best. Received: 'warm'" in capsys.readouterr().err
+
+
 def test_resume_goes_on(capsys, folder, run):
     arguments = ["train", "lstm", "--corpus", folder, "--output", run, "--resume", *QUICK]
     code, out, _ = call(capsys, *arguments, "--epochs", 2, "--json")
@@ -276,6 +342,26 @@ def bad(folder, run, tmp_path):
         "a folder that is no run": (["evaluate", tmp_path], "must hold card.toml"),
         "an unknown rule": (["evaluate", run, "--dynamic", "--rule", "nadan"], "'nadam'"),
         "a rule without dynamic": (["evaluate", run, "--rule", "sgd"], "needs --dynamic"),
+        "sentences of one stream": (
+            ["evaluate", run, "--dynamic", "--by-sentence"], "`--by-sentence` cannot go with",
+        ),
+        "samples while learning": (
+            ["evaluate", run, "--dynamic", "--samples", 2], "`--samples` cannot go with --dynamic",
+        ),
+        "samples among the settings of a rule": (
+            ["evaluate", run, "--dynamic", "--set", "samples=2"], "`samples` must be one of",
+        ),
+        "a scale of no samples": (
+            ["evaluate", run, "--dropout-scale", 0.5], "`--dropout-scale` needs --samples",
+        ),
+        "a seed of no samples": (["evaluate", run, "--seed", 5], "`--seed` needs --samples"),
+        "too much dropout": (
+            ["evaluate", run, "--samples", 2, "--dropout-scale", 2], "`dropout_scale` must be",
+        ),
+        "less than no samples": (["evaluate", run, "--samples", -1], "`samples` must be an int"),
+        "an unknown setting to tune for": (
+            ["evaluate", run, "--temperature", "best", "--set", "sample=2"], "mean 'samples'",
+        ),
         "an unknown setting": (
             ["evaluate", run, "--dynamic", "--set", "learning_rte=1"], "mean 'learning_rate'",
         ),

@@ -18,6 +18,8 @@ from typing import Any
 from dualnet import zoo
 from dualnet.cli.console import print_table, quietly, settings_of
 
+TUNING_TOKENS = 50_000  # of the validation split, on which a temperature is chosen: Melis et al.
+
 
 def list_models(options: argparse.Namespace) -> None:
     names = zoo.list_models(options.pattern)
@@ -140,7 +142,10 @@ def train(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
+    _check_ways(options, settings)
     training = quietly("dualnet.training")
+    from dualnet import adaptation, evaluation
+
     model = training.load(options.run_folder)
     used = None
     if os.path.isdir(options.run_folder):
@@ -149,22 +154,30 @@ def evaluate(options: argparse.Namespace) -> None:
         raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
     corpus = _corpus_of(used, options.corpus, model.vocabulary)
     tokens = corpus.split(options.split)
+    recipe = used["recipe"] if used else {}
+    trained_by_sentence = recipe.get("batching") == "sentences"
     for key in ("temperature", "sequence_length"):
         if getattr(options, key) is not None:
             settings[key] = getattr(options, key)
+    if not options.dynamic:
+        for key in ("batch_size", "by_sentence", "samples", "dropout_scale", "seed"):
+            if getattr(options, key) is not None:
+                settings[key] = getattr(options, key)
+        settings.setdefault("by_sentence", trained_by_sentence)
+    _check_settings(
+        adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate, settings
+    )
+    if options.temperature == "best":
+        valid = corpus.valid[:TUNING_TOKENS]
+        settings["temperature"] = evaluation.best_temperature(
+            model, valid, by_sentence=settings.get("by_sentence", False)
+        )
     if options.dynamic:
-        if options.batch_size not in (None, 1):
-            raise ValueError(
-                "`--batch-size` must be 1 for dynamic evaluation, which reads one stream. "
-                f"Received: {options.batch_size}."
-            )
-        from dualnet.adaptation import dynamic_evaluation
-
         fixed: dict[str, Any] = {"rule": options.rule}
         if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
             trained_on = None if used else options.corpus
             fixed["statistics"] = _corpus_of(used, trained_on, model.vocabulary).train
-        result = _call(dynamic_evaluation, model, tokens, fixed, settings)
+        result = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         found = {
             "perplexity": result.perplexity,
             "tokens": result.tokens,
@@ -175,21 +188,20 @@ def evaluate(options: argparse.Namespace) -> None:
         if options.plot:
             result.plot(options.plot)
     else:
-        for option, given in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
-            if given:
-                raise ValueError(f"`{option}` needs --dynamic.")
-        from dualnet.evaluation import evaluate
-
-        if options.batch_size is not None:
-            settings["batch_size"] = options.batch_size
-        static = _call(evaluate, model, tokens, {}, settings)
+        static = evaluation.evaluate(model, tokens, **settings)
         found = {
             "perplexity": static.perplexity,
             "tokens": static.tokens,
             "batch_size": static.batch_size,
             "sequence_length": static.sequence_length,
             "temperature": static.temperature,
+            "by_sentence": static.by_sentence,
+            "samples": static.samples,
         }
+        if static.samples:
+            found |= {"dropout_scale": static.dropout_scale, "seed": static.seed}
+    if options.temperature == "best":
+        found["tuning_tokens"] = len(valid)
     found |= {"split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
         print(json.dumps(found))
@@ -199,9 +211,45 @@ def evaluate(options: argparse.Namespace) -> None:
     if found["batch_size"] != 1:
         print(f"read as {found['batch_size']} streams, each from the zero state; the reference "
               "is --batch-size 1")  # fmt: skip
+    if found.get("by_sentence"):
+        print("read by sentence, each after <eos> from the zero state")
+    elif trained_by_sentence:
+        print("read as one stream, although the model was trained by sentence")
+    if options.temperature == "best":
+        print(f"temperature {found['temperature']:.4g}, the best on the first {len(valid):,} "
+              "tokens of the validation split")  # fmt: skip
+    if found.get("samples"):
+        print(f"probabilities averaged over {found['samples']} passes with dropout, its rates "
+              f"times {found['dropout_scale']:g}, seed {found['seed']}")  # fmt: skip
     if options.dynamic:
         used_settings = ", ".join(f"{key}={value:g}" for key, value in result.settings.items())
         print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
+
+
+def _check_ways(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Refuse options of `evaluate` that do not go together."""
+    if options.dynamic:
+        if options.batch_size not in (None, 1):
+            raise ValueError(
+                "`--batch-size` must be 1 for dynamic evaluation, which reads one stream. "
+                f"Received: {options.batch_size}."
+            )
+        if options.by_sentence:
+            raise ValueError("`--by-sentence` cannot go with --dynamic, which reads one stream.")
+        for name in ("samples", "dropout_scale", "seed"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"`--{name.replace('_', '-')}` cannot go with --dynamic, which reads the text "
+                    f"once, dropouts off. Received: {getattr(options, name)}."
+                )
+        return
+    for option, given in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
+        if given:
+            raise ValueError(f"`{option}` needs --dynamic.")
+    if options.samples is None and "samples" not in settings:
+        for option in ("dropout_scale", "seed"):
+            if getattr(options, option) is not None:
+                raise ValueError(f"`--{option.replace('_', '-')}` needs --samples.")
 
 
 def generate(options: argparse.Namespace) -> None:
@@ -328,10 +376,8 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
     return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
 
 
-def _call(
-    function: Callable[..., Any], model: Any, tokens: Any, fixed: dict[str, Any], settings: Any
-) -> Any:
-    """Call `function`; an unknown setting is bad input and no fault of the program."""
+def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse what `function` does not take: that is bad input and no fault of the program."""
     from dualnet._checks import did_you_mean
 
     known = [
@@ -346,7 +392,6 @@ def _call(
                 f"`{key}` must be one of {', '.join(known)}.{did_you_mean(key, known)} "
                 f"Received: --set {key}={settings[key]}."
             )
-    return function(model, tokens, **fixed, **settings)
 
 
 def _corpus_of(used: Mapping[str, Any] | None, name: str | None, vocabulary: Any) -> Any:

@@ -55,9 +55,23 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--dynamic", action="store_true", help="go on learning while scoring")
     command.add_argument("--rule", default="nadam", help="nadam (default), sgd or rms")
     _add_set(command, "setting of the rule, e.g. learning_rate=0.001")
-    command.add_argument("--temperature", type=float, help="logits are divided by it")
+    command.add_argument(
+        "--temperature", type=_temperature, metavar="T",
+        help="logits are divided by it; best: the best one on the validation split",
+    )  # fmt: skip
     command.add_argument("--sequence-length", type=int, help="tokens per step")
     command.add_argument("--batch-size", type=int, help="streams; 1 (default) is the reference")
+    command.add_argument(
+        "--by-sentence", action=argparse.BooleanOptionalAction,
+        help="each sentence from the zero state (default: as the RUN was trained)",
+    )  # fmt: skip
+    command.add_argument(
+        "--samples", type=int, metavar="N", help="average probabilities over N passes with dropout"
+    )
+    command.add_argument(
+        "--dropout-scale", type=float, metavar="S", help="of --samples: rates are multiplied by it"
+    )
+    command.add_argument("--seed", type=int, metavar="K", help="of the masks of --samples")
     command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
 
     command = add("generate", commands.generate, "Go on with prompts, word by word.")
@@ -98,6 +112,15 @@ def _add_texts(command: argparse.ArgumentParser, option: str, text: str) -> None
     command.add_argument(
         option, action="append", dest="given", metavar="TEXT", help=f"{text}; may be repeated"
     )
+
+
+def _temperature(text: str) -> float | str:
+    try:
+        return text if text == "best" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number above 0, or best. Received: {text!r}."
+        ) from None
 
 
 def _add_set(command: argparse.ArgumentParser, text: str) -> None:

@@ -15,6 +15,7 @@ from dualnet.corpora.sources import SPLITS
 from dualnet.corpora.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from dualnet.corpora.sentence_batches import SentenceBatches
     from dualnet.corpora.token_batches import TokenBatches
 
 EMBEDDED = "python-reference"
@@ -81,6 +82,40 @@ class Corpus:
             batch_size=batch_size,
             sequence_length=sequence_length,
             vocabulary=self.vocabulary,
+        )
+
+    def sentence_batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        padding: str = "pre",
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> "SentenceBatches":
+        """Return the batches of the sentences of a split, for `model.fit`.
+
+        Each line is a sentence, read after `<eos>`, for itself. See
+        `SentenceBatches` for what stands where.
+
+        Args:
+            split: str. "train", "valid" or "test".
+            batch_size: int, at least 1. Sentences of a batch.
+            padding: "pre" (default) or "post". Where padding stands.
+            shuffle: bool. Whether each epoch has another order.
+            seed: int, at least 0. Of the orders.
+        Raises:
+            ValueError: if an argument is out of range, or the vocabulary lacks `<eos>`.
+        """
+        from dualnet.corpora.sentence_batches import SentenceBatches  # here: it needs Keras
+
+        return SentenceBatches(
+            self.split(split),
+            vocabulary=self.vocabulary,
+            batch_size=batch_size,
+            padding=padding,
+            shuffle=shuffle,
+            seed=seed,
         )
 
 

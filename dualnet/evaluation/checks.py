@@ -1,0 +1,75 @@
+"""Checks of what is evaluated, and the mean of its losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import is_number
+from dualnet.corpora import EOS, Vocabulary
+
+
+def perplexity_of(losses: Any) -> float:
+    """Return exp of the mean of `losses`, in nats, summed in float64; nan for none."""
+    if len(losses) == 0:
+        return math.nan
+    mean = float(np.mean(losses, dtype=np.float64))
+    return math.inf if mean > 700 else math.exp(mean)
+
+
+def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray:
+    """Return `tokens` as int32 if they are one stream of ids of the vocabulary."""
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(
+            "`tokens` must be a one-dimensional array of integer ids. Received: shape "
+            f"{tokens.shape}, {tokens.dtype}."
+        )
+    if len(tokens) < least:
+        raise ValueError(f"`tokens` must hold at least {least} tokens. Received: {len(tokens)}.")
+    if tokens.min() < 0 or tokens.max() >= vocabulary_size:
+        raise ValueError(
+            f"`tokens` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+            f"Received: {tokens.min()} to {tokens.max()}. Load the corpus with "
+            "vocabulary=model.vocabulary."
+        )
+    return tokens.astype(np.int32, copy=False)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `ValueError` unless `temperature` is a finite number above 0, and not next to it."""
+    # Logits divided by much less than this are no float32 any more.
+    if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
+        raise ValueError(
+            "`temperature` must be a finite number above 0, of at least 1e-6. Received: "
+            f"temperature={temperature!r}."
+        )
+
+
+def vocabulary_of(model: Any) -> Vocabulary:
+    """Return the vocabulary of `model`, or raise `ValueError` if it has none."""
+    vocabulary = getattr(model, "vocabulary", None)
+    if vocabulary is None:
+        raise ValueError(
+            "`model` must be a LanguageModel with a vocabulary. Received: one without. Set "
+            "model.vocabulary, or train it on a corpus."
+        )
+    return vocabulary
+
+
+def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Vocabulary, int]:
+    """Return the vocabulary of `model` and the id of its `<eos>`, or raise `ValueError`.
+
+    Args:
+        begins: what begins after `<eos>`, for the error.
+        otherwise: the way out where there is none.
+    """
+    vocabulary = vocabulary_of(model)
+    if vocabulary.eos_id is None:
+        raise ValueError(
+            f"`model` must have a vocabulary with {EOS}, after which a {begins} begins. Received: "
+            f"{vocabulary!r} without it. {otherwise}"
+        )
+    return vocabulary, vocabulary.eos_id

@@ -1,0 +1,76 @@
+"""Passes with dropout, in a graph made anew from the arguments and the weights of a model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import is_number
+from dualnet.builders import BUILDERS, LanguageModel, token_losses
+
+# The dropouts whose masks differ from row to row of a batch. Of any other (of weights, of words)
+# the rows may share a mask, so that passes read side by side would not be independent.
+OF_ROWS = ("input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier")
+
+
+class Sampler(keras.Model):
+    """`[tokens, targets, temperature, *states] -> [losses, *states]` with dropout.
+
+    Args:
+        model: `LanguageModel`. It stays as it is, and so do its random generators.
+        dropout_scale: float above 0, at most 1. The model's dropout rates, the
+            arguments `..._dropout` of its builder, are multiplied by it.
+
+    Attributes:
+        masks_rows_apart: bool. Whether each row of a batch has masks of its own.
+
+    Raises:
+        ValueError: if all dropout rates are 0.
+    """
+
+    def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
+        rates = {
+            name: _scaled(rate, dropout_scale)
+            for name, rate in model.arguments.items()
+            if name.endswith("_dropout")
+        }
+        used = [name for name, rate in rates.items() if np.any(rate)]
+        if not used:
+            raise ValueError(
+                "`samples` must be 0 for a model without dropout, all passes of which are equal. "
+                "Received: a model whose dropout rates are all 0."
+            )
+        super().__init__(name="sampler")
+        before = random.getstate()  # from which a new model draws its seeds
+        try:
+            twin = BUILDERS[model.builder](**{**model.arguments, **rates})
+        finally:
+            random.setstate(before)
+        self.core = twin.core
+        self.core.set_weights(model.core.get_weights())
+        self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= {*OF_ROWS}
+        self.built = True
+
+    def draw_anew(self, *seeds: int) -> None:
+        """Let the masks that come be those of `seeds`, whatever was drawn before."""
+        weights = {id(weight) for weight in self.core.weights}
+        states = [each for each in self.core.variables if id(each) not in weights]
+        drawn = np.random.default_rng(seeds).integers(2**31, size=len(states))
+        for state, seed in zip(states, drawn):
+            state.assign([int(seed), 0])
+
+    def call(self, inputs):
+        tokens, targets, temperature, *states = inputs
+        logits, *states = self.core([tokens, *states], training=True)
+        return [token_losses(logits / ops.expand_dims(temperature, -1), targets), *states]
+
+
+def _scaled(rate: Any, scale: float) -> Any:
+    """Return a dropout rate, or a list of them, times `scale`; None for None."""
+    if isinstance(rate, (list, tuple)):
+        return [_scaled(each, scale) for each in rate]
+    return rate * scale if is_number(rate) else rate

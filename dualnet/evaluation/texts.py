@@ -1,0 +1,91 @@
+"""Scores of texts, word by word."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import overload
+
+import numpy as np
+
+from dualnet._checks import check_texts
+from dualnet.builders import LanguageModel
+from dualnet.evaluation import reading
+from dualnet.evaluation.checks import check_temperature, perplexity_of, vocabulary_with_eos
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What `score` found in one text.
+
+    Attributes:
+        words: The tokens as they were read: `<unk>` for an unknown word, `<eos>` for
+            a newline.
+        log_probabilities: float32 `(tokens,)`, log p of each token in nats, given
+            those before it.
+        perplexity: exp of the mean of -log p, summed in float64; nan without tokens.
+        tokens: Number of tokens.
+    """
+
+    words: tuple[str, ...]
+    log_probabilities: np.ndarray = dataclasses.field(repr=False, compare=False)
+    perplexity: float
+    tokens: int
+
+
+@overload
+def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
+    model: LanguageModel, text: str, *, temperature: float = 1.0
+) -> Score: ...
+
+
+@overload
+def score(
+    model: LanguageModel, text: Sequence[str], *, temperature: float = 1.0
+) -> list[Score]: ...
+
+
+def score(
+    model: LanguageModel, text: str | Sequence[str], *, temperature: float = 1.0
+) -> Score | list[Score]:
+    """Return the log-probability of each word of a text, or of each of several texts.
+
+    A text begins after `<eos>`, in the zero state, so that its first word is
+    scored too; each newline in it is one `<eos>`, which is scored. Texts of
+    about the same length are read together, padded; a text's numbers do not
+    depend on the others beyond float rounding.
+
+    Args:
+        model: `LanguageModel` with a vocabulary that has `<eos>`.
+        text: str, or a sequence of str.
+        temperature: float above 0; logits are divided by it.
+
+    Returns:
+        `Score` for a str; for a sequence a list of them, in its order.
+
+    Raises:
+        ValueError: if the model has no vocabulary, or one without `<eos>`; if a word
+            is unknown and there is no `<unk>`; if `text` holds anything but str, or
+            `temperature` is out of range.
+    """
+    texts = check_texts("text", text)
+    check_temperature(temperature)
+    vocabulary, eos_id = vocabulary_with_eos(
+        model, begins="text", otherwise="Use `evaluate` for a stream of ids."
+    )
+    start = np.array([eos_id], np.int32)
+    streams = [np.concatenate([start, vocabulary.encode(each)]) for each in texts]
+    losses = [np.empty(len(stream) - 1, np.float32) for stream in streams]
+    for rows, steps, batch in reading.batches([len(each) for each in losses]):
+        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
+        reading.read(model, *several, rows=rows, steps=steps, temperature=temperature)
+    scores = [
+        Score(
+            words=tuple(vocabulary.words[i] for i in stream[1:]),
+            log_probabilities=-found,
+            perplexity=perplexity_of(found),
+            tokens=len(found),
+        )
+        for stream, found in zip(streams, losses)
+    ]
+    return scores[0] if isinstance(text, str) else scores

@@ -1,0 +1,249 @@
+import itertools
+import tracemalloc
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from dualnet.corpora import Corpus, Vocabulary
+from dualnet.corpora.sentence_batches import SentenceBatches
+
+EOS = 2
+VOCABULARY = Vocabulary(("a", "b", "<eos>", *"cdefgh"))
+
+
+def corpus_of(tokens, vocabulary=VOCABULARY):
+    tokens = np.asarray(tokens, "int32")
+    return Corpus("toy", tokens, tokens, tokens, vocabulary, "", False, "")
+
+
+def batches_of(text, **settings):
+    return corpus_of(VOCABULARY.encode(text)).sentence_batches("train", **settings)
+
+
+def sentences(batch):
+    """Return the targets of each row; inputs and padding must be right for them."""
+    inputs, targets, weight = batch
+    assert inputs.dtype == targets.dtype == np.int32 and weight.dtype == np.float32
+    assert inputs.shape == targets.shape == weight.shape
+    found = []
+    for row in range(len(inputs)):
+        there = weight[row] == 1
+        assert (inputs[row, ~there] == -1).all() and (targets[row, ~there] == 0).all()
+        assert (weight[row, ~there] == 0).all()
+        words = targets[row, there].tolist()
+        assert inputs[row, there].tolist() == [EOS, *words[:-1]]
+        found.append(tuple(words))
+    return found
+
+
+texts = st.lists(st.sampled_from([0, 1, EOS, EOS, 3, 4]), min_size=1, max_size=60)
+
+
+@given(
+    texts,
+    st.integers(1, 7),
+    st.sampled_from(["pre", "post"]),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding, shuffle, epoch):
+    batches = corpus_of(tokens).sentence_batches(
+        "train", batch_size=batch_size, padding=padding, shuffle=shuffle
+    )
+    batches.epoch = epoch
+    read = [sentences(batch) for batch in batches]
+    found = list(itertools.chain(*read))
+    text = "".join("xy|zw"[token] for token in tokens)
+    expected = [tuple("xy|zw".index(mark) for mark in line) for line in text.split("|")]
+    expected = [(*line, EOS) for line in expected[:-1]] + [expected[-1]] * bool(expected[-1])
+    assert sorted(found) == sorted(expected)
+    assert shuffle or found == expected
+    assert batches.num_tokens == len(tokens) == sum(batch[2].sum() for batch in batches)
+    assert [len(rows) for rows in read[:-1]] == [batch_size] * (len(batches) - 1)
+    assert 1 <= len(read[-1]) <= batch_size
+
+
+@given(texts, st.integers(1, 7), st.integers(0, 3))
+def test_a_batch_is_as_long_as_its_longest_sentence_but_the_first_two_differ(
+    tokens, batch_size, epoch
+):
+    batches = corpus_of(tokens).sentence_batches("train", batch_size=batch_size)
+    batches.epoch = epoch
+    lengths = [batch[0].shape[1] for batch in batches]
+    longest = [max(map(len, sentences(batch))) for batch in batches]
+    assert lengths[1:] == longest[1:]
+    if len(lengths) == 1:
+        assert lengths == longest
+    else:
+        assert lengths[0] == longest[0] + (longest[0] == longest[1]) != lengths[1]
+
+
+def test_padding_stands_before_or_after_the_words():
+    text = "a b\nc\n\n"
+    inputs, targets, weight = batches_of(text, batch_size=3, shuffle=False)[0]
+    assert inputs.tolist() == [[EOS, 0, 1], [-1, EOS, 3], [-1, -1, EOS]]
+    assert targets.tolist() == [[0, 1, EOS], [0, 3, EOS], [0, 0, EOS]]
+    assert weight.tolist() == [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
+    inputs, targets, weight = batches_of(text, batch_size=3, shuffle=False, padding="post")[0]
+    assert inputs.tolist() == [[EOS, 0, 1], [EOS, 3, -1], [EOS, -1, -1]]
+    assert targets.tolist() == [[0, 1, EOS], [3, EOS, 0], [EOS, 0, 0]]
+    assert weight.tolist() == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(("padding", "row"), [("pre", [-1, EOS, 0]), ("post", [EOS, 0, -1])])
+def test_the_first_of_equal_batches_has_one_more_column(padding, row):
+    batches = batches_of("a\nb\n", batch_size=1, padding=padding, shuffle=False)
+    assert [batch[0].tolist() for batch in batches] == [[row], [[EOS, 1]]]
+
+
+def test_the_last_words_are_a_sentence_without_an_end():
+    batches = batches_of("a\n", batch_size=9, shuffle=False)
+    assert [sentences(batch) for batch in batches] == [[(0, EOS)]]
+    tokens = VOCABULARY.encode("a\n")[[0, 1, 0, 0]]
+    (batch,) = corpus_of(tokens).sentence_batches("test", batch_size=9, shuffle=False)
+    assert sentences(batch) == [(0, EOS), (0, 0)]
+
+
+def order_of(batches):
+    return [words[:-1] for batch in batches for words in sentences(batch)]
+
+
+def test_each_epoch_has_an_order_of_its_own_that_seed_and_epoch_give():
+    text = "".join(f"{one} {two}\n" for one in "abcdefgh" for two in "abcdefgh")
+    batches = batches_of(text, batch_size=5)
+    epochs = []
+    for epoch in range(3):
+        assert batches.epoch == epoch
+        epochs.append(order_of(batches))
+        batches.on_epoch_end()
+    assert len({tuple(order) for order in epochs}) == 3
+    assert sorted(epochs[0]) == sorted(epochs[1]) != epochs[0]
+    other = batches_of(text, batch_size=9)  # no function of the batch size
+    other.epoch = 2
+    assert order_of(other) == epochs[2]
+    assert order_of(batches_of(text, batch_size=5, seed=1)) != epochs[0]
+    plain = batches_of(text, batch_size=5, shuffle=False)
+    first = order_of(plain)
+    plain.on_epoch_end()
+    assert order_of(plain) == first == [tuple(VOCABULARY.encode(x)) for x in text.splitlines()]
+
+
+def test_a_batch_depends_on_its_index_and_the_epoch_alone():
+    batches = batches_of("a b c\nb\nc d\na\nh h\n" * 4, batch_size=3)
+    later = batches[2]
+    batches[0][0][:] = 7
+    for one, two in zip(batches[2], later):
+        np.testing.assert_array_equal(one, two)
+    assert 7 not in batches[0][0]
+    with pytest.raises(IndexError):
+        batches[len(batches)]
+
+
+def test_batches_carry_what_training_needs():
+    corpus = corpus_of([0, 1, EOS, 3])
+    batches = corpus.sentence_batches("valid", batch_size=3, seed=4)
+    assert isinstance(batches, keras.utils.PyDataset)
+    assert batches.vocabulary is corpus.vocabulary
+    assert (batches.batch_size, batches.num_tokens, batches.carried) == (3, 4, False)
+    assert (batches.padding, batches.shuffle, batches.seed, batches.epoch) == ("pre", True, 4, 0)
+    assert (batches.workers, batches.use_multiprocessing) == (1, False)
+
+
+class Words(keras.layers.Layer):
+    """An embedding that reads padding as word 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(len(VOCABULARY), 4)
+
+    def build(self, shape):
+        self.embedding.build(shape)
+
+    def call(self, tokens):
+        return self.embedding(ops.maximum(tokens, 0))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
+def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):
+    # 14 sentences, so that the last batch is smaller; the first two of a text are of one length.
+    text = "a b\nb a\n" + "c\nd e f\n\na b c d e f g h\n" * 3
+    batches = batches_of(text, batch_size=batch_size, padding="post")
+    seen = []
+
+    class Recording(SentenceBatches):
+        def __getitem__(self, index):
+            batch = super().__getitem__(index)
+            seen.append((self.epoch, index))
+            return batch
+
+    batches.__class__ = Recording
+    model = keras.Sequential([Words(), keras.layers.Dense(len(VOCABULARY))])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, weighted_metrics=["sparse_categorical_accuracy"])
+    plain = batches_of(text, batch_size=batch_size, shuffle=False)
+    history = model.fit(batches, epochs=3, shuffle=False, verbose=0, validation_data=plain)
+    assert np.isfinite(history.history["loss"]).all()
+    assert np.isfinite(history.history["val_loss"]).all()
+    # Three epochs in a row were read whole, each in its order.
+    every = range(len(batches))
+    epochs = {epoch for epoch, _ in seen}
+    whole = {epoch for epoch in epochs if {(epoch, i) for i in every} <= {*seen}}
+    assert len(whole) >= 3 and max(whole) - 2 in whole
+
+
+def test_a_memory_mapped_text_is_never_copied_whole(tmp_path):
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.tile(VOCABULARY.encode("a b c d e f g h a b c d e f g\n"), 400_000))
+    stream = np.asarray(np.load(path, mmap_mode="r"))
+    tracemalloc.start()
+    batches = SentenceBatches(stream, vocabulary=VOCABULARY, batch_size=64, shuffle=False)
+    for index in range(0, len(batches), 500):
+        assert batches[index][2].all() or index == 0  # which has one more column
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.shares_memory(batches._tokens, stream)
+    assert batches.num_tokens == len(stream) and len(batches) == 6250
+    # int64 ends and the order of one in sixteen tokens are kept, and pieces were there for a while
+    assert peak < stream.nbytes
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "3", None])
+def test_bad_batch_sizes_are_refused(value):
+    with pytest.raises(ValueError, match="`batch_size` must be an integer of at least 1"):
+        batches_of("a\n", batch_size=value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"padding": "left"}, r"`padding` must be one of \['post', 'pre'\]. Received: padding='l"),
+        ({"padding": None}, "`padding` must be one of"),
+        ({"padding": "pr"}, "Did you mean 'pre'"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
+    ],
+)
+def test_other_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        batches_of("a\n", batch_size=1, **settings)
+
+
+def test_a_split_must_be_known():
+    with pytest.raises(ValueError, match="`split` must be one of.*split='dev'"):
+        corpus_of([0, EOS]).sentence_batches("dev", batch_size=1)
+
+
+@pytest.mark.parametrize("tokens", [np.zeros((2, 5), "int32"), np.zeros(5), np.zeros(0, "int32")])
+def test_tokens_must_be_a_vector_of_at_least_one_integer(tokens):
+    with pytest.raises(ValueError, match=r"`tokens` must be an integer array of shape"):
+        SentenceBatches(tokens, vocabulary=VOCABULARY, batch_size=1)
+
+
+def test_a_vocabulary_without_an_end_of_sentences_is_refused():
+    corpus = corpus_of([0, 1], Vocabulary(("a", "b")))
+    with pytest.raises(ValueError, match="`vocabulary` must have <eos>.*Use `batches`"):
+        corpus.sentence_batches("train", batch_size=1)

@@ -1,0 +1,307 @@
+"""Evaluation by sentence, with averaged dropout samples, and at the best temperature."""
+
+import math
+import random
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import zoo
+from dualnet.corpora import Vocabulary
+from dualnet.evaluation import reading, temperatures
+from dualnet.evaluation.samples import Sampler
+from tests.conftest import values
+
+VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
+WORDS, EOS = len(VOCABULARY), 3
+TEXT = "a b c\n\nd\n" + "e f a b c d " * 5 + "\nf f\na\n"
+TOKENS = VOCABULARY.encode(TEXT)
+RATES = {"input_dropout": 0.5, "recurrent_dropout": 0.4, "output_dropout": 0.3}
+NONE = {
+    f"{place}_dropout": 0.0
+    for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+}
+
+
+def model_of(**rates):
+    """Return a small model with large weights: each word before changes what comes after."""
+    model = zoo.build("dual_lstm", vocabulary_size=WORDS, units=6, **{**NONE, **rates})
+    numbers = np.random.default_rng(4)
+    for weight in model.weights:
+        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = VOCABULARY
+    return model
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return model_of()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of(**RATES)
+
+
+# --- by sentence
+
+
+@pytest.mark.parametrize("end", [None, -1, -2])
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_by_sentence_each_line_is_scored_for_itself_in_reading_order(plain, end, temperature):
+    tokens = TOKENS[:end]
+    lines = VOCABULARY.decode(tokens).splitlines(keepends=True)
+    scores = dualnet.score(plain, lines, temperature=temperature)
+    found = dualnet.evaluate(plain, tokens, by_sentence=True, temperature=temperature)
+    expected = np.concatenate([-each.log_probabilities for each in scores])
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.perplexity, np.exp(expected.mean()), rtol=1e-5)
+    assert found.tokens == len(tokens) == len(expected)
+    assert (found.by_sentence, found.batch_size, found.sequence_length) == (True, 1, None)
+    alone = dualnet.perplexity(plain, tokens, by_sentence=True, temperature=temperature)
+    assert alone == found.perplexity
+
+
+@pytest.mark.parametrize("text", ["a", "\n", "a b c d e\n", "a b " * 300])
+def test_a_text_of_one_sentence_is_read_after_eos(plain, text):
+    tokens = VOCABULARY.encode(text)
+    found = dualnet.evaluate(plain, tokens, by_sentence=True)
+    expected = dualnet.evaluate(plain, np.append(EOS, tokens))
+    np.testing.assert_allclose(found.token_losses, expected.token_losses, rtol=1e-5, atol=1e-5)
+    assert found.tokens == len(tokens)
+
+
+def test_a_stream_is_not_read_by_sentence_unless_that_is_asked_for(plain):
+    found = dualnet.evaluate(plain, TOKENS)
+    assert (found.by_sentence, found.tokens) == (False, len(TOKENS) - 1)
+    assert abs(found.perplexity - dualnet.perplexity(plain, TOKENS, by_sentence=True)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 2}, "`batch_size` must be 1 by sentence.*Received: batch_size=2"),
+        ({"sequence_length": 9}, "`sequence_length` must be None by sentence.*Received: sequence_"),
+        ({"tokens": np.zeros(0, "int32")}, "`tokens` must hold at least 1 tokens"),
+    ],
+)
+def test_what_means_nothing_by_sentence_is_refused(plain, arguments, message):
+    arguments = {"tokens": TOKENS, **arguments}
+    with pytest.raises(ValueError, match=message):
+        dualnet.evaluate(plain, arguments.pop("tokens"), by_sentence=True, **arguments)
+
+
+def test_a_model_without_the_words_that_sentences_need_is_refused():
+    model = zoo.build("lstm", vocabulary_size=2, units=4)
+    with pytest.raises(ValueError, match=r"with a vocabulary.*Set model\.vocabulary"):
+        dualnet.evaluate(model, np.array([0, 1]), by_sentence=True)
+    model.vocabulary = Vocabulary(("a", "b"))
+    with pytest.raises(ValueError, match="`model` must have a vocabulary with <eos>.*by_sentence"):
+        dualnet.evaluate(model, np.array([0, 1]), by_sentence=True)
+
+
+# --- samples
+
+
+def explicit(model, seed, length, *, samples, scale):
+    """-log of the mean probability over passes that are made here, segment by segment."""
+    sampler = Sampler(model, scale)
+    sampler.draw_anew(seed, 0)
+    states = [np.zeros((samples, size), "float32") for size in model.state_size]
+    found = []
+    for start in range(0, len(TOKENS) - 1, length):
+        rows = np.tile(TOKENS[start : start + length + 1], (samples, 1))
+        padding = np.zeros((samples, length - rows.shape[1] + 1), "int32")
+        rows = np.concatenate([rows, padding], axis=1)
+        one = np.ones((samples, 1), "float32")
+        losses, *states = sampler.predict_on_batch([rows[:, :-1], rows[:, 1:], one, *states])
+        found.append(np.exp(-losses.astype("float64")))
+    return -np.log(np.concatenate(found, axis=1).mean(axis=0))[: len(TOKENS) - 1]
+
+
+@pytest.mark.parametrize("locked", [("input", "recurrent"), ()])
+def test_the_probability_of_samples_is_the_mean_of_passes_that_carry_their_state(locked):
+    model = model_of(**RATES, locked_dropouts=locked)
+    expected = explicit(model, 3, 11, samples=4, scale=0.8)
+    found = dualnet.evaluate(
+        model, TOKENS, samples=4, dropout_scale=0.8, seed=3, sequence_length=11
+    )
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.perplexity, np.exp(expected.mean()), rtol=1e-5)
+    assert (found.samples, found.dropout_scale, found.seed) == (4, 0.8, 3)
+    assert (found.tokens, found.sequence_length) == (len(TOKENS) - 1, 11)
+
+
+def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
+    monkeypatch.setattr(reading, "WORK", 2 * 70)
+    calls = []
+    plain_read = reading.read
+
+    def read(model, streams, found, *, rows, **settings):
+        calls.append((len(streams), rows))
+        plain_read(model, streams, found, rows=rows, **settings)
+        for each in found:  # any numbers: here those of this go
+            each[:] = len(calls)
+
+    monkeypatch.setattr(reading, "read", read)
+    monkeypatch.setattr("dualnet.evaluation.perplexities.SAMPLED_STEPS", 20)
+    found = dualnet.evaluate(model, TOKENS, samples=17)
+    assert calls == [(7, 7), (7, 7), (3, 7)]
+    mean = (7 * math.exp(-1) + 7 * math.exp(-2) + 3 * math.exp(-3)) / 17
+    np.testing.assert_allclose(found.token_losses, -math.log(mean), rtol=1e-6)
+
+
+@pytest.mark.parametrize("by_sentence", [False, True])
+@pytest.mark.parametrize("samples", [1, 5])
+def test_with_hardly_any_dropout_samples_are_the_plain_evaluation(model, by_sentence, samples):
+    settings = {"by_sentence": by_sentence, "temperature": 1.2}
+    expected = dualnet.evaluate(model, TOKENS, **settings)
+    found = dualnet.evaluate(model, TOKENS, samples=samples, dropout_scale=1e-6, **settings)
+    np.testing.assert_allclose(found.token_losses, expected.token_losses, rtol=1e-3, atol=1e-3)
+    whole = dualnet.perplexity(model, TOKENS, samples=samples, **settings)
+    assert abs(whole - expected.perplexity) > 1e-2
+
+
+def test_samples_by_sentence_read_a_long_sentence_in_pieces(model, monkeypatch):
+    expected = dualnet.evaluate(model, TOKENS, by_sentence=True).token_losses
+    monkeypatch.setattr(reading, "WORK", 8)
+    found = dualnet.evaluate(model, TOKENS, by_sentence=True, samples=1, dropout_scale=1e-6)
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_several_streams_are_sampled_each_from_the_zero_state(model):
+    expected = dualnet.evaluate(model, TOKENS, batch_size=3).token_losses
+    found = dualnet.evaluate(model, TOKENS, batch_size=3, samples=2, dropout_scale=1e-6)
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-3, atol=1e-3)
+    assert found.batch_size == 3
+
+
+def test_masks_are_those_of_the_seed_and_differ_between_passes_and_segments(model):
+    sampler = Sampler(model, 1.0)
+    assert sampler.masks_rows_apart
+    assert sampler.core.get_layer("input_dropout").rate == 0.5
+    assert Sampler(model, 0.5).core.get_layer("input_dropout").rate == 0.25
+    inputs = [np.tile(TOKENS[:9], (3, 1)), np.tile(TOKENS[1:10], (3, 1)), np.ones((3, 1), "f")]
+    inputs += [np.zeros((3, size), "float32") for size in model.state_size]
+
+    def losses(*seeds):
+        if seeds:
+            sampler.draw_anew(*seeds)
+        return sampler.predict_on_batch(inputs)[0]
+
+    first = losses(0, 0)
+    assert len({tuple(row) for row in first}) == 3
+    assert abs(losses() - first).max() > 1e-3  # the next segment
+    np.testing.assert_array_equal(losses(0, 0), first)
+    assert abs(losses(0, 1) - first).max() > 1e-3
+    assert abs(losses(1, 0) - first).max() > 1e-3
+
+
+def test_the_seed_fixes_samples_and_the_model_stays_as_it_was(model):
+    before = [ops.convert_to_numpy(variable).copy() for variable in model.variables]
+    random.seed(1)
+    state = random.getstate()
+    settings = {"samples": 2, "sequence_length": 9}
+    first = dualnet.evaluate(model, TOKENS, seed=5, **settings)
+    assert random.getstate() == state
+    again = dualnet.evaluate(model, TOKENS, seed=5, **settings)
+    np.testing.assert_array_equal(again.token_losses, first.token_losses)
+    assert dualnet.perplexity(model, TOKENS, seed=6, **settings) != first.perplexity
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(variable), value)
+
+
+def test_samples_see_changed_weights():
+    model = model_of(**RATES)
+    before = dualnet.perplexity(model, TOKENS, samples=1)
+    for weight, value in zip(model.weights, values(model)):
+        weight.assign(value * 0.5)
+    assert abs(dualnet.perplexity(model, TOKENS, samples=1) - before) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"samples": -1}, "`samples` must be an integer of at least 0"),
+        ({"samples": 1.5}, "`samples` must be an integer of at least 0"),
+        (
+            {"samples": 1, "dropout_scale": 0},
+            "`dropout_scale` must be a number above 0 and at",
+        ),
+        ({"samples": 1, "dropout_scale": 1.1}, "`dropout_scale` must be a number above 0 and at"),
+        ({"samples": 1, "dropout_scale": math.nan}, "`dropout_scale` must be a number above 0"),
+        ({"samples": 1, "dropout_scale": "1"}, "`dropout_scale` must be a number above 0"),
+        ({"dropout_scale": 0.5}, "`dropout_scale` is for passes with dropout, and needs `samples`"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+        ({"samples": 1, "sequence_length": 0}, "`sequence_length` must be an integer of at least"),
+    ],
+)
+def test_bad_settings_of_samples_are_refused_by_name(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.evaluate(model, TOKENS, **arguments)
+
+
+def test_samples_of_a_model_without_dropout_are_refused(plain):
+    with pytest.raises(ValueError, match="`samples` must be 0 for a model without dropout"):
+        dualnet.evaluate(plain, TOKENS, samples=2)
+
+
+# --- temperature
+
+
+def test_the_best_temperature_is_that_of_the_lowest_perplexity(plain):
+    tried = [0.5, 1.0, 2.0, 4.0, 8.0]
+    for settings in ({}, {"batch_size": 2, "sequence_length": 5}, {"by_sentence": True}):
+        found = dualnet.best_temperature(plain, TOKENS, temperatures=tried, **settings)
+        measured = [
+            dualnet.perplexity(plain, TOKENS, temperature=temperature, **settings)
+            for temperature in tried
+        ]
+        assert found == tried[int(np.argmin(measured))] > 1  # the large weights are too sure
+
+
+@pytest.mark.parametrize(
+    ("best", "num_tried"), [(100 / 106, 3), (100 / 98, 7), (100 / 80, 14), (100 / 82, 14)]
+)
+def test_temperatures_are_tried_until_two_are_no_better(monkeypatch, plain, best, num_tried):
+    tried = []
+
+    def perplexity(model, tokens, *, temperature, **settings):
+        tried.append(temperature)
+        return abs(temperature - best)
+
+    monkeypatch.setattr(temperatures, "perplexity", perplexity)
+    assert dualnet.best_temperature(plain, TOKENS) == pytest.approx(best)
+    expected = [1 / (factor / 100) for factor in range(106, 78, -2)]
+    assert tried == pytest.approx(expected[:num_tried])
+
+
+def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
+    order = iter([3.0, 4.0, 4.0, 4.0, 2.0, 2.0])
+    monkeypatch.setattr(temperatures, "perplexity", lambda *args, **settings: next(order))
+    found = dualnet.best_temperature(plain, TOKENS, temperatures=[1, 2, 3, 4, 5, 6])
+    assert found == 5 and isinstance(found, float)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "`temperatures` must hold at least one"),
+        ([1.0, 0.0], "`temperature` must be a finite number above 0"),
+        (["best"], "`temperature` must be a finite number above 0"),
+    ],
+)
+def test_bad_temperatures_are_refused(plain, given, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.best_temperature(plain, TOKENS, temperatures=given)
+
+
+def test_a_model_in_a_file_is_evaluated_in_every_way(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for settings in ({"by_sentence": True}, {"samples": 2, "seed": 1}):
+        expected = dualnet.perplexity(model, TOKENS, **settings)
+        assert dualnet.perplexity(loaded, TOKENS, **settings) == pytest.approx(expected, rel=1e-5)
