@@ -4,13 +4,10 @@ Written from the papers alone, to be compared with the package. Rows are example
 so that a paper's `W x` is `x @ W` here. Weights come by name, from a dict.
 
 LSTM: Gers et al., 2000. Mogrifier: Melis et al., 2020, Eq. 1 and 2, with a bias in
-each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017. Recurrent
-highway: Zilly et al., 2017, Eq. 6 to 9. Depth gates: Yao et al., 2015.
-
-
 each round. Dual: Oliva and Lago-Fernandez, 2021. Tying: Inan et al., 2017. Simple
 recurrence: Elman, 1990. GRU: Cho et al., 2014, in the form of cuDNN. Layer
-normalisation: Ba, Kiros and Hinton, 2016.
+normalisation: Ba, Kiros and Hinton, 2016. Recurrent highway: Zilly et al., 2017, Eq. 6
+to 9. Depth gates: Yao et al., 2015.
 """
 
 import numpy as np
