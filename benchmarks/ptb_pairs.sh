@@ -21,7 +21,7 @@ PYTHON
 }
 
 # Our own small settings, the same in all but the last pair.
-small=(units=128 batch_size=32 sequence_length=35 epochs=3 learning_rate=0.002 clipnorm=1
+small=(units=128 batch_size=64 sequence_length=35 epochs=3 learning_rate=0.004 clipnorm=1
     input_dropout=0.2 output_dropout=0.2 recurrent_dropout=0 embedding_l2=0)
 for pair in $pairs; do
     case $pair in
@@ -45,7 +45,7 @@ for pair in $pairs; do
         run highway_4 lstm "${small[@]}" cell=recurrent_highway depth=4
         ;;
     averaging)
-        awd=(units=128 epochs=4 finetune=none learning_rate=20 embedding_dropout=0.05
+        awd=(units=128 batch_size=60 epochs=4 finetune=none learning_rate=20 embedding_dropout=0.05
             input_dropout=0.2 internal_dropout=0.1 output_dropout=0.2 weight_dropout=0.2)
         run awd_without_average awd_lstm "${awd[@]}" averaging=none
         run awd_averaged_from_3 awd_lstm "${awd[@]}" averaging=asgd average_from=3
