@@ -232,6 +232,6 @@ def check_lengths(
         )
     if not isinstance(partial_shuffle, bool):
         raise ValueError(
-            "`partial_shuffle` must be True or False. Received: "
-            f"partial_shuffle={partial_shuffle!r}."
+            "`partial_shuffle` must be a truth value. Received: "
+            f"partial_shuffle={partial_shuffle!r}. Give True or False, in TOML true or false."
         )

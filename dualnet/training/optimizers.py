@@ -13,7 +13,7 @@ class Averaging(keras.optimizers.Optimizer):
 
     Gradients are made dense first: TensorFlow has that of an embedding as rows,
     several for a word that came several times, and Keras takes the norm of the
-    rows where that of their sum is meant.
+    rows, and for Adam their squares, where those of their sum are meant.
 
     While `averages_on`, each step ends with an update of the average of every
     weight. After step k it is
