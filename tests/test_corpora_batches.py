@@ -111,3 +111,152 @@ def test_a_split_shorter_than_one_batch_is_refused():
 def test_tokens_must_be_a_vector_of_integers(tokens):
     with pytest.raises(ValueError, match=r"`tokens` must be an integer array of shape"):
         streams(tokens, 1)
+
+
+# --- random lengths and partial shuffle
+
+random_layouts = st.fixed_dictionaries(
+    {
+        "num_tokens": st.integers(2, 900),
+        "batch_size": st.integers(1, 5),
+        "sequence_length": st.integers(1, 30),
+        "length_deviation": st.sampled_from([0.0, 1e-3, 1.0, 5.0, 1e4]),
+        "partial_shuffle": st.booleans(),
+        "seed": st.integers(0, 2**32 - 1),
+    }
+).filter(lambda layout: layout["num_tokens"] > layout["batch_size"])
+
+
+def random_batches(num_tokens, **settings):
+    return TokenBatches(np.arange(num_tokens), **settings)
+
+
+@given(random_layouts, st.integers(0, 20))
+def test_every_pair_comes_once_in_each_epoch(layout, epoch):
+    batches = random_batches(**layout)
+    steps = len(batches)
+    batches.epoch = epoch
+    read = list(batches)
+    assert len(read) == len(batches) == steps
+    assert batches.lengths == tuple(inputs.shape[1] for inputs, _ in read)
+    inputs, targets = (np.concatenate(part, axis=1) for part in zip(*read, strict=True))
+    np.testing.assert_array_equal(targets, inputs + 1)
+    size = layout["batch_size"]
+    length = (layout["num_tokens"] - 1) // size
+    assert sum(batches.lengths) == length and batches.num_tokens == size * length
+    # Each stream holds its own part of the text, from its cut on and then up to it.
+    np.testing.assert_array_equal(
+        np.sort(inputs, axis=1), np.arange(size * length).reshape(size, -1)
+    )
+    assert ((np.diff(inputs, axis=1) != 1).sum(axis=1) <= layout["partial_shuffle"]).all()
+
+
+@given(random_layouts)
+def test_the_first_two_lengths_differ_in_every_epoch(layout):
+    batches = random_batches(**{**layout, "length_deviation": layout["length_deviation"] or 0.5})
+    for epoch in range(4):
+        batches.epoch = epoch
+        lengths = batches.lengths
+        assert len(lengths) == 1 or lengths[0] != lengths[1]
+
+
+@given(random_layouts, st.integers(0, 9), st.integers(0, 9))
+def test_batches_are_a_function_of_seed_epoch_and_index(layout, epoch, other):
+    one, two = random_batches(**layout), random_batches(**layout)
+    one.epoch = other
+    list(one)
+    one.epoch = epoch
+    expected = list(one)
+    two.epoch = epoch
+    for index in reversed(range(len(two))):
+        for found, wanted in zip(two[index], expected[index]):
+            assert found.dtype == np.int32
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_lengths_follow_the_published_distribution():
+    batches = random_batches(
+        num_tokens=700_000, batch_size=1, sequence_length=70, length_deviation=5.0
+    )
+    lengths = np.array(batches.lengths)
+    half = lengths < 52
+    assert 0.04 < half.mean() < 0.06
+    # int() cuts off half a token on average.
+    assert lengths[~half].mean() == pytest.approx(69.5, abs=0.2)
+    assert lengths[half].mean() == pytest.approx(34.5, abs=0.8)
+    assert lengths[~half].std() == pytest.approx(5.0, abs=0.2)
+    assert len(batches) == pytest.approx(700_000 / (0.95 * 69.5 + 0.05 * 34.5), rel=0.01)
+
+
+def test_lengths_keep_their_bounds():
+    settings = {"num_tokens": 50_000, "batch_size": 2, "sequence_length": 20}
+    lengths = random_batches(**settings, length_deviation=30.0, longest_length=40).lengths
+    assert max(lengths) == 40
+    assert sum(length < 5 for length in lengths) <= 1  # what remained of the text
+
+
+def test_lengths_are_drawn_once_and_come_in_another_order_each_epoch():
+    settings = {"num_tokens": 9000, "batch_size": 2, "sequence_length": 20, "length_deviation": 3}
+    batches = random_batches(**settings, seed=1)
+    first = batches.lengths
+    batches.epoch = 1
+    assert batches.lengths != first and sorted(batches.lengths) == sorted(first)
+    assert sorted(random_batches(**settings, seed=2).lengths) != sorted(first)
+
+
+def test_every_epoch_cuts_every_stream_elsewhere():
+    settings = {"num_tokens": 4001, "batch_size": 4, "sequence_length": 50}
+    batches = random_batches(**settings, partial_shuffle=True)
+    assert batches.lengths == random_batches(**settings).lengths
+    starts = []
+    for epoch in range(3):
+        batches.epoch = epoch
+        starts.extend((batches[0][0][:, 0] % 1000).tolist())
+    assert len(set(starts)) == 12
+
+
+def test_fit_counts_the_epochs():
+    settings = {"batch_size": 2, "sequence_length": 6, "length_deviation": 2.0}
+    batches = corpus_of(np.arange(90) % 8).batches("train", partial_shuffle=True, **settings)
+    seen = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            seen.append((batches.epoch, batch))
+
+    model = keras.Sequential([keras.layers.Embedding(8, 4), keras.layers.Dense(8)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, run_eagerly=True)
+    model.fit(batches, epochs=3, shuffle=False, verbose=0, callbacks=[Note()])
+    assert seen == [(epoch, step) for epoch in range(3) for step in range(len(batches))]
+    assert batches.epoch == 3
+
+
+def test_rows_are_read_as_slices_of_the_text():
+    tokens = np.arange(1001)
+    batches = TokenBatches(
+        tokens, batch_size=2, sequence_length=9, length_deviation=3.0, partial_shuffle=True
+    )
+    kept = [value for value in vars(batches).values() if isinstance(value, np.ndarray)]
+    assert all(np.shares_memory(each, tokens) for each in kept if each.size > 500)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length_deviation": -1.0}, "`length_deviation` must be a finite number"),
+        ({"length_deviation": 1.0, "longest_length": 8}, "`longest_length` must be 0, for no lim"),
+        ({"longest_length": 12}, "`longest_length` must be 0 without `length_deviation`"),
+        ({"partial_shuffle": "yes"}, "`partial_shuffle` must be a truth value"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0"),
+    ],
+)
+def test_bad_settings_of_chance_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        corpus_of(np.zeros(99)).batches("train", batch_size=2, sequence_length=9, **settings)
+
+
+def test_an_epoch_must_be_a_count():
+    batches = corpus_of(np.zeros(99)).batches("train", batch_size=2, sequence_length=9)
+    with pytest.raises(ValueError, match="`epoch` must be an integer of at least 0"):
+        batches.epoch = -1

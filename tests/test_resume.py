@@ -25,11 +25,17 @@ SETTINGS = {
     "input_dropout": 0.3, "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "clipnorm": 1.0,
 }  # fmt: skip
 STEPS = 10  # of an epoch
+AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
+    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
+    "optimizer": "sgd", "global_clipnorm": 1.0, "weight_decay": 1e-4, "input_dropout": 0.3,
+    "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "partial_shuffle": True,
+    "averaging": "asgd", "average_from": 2, "finetune": "once", "finetune_epochs": 1,
+}  # fmt: skip
 
 
-def train(corpus, output, **settings):
+def train(corpus, output, begin=SETTINGS, **settings):
     """Train, or go on as the run began if `settings` say so."""
-    arguments = {**({} if settings.get("resume") else SETTINGS), "checkpoint_steps": 3, **settings}
+    arguments = {**({} if settings.get("resume") else begin), "checkpoint_steps": 3, **settings}
     return dualnet.train("dual_lstm", corpus, output=output, progress=False, **arguments)
 
 
@@ -104,6 +110,68 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, 
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
     left = [path.name for path in (tmp_path / "RUN").rglob(".unfinished*")]
     assert left == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed_averages(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+    train(corpus, folder, AVERAGED, seed=5)
+    found = ends(folder)
+    assert [row["phase"] for row in found["metrics"]] == ["train", "averaged", "finetune-1"]
+    return found
+
+
+AVERAGED_MOMENTS = [
+    (recorder.Recorder, "on_train_batch_end", STEPS + 8),
+    (recorder, "put_weights", 2),  # the averages are in the place of the weights
+    (recorder.Recorder, "_begin_round", 1),  # the best weights are, and no checkpoint has them
+]
+if keras.config.backend() == "torch":
+    del AVERAGED_MOMENTS[1:]
+
+
+@pytest.mark.parametrize(("owner", "name", "count"), AVERAGED_MOMENTS)
+def test_a_run_killed_while_it_averages_ends_as_an_undisturbed_one(
+    corpus, tmp_path, undisturbed_averages, owner, name, count
+):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+        kill_after(patch, owner, name, count)
+        train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
+    keras.utils.set_random_seed(99)
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed_averages)
+
+
+def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
+    corpus, tmp_path, undisturbed_averages
+):
+    validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
+    weights = {}
+
+    def noted(self, model, batches, plan):
+        if plan.averaged and not weights:
+            trained = {id(weight) for weight in model.trainable_variables}
+            for i, variable in enumerate(checkpoints._variables(model)):
+                if id(variable) in trained:
+                    weights[f"{i:05}"] = np.array(keras.ops.convert_to_numpy(variable))
+        return validate(self, model, batches, plan)
+
+    def interrupted(self, batch, logs=None):
+        if self.plan.averaged:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, batch, logs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.Recorder, "validate", noted)
+        patch.setattr(recorder.Recorder, "on_test_batch_end", interrupted)
+        with pytest.raises(Stopped, match=r"saved after step 10 of 10 of epoch 2"):
+            train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
+    with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:
+        assert weights
+        for name, weight in weights.items():
+            np.testing.assert_array_equal(stored[name], weight)
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed_averages)
 
 
 def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
@@ -236,9 +304,22 @@ def test_a_full_disk_while_saving_leaves_what_was_before(corpus, tmp_path, undis
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
-def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(folder, tmp_path):
-    settings = [f"{key}={value}" for key, value in SETTINGS.items() if key != "epochs"]
-    begin = ["--seed", 5, "--epochs", 3, "--set", *settings]
+IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "moments"),
+    [
+        (SETTINGS, ["step-00000004", "epoch-00001-step-00000000"]),
+        (IN_AVERAGES, ["epoch-00001-step-00000004", "epoch-00003-step-00000002"]),
+    ],
+)
+def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
+    folder, tmp_path, settings, moments
+):
+    epochs = settings["epochs"]
+    settings = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key != "epochs"]
+    begin = ["--seed", 5, "--epochs", epochs, "--set", *settings]
 
     def start(name, *more):
         command = [
@@ -247,7 +328,6 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(folder, tmp_
         ]  # fmt: skip
         return subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE)
 
-    moments = ["step-00000004", "epoch-00001-step-00000000"]
     for i, moment in enumerate([*moments, None]):
         with start("RUN", *(["--resume"] if i else begin)) as process:
             while moment and process.poll() is None:

@@ -60,7 +60,17 @@ class Corpus:
         tokens: np.ndarray = getattr(self, name)
         return tokens
 
-    def batches(self, split: str, *, batch_size: int, sequence_length: int) -> "TokenBatches":
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        length_deviation: float = 0.0,
+        longest_length: int = 0,
+        partial_shuffle: bool = False,
+        seed: int = 0,
+    ) -> "TokenBatches":
         """Return the batches of a split in reading order, for `model.fit`.
 
         See `TokenBatches` for what stands where. Shuffling them would break the
@@ -71,6 +81,7 @@ class Corpus:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Number of parallel streams.
             sequence_length: int, at least 1. Tokens of each stream per batch.
+            length_deviation, longest_length, partial_shuffle, seed: as in `TokenBatches`.
         Raises:
             ValueError: if an argument is out of range, or the split is shorter
                 than `batch_size + 1` tokens.
@@ -82,6 +93,10 @@ class Corpus:
             batch_size=batch_size,
             sequence_length=sequence_length,
             vocabulary=self.vocabulary,
+            length_deviation=length_deviation,
+            longest_length=longest_length,
+            partial_shuffle=partial_shuffle,
+            seed=seed,
         )
 
     def sentence_batches(

@@ -35,21 +35,19 @@ class Progress:
         step: Steps done in the epoch under way.
         seconds: Time that they took.
         metrics: Values of the metrics' variables, over these steps.
-        learning_rate: That of the recipe.
     """
 
-    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
     metrics: list[float] = dataclasses.field(default_factory=list)
-    learning_rate: float = 0.0
 
 
 def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
     """Write a checkpoint into the RUN folder `folder`: whole or not at all; keep the last two.
 
-    It holds every variable of the model and of its optimizer: weights, slots,
-    learning rate, states of random generators, carried rows. And the best weights so far.
+    It holds every variable of the model and of its optimizer: weights, slots, averages,
+    states of random generators, carried rows. And the best weights so far.
 
     Raises:
         OSError: if it cannot be written; those before it stay.

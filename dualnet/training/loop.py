@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -24,6 +25,7 @@ from dualnet.evaluation import evaluate
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.recorder import Recorder
 from dualnet.training.run_folder import (
@@ -38,8 +40,17 @@ from dualnet.training.run_folder import (
     read_card,
     write_card,
 )
+from dualnet.training.schedule import is_round, plan
 
-RESUMABLE = ("epochs", "learning_rate", "clipnorm")  # what may be given anew with `resume`
+RESUMABLE = (  # what may be given anew with `resume`
+    "epochs",
+    "learning_rate",
+    "clipnorm",
+    "global_clipnorm",
+    "finetune",
+    "finetune_epochs",
+    "finetune_learning_rate",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Run:
     model: LanguageModel
     folder: Path
     results: dict[str, Any]
-    history: list[dict[str, float]]
+    history: list[dict[str, Any]]
 
 
 def train(
@@ -82,14 +93,20 @@ def train(
     At the end the best weights are evaluated with batch size 1, and
     `results.json` is written. Ctrl-C finishes the step and saves first.
 
+    Where the recipe averages the weights, the averages are validated and kept as
+    best weights, while the weights go on; with fine-tuning, rounds of it follow the
+    last epoch (see `Recipe`). A finished run that averages with "asgd" is fine-tuned
+    with `resume=True, finetune="once"`.
+
     Args:
         name: one of `zoo.list_models()`, or the path of a card, as for `zoo.card`.
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
         seed: int. Of weights and masks; default 0.
         resume: bool. Go on with the run in `output`, from its last checkpoint, with
-            its own settings and seed; `epochs`, `learning_rate` and `clipnorm` may
-            be given anew.
+            its own settings and seed; `epochs`, `learning_rate`, `clipnorm`,
+            `global_clipnorm`, `finetune`, `finetune_epochs` and `finetune_learning_rate`
+            may be given anew.
         checkpoint_steps: int. Steps between two checkpoints; without influence on
             the result.
         progress: bool. Show a progress bar and a line per epoch on standard error.
@@ -142,7 +159,14 @@ def train(
                 "config": config,
                 "recipe": dataclasses.asdict(recipe),
             }
-        data = {split: _batches(corpus, split, recipe) for split in ("train", "valid")}
+        random = {
+            "length_deviation": recipe.length_deviation,
+            "longest_length": recipe.longest_length,
+            "partial_shuffle": recipe.partial_shuffle,
+            "seed": used["seed"],
+        }
+        train_batches = _batches(corpus, "train", recipe, **random)
+        valid_batches = _batches(corpus, "valid", recipe)
         if len(corpus.test) < 2:
             raise ValueError(
                 "The split 'test' must hold at least 2 tokens. Received: "
@@ -152,6 +176,7 @@ def train(
         with contextlib.nullcontext() if resume else zoo.located(card, overrides):
             model = BUILDERS[used["builder"]](**config, name=used["name"])
         model.vocabulary = corpus.vocabulary
+        model.loss_reduction = recipe.loss_reduction
         model.compile(optimizer=recipe.make_optimizer())
         # All variables now, so that a checkpoint finds its own in a new model.
         model.optimizer.build(model.trainable_variables)
@@ -163,9 +188,6 @@ def train(
             put_words(folder, corpus.vocabulary)
         write_card(folder, used)
         state = (checkpoints.restore(folder, model) if resume else None) or Progress()
-        if state.learning_rate not in (0.0, recipe.learning_rate):  # given anew
-            model.optimizer.learning_rate = recipe.learning_rate
-        state.learning_rate = recipe.learning_rate
         interrupts = held.enter_context(Interrupts())
         recorder = Recorder(
             folder,
@@ -173,14 +195,14 @@ def train(
             state,
             interrupts,
             checkpoint_steps=checkpoint_steps,
-            steps=len(data["train"]),
-            num_tokens=data["train"].num_tokens,
+            steps=len(train_batches),
+            num_tokens=train_batches.num_tokens,
             show=progress,
         )
         held.callback(recorder.close)
-        while len(state.history) < recipe.epochs:
-            recorder.train(model, data["train"])
-            recorder.validate(model, data["valid"])
+        while (coming := plan(recipe, state.history)) is not None:
+            recorder.train(model, train_batches, coming)
+            recorder.validate(model, valid_batches, coming)
         interrupts.at_once = "Stopped in the last evaluation. Make it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
@@ -188,6 +210,8 @@ def train(
         load_weights(model, folder / WEIGHTS)
         results = _results(model, corpus, state.history, seed=used["seed"])
         write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        # Saved with one of ours, the model could be loaded only where that is registered.
+        model.compile(optimizer=optimizer_of(model).plain())
         return Run(model, folder, results, state.history)
 
 
@@ -208,7 +232,7 @@ def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
     return size
 
 
-def _batches(corpus: Corpus, split: str, recipe: Recipe) -> Any:
+def _batches(corpus: Corpus, split: str, recipe: Recipe, **random: Any) -> Any:
     tokens = corpus.split(split)
     if len(tokens) <= recipe.batch_size:
         raise ValueError(
@@ -217,7 +241,7 @@ def _batches(corpus: Corpus, split: str, recipe: Recipe) -> Any:
             "batch_size or a longer text."
         )
     return corpus.batches(
-        split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length
+        split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length, **random
     )
 
 
@@ -232,7 +256,8 @@ def _resumed_card(
             f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
             f"Received: name={card_name!r}."
         )
-    before = {**used["config"], **used["recipe"], "seed": used["seed"]}
+    before_recipe = dict(used["recipe"])
+    before = {**used["config"], **before_recipe, "seed": used["seed"]}
     given = dict(overrides) if seed is None else {**overrides, "seed": seed}
     for key, value in given.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
@@ -241,13 +266,36 @@ def _resumed_card(
                 f"{key}={value!r} with --resume. Leave it out, or train anew."
             )
     used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
-    done = _finished_epochs(folder)
-    if done and done >= Recipe(**used["recipe"]).epochs:
-        raise ValueError(
-            f"The run in {str(folder)!r} is finished: it has {done} epochs. Give more to go on, "
-            f"e.g. --epochs {done + 1}."
-        )
+    _check_unfinished(folder, Recipe(**before_recipe), Recipe(**used["recipe"]))
     return used
+
+
+def _check_unfinished(folder: Path, before: Recipe, recipe: Recipe) -> None:
+    """Raise `ValueError` if nothing is left to do for `recipe`, or it asks for what is past."""
+    kept = checkpoints.peek(folder)
+    done = _finished_epochs(folder)
+    history = kept.history if kept else []
+    rounds = len({row["phase"] for row in history if is_round(row["phase"])})
+    if rounds and recipe.epochs != before.epochs:
+        raise ValueError(
+            f"`epochs` must stay as the run began, {before.epochs}: its fine-tuning has begun. "
+            f"Received: epochs={recipe.epochs!r} with --resume. Give finetune_epochs, the most "
+            "epochs of a round."
+        )
+    if done and (
+        plan(recipe, history) is None and done == len(history) if kept else done >= recipe.epochs
+    ):
+        if rounds:
+            way_out = (
+                f"{done} epochs, the last in round {rounds} of fine-tuning. More rounds, or longer "
+                "ones, are made with finetune='until_no_gain' and finetune_epochs, where a round "
+                "has lowered the perplexity, or was at its limit."
+            )
+        else:
+            way_out = f"{done} epochs. Give more to go on, e.g. --epochs {done + 1}."
+            if recipe.averaging == "asgd":
+                way_out += " Or fine-tune it, with --set finetune=once."
+        raise ValueError(f"The run in {str(folder)!r} is finished: it has {way_out}")
 
 
 def _finished_epochs(folder: Path) -> int:
@@ -281,7 +329,7 @@ def _resumed_corpus(folder: Path, used: Mapping[str, Any], corpus: Corpus | str)
 
 
 def _results(
-    model: LanguageModel, corpus: Corpus, history: list[dict[str, float]], *, seed: int
+    model: LanguageModel, corpus: Corpus, history: list[dict[str, Any]], *, seed: int
 ) -> dict[str, Any]:
     found = {split: evaluate(model, corpus.split(split)) for split in ("valid", "test")}
     best = min(history, key=lambda row: row["val_perplexity"])
@@ -295,6 +343,7 @@ def _results(
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
         "best_epoch": int(best["epoch"]),
         "epochs": len(history),
+        "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
         "seed": seed,
         "corpus": {
             "name": corpus.name,

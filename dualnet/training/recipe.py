@@ -10,58 +10,184 @@ import keras
 import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import check_choice, check_count, check_fraction, check_penalty, did_you_mean
+from dualnet._checks import (
+    check_choice,
+    check_count,
+    check_fraction,
+    check_penalty,
+    did_you_mean,
+    is_number,
+)
 from dualnet.builders import BUILDERS
+from dualnet.corpora.token_batches import check_lengths
+from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
-OPTIMIZERS = {
-    "adam": keras.optimizers.Adam,
-    "nadam": keras.optimizers.Nadam,
-    "sgd": keras.optimizers.SGD,
+OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
+    "adam": Adam,
+    "nadam": Nadam,
+    "sgd": SGD,
 }
+LOSS_REDUCTIONS = ("mean", "sum")
+FINETUNE = ("none", "once", "until_no_gain")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a model is trained.
 
+    Epoch e, from 1, has the learning rate `learning_rate * decay ** max(e - hold_epochs, 0)`,
+    times `plateau_decay` for each epoch before it whose validation perplexity was not below
+    the best before. With random lengths, the rate of a step is this times the length of its
+    segment over `sequence_length`.
+
+    Differs from the released code: that of AWD-LSTM applies the length of a segment one
+    segment late while it averages, since torch's ASGD keeps its step size from the step
+    before; that of DGLSTM forgets at each new epoch that it has halved the rate. Neither is
+    done here.
+
     Args:
         optimizer: "nadam", "adam" or "sgd".
         learning_rate: float above 0.
         beta_1: float, at least 0 and below 1. Momentum of "nadam" and "adam".
         clipnorm: float. Largest norm of each weight's gradient; 0 for none.
+        global_clipnorm: float. Largest norm of all gradients together; 0 for none.
+            Not beside `clipnorm`.
+        weight_decay: float. `weight_decay * w` is added to the gradient of every weight
+            w after clipping, as torch's SGD does; of "sgd" alone.
+        loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
+            the mean over the rows. Thresholds of clipping and rates of "sgd" for the
+            one do not fit the other.
         batch_size: int. Number of parallel streams.
         sequence_length: int. Tokens between two updates, and the reach of back-propagation.
-        epochs: int. Passes over the training text.
+        length_deviation: float. If above 0, the lengths of the segments are random, as
+            `TokenBatches` says.
+        longest_length: int. Longest random segment; 0 for no limit.
+        partial_shuffle: bool. Before each epoch, cut every stream at a random point and
+            swap the halves.
+        epochs: int. Passes over the training text; those of fine-tuning come on top.
+        hold_epochs: int. Epochs before the learning rate decays.
+        decay: float above 0, at most 1. Factor of the learning rate for each epoch after.
+        plateau_decay: float above 0, at most 1. Its factor after an epoch without gain.
+        averaging: "none"; "asgd" or "mean": from some epoch on the weights are averaged
+            after every step (see `training.optimizers.Averaging`), and the averages are
+            evaluated and kept as best weights, while the weights go on. With "asgd",
+            which needs the optimizer "sgd", that is after the epoch whose validation
+            perplexity is above the least of those before it but the last
+            `average_interval`; with "mean", after `average_interval` epochs in a row
+            without a new best.
+        average_interval: int, at least 1.
+        average_from: int. Epoch, from 1, with which averaging begins at the latest; 0
+            for never by itself.
+        finetune: "none", "once" or "until_no_gain". After the last epoch, a round of
+            fine-tuning goes on from the best weights so far with a fresh average,
+            which is on from its first step. It ends after an epoch whose validation
+            perplexity is above the least of its own before it but the last
+            `average_interval`. "until_no_gain" adds rounds until one has not lowered
+            the best validation perplexity. Needs `averaging="asgd"`.
+        finetune_epochs: int. Most epochs of each round; 0 for as many as `epochs`.
+        finetune_learning_rate: float. Learning rate of the rounds, which does not decay;
+            0 for `learning_rate`.
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range, or does not go with another.
+
+    References: Merity et al., 2018, https://arxiv.org/abs/1708.02182 (random lengths,
+    "asgd", fine-tuning); Melis et al., 2020, https://arxiv.org/abs/1909.01792 ("mean");
+    Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
     """
 
     optimizer: str = "nadam"
     learning_rate: float = 1e-3
     beta_1: float = 0.9
     clipnorm: float = 0.0
+    global_clipnorm: float = 0.0
+    weight_decay: float = 0.0
+    loss_reduction: str = "mean"
     batch_size: int = 32
     sequence_length: int = 25
+    length_deviation: float = 0.0
+    longest_length: int = 0
+    partial_shuffle: bool = False
     epochs: int = 100
+    hold_epochs: int = 0
+    decay: float = 1.0
+    plateau_decay: float = 1.0
+    averaging: str = "none"
+    average_interval: int = 5
+    average_from: int = 0
+    finetune: str = "none"
+    finetune_epochs: int = 0
+    finetune_learning_rate: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        for name in ("batch_size", "sequence_length", "epochs"):
+        check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
+        check_choice("averaging", self.averaging, AVERAGES)
+        check_choice("finetune", self.finetune, FINETUNE)
+        for name in ("batch_size", "sequence_length", "epochs", "average_interval"):
             check_count(name, getattr(self, name), least=1)
-        for name in ("learning_rate", "clipnorm"):
+        for name in ("hold_epochs", "average_from", "finetune_epochs"):
+            check_count(name, getattr(self, name), least=0)
+        for name in (
+            "learning_rate",
+            "clipnorm",
+            "global_clipnorm",
+            "weight_decay",
+            "finetune_learning_rate",
+        ):
             check_penalty(name, getattr(self, name))
+        for name in ("decay", "plateau_decay"):
+            value = getattr(self, name)
+            if not is_number(value) or not 0 < value <= 1:
+                raise ValueError(
+                    f"`{name}` must be a number above 0 and at most 1. Received: {name}={value!r}."
+                )
         check_fraction("beta_1", self.beta_1)
+        check_lengths(
+            self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
+        )
         if self.learning_rate == 0:
             raise ValueError("`learning_rate` must be above 0. Received: learning_rate=0.")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.clipnorm and self.global_clipnorm:
+            raise ValueError(
+                "`global_clipnorm` must be 0 where `clipnorm` is not. Received: "
+                f"clipnorm={self.clipnorm!r}, global_clipnorm={self.global_clipnorm!r}. Set one of "
+                "them to 0."
+            )
+        if self.weight_decay and self.optimizer != "sgd":
+            raise ValueError(
+                f"`weight_decay` must be 0 with optimizer={self.optimizer!r}, which would rescale "
+                f"it. Received: weight_decay={self.weight_decay!r}. Take optimizer='sgd', or the "
+                "builder's argument weight_l2."
+            )
+        if self.averaging == "asgd" and self.optimizer != "sgd":
+            raise ValueError(
+                "`averaging` must be 'none' or 'mean' with an optimizer other than 'sgd'. "
+                f"Received: averaging='asgd', optimizer={self.optimizer!r}. Take averaging='mean', "
+                "which averages the steps of any optimizer."
+            )
+        if self.finetune != "none" and self.averaging != "asgd":
+            raise ValueError(
+                "`finetune` must be 'none' without averaging='asgd', which a round of fine-tuning "
+                f"goes on with. Received: finetune={self.finetune!r}, averaging="
+                f"{self.averaging!r}. Train with optimizer='sgd' and averaging='asgd'."
+            )
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
-        settings: dict[str, Any] = {"learning_rate": self.learning_rate}
+        settings: dict[str, Any] = {
+            "learning_rate": float(self.learning_rate),
+            "average": self.averaging,
+        }
         if self.optimizer != "sgd":
             settings["beta_1"] = self.beta_1
-        if self.clipnorm:
-            settings["clipnorm"] = self.clipnorm
+        # Keras's decay of a weight, `rate * weight_decay * w` a step, is for plain SGD the same.
+        for name in ("clipnorm", "global_clipnorm", "weight_decay"):
+            if getattr(self, name):
+                settings[name] = getattr(self, name)
         return OPTIMIZERS[self.optimizer](**settings)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
@@ -18,8 +21,10 @@ from dualnet.plots import plot_curves
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recipe import Recipe
-from dualnet.training.run_folder import put_weights
+from dualnet.training.run_folder import WEIGHTS, load_weights, put_weights
+from dualnet.training.schedule import TRAIN, Plan, is_round
 
 
 class Recorder(keras.callbacks.Callback):
@@ -59,26 +64,37 @@ class Recorder(keras.callbacks.Callback):
         self.show = show
         self.unsaved = 0  # steps since the last checkpoint
         self.shown = -math.inf
+        self.averages = contextlib.ExitStack()  # open while they stand for the weights
+        self.rate = math.nan
+        self.rates: list[float] | None = None  # of the steps, where they differ
         self.bar: Any = None
         self.events: Any = None
 
     # --- one epoch
 
-    def train(self, model: LanguageModel, batches: keras.utils.PyDataset) -> None:
+    def train(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
         """Run the steps that are left of the epoch under way."""
+        self.plan = plan
         self.start = self.state.step
+        if plan.begins and is_round(plan.phase) and not self.start:
+            self._begin_round(model)
+        optimizer = optimizer_of(model)
+        if optimizer.averages_on != plan.averaged:
+            optimizer.averages_on = plan.averaged
+            model.train_function = None  # compiled without or with them
+        batches.epoch = plan.epoch - 1
+        self._set_rates(model, batches)
         self.began = time.perf_counter() - self.state.seconds
         self.rows = model.training_rows.read(None)
         if self.start == self.steps:  # stopped between the last step and its validation
             self._restore_metrics(model)
         else:
-            epoch = len(self.state.history)
-            self._open_bar(epoch)
+            self._open_bar()
             model.fit(
                 _Remaining(batches, self.start),
                 steps_per_epoch=self.steps - self.start,
-                initial_epoch=epoch,
-                epochs=epoch + 1,
+                initial_epoch=plan.epoch - 1,
+                epochs=plan.epoch,
                 callbacks=[self],
                 verbose=0,
             )
@@ -86,33 +102,41 @@ class Recorder(keras.callbacks.Callback):
         self._check_loss(self.logs["loss"])
         self._note_metrics(model)
 
-    def validate(self, model: LanguageModel, batches: keras.utils.PyDataset) -> None:
+    def validate(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
         """Evaluate on the validation text, and keep what the epoch has given."""
-        found = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
-        self._check_loss(found["loss"])
-        row = {
-            "epoch": len(self.state.history) + 1,
+        with self.averages:
+            if plan.averaged:
+                self.averages.enter_context(_averages_in(model))
+            found = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
+            self._check_loss(found["loss"])
+            row = self._row(found, plan)
+            history = self.state.history
+            history.append(row)
+            self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
+            if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
+                put_weights(self.folder, model)
+        self._save(model)
+        self.write_tables(model.name)
+        if self.show:
+            phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
+            self._say(
+                f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
+                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}  "
+                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s"
+            )
+
+    def _row(self, found: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        return {
+            "epoch": plan.epoch,
+            "phase": plan.phase,
             "loss": self.logs["loss"],
             "perplexity": self.logs["perplexity"],
             "val_loss": float(found["loss"]),
             "val_perplexity": float(found["perplexity"]),
-            "learning_rate": float(model.optimizer.learning_rate),
+            "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
             "tokens_per_second": self.num_tokens / self.state.seconds,
         }
-        history = self.state.history
-        history.append(row)
-        self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
-        if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
-            put_weights(self.folder, model)
-        self._save(model)
-        self.write_tables(model.name)
-        if self.show:
-            self._say(
-                f"epoch {row['epoch']}/{self.recipe.epochs}  train perplexity "
-                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}  "
-                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s"
-            )
 
     def write_tables(self, name: str) -> None:
         """Write `metrics.csv`, `curves.png` and the TensorBoard scalars anew."""
@@ -142,6 +166,14 @@ class Recorder(keras.callbacks.Callback):
             self.model.training_rows.write(self.rows)
             self._restore_metrics(self.model)
 
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.rates is None:
+            return
+        rate = self.rates[self.start + batch]
+        if rate != self.rate:  # else on JAX no variable need be brought up to date
+            self.rate = rate
+            self.model.optimizer.learning_rate = rate
+
     def on_train_batch_end(self, batch, logs=None):
         self.state.step = self.start + batch + 1
         self.state.seconds = time.perf_counter() - self.began
@@ -165,10 +197,29 @@ class Recorder(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch, logs=None):
         if self.interrupts.asked:
-            self._save(self.model)
+            model = self.model  # on JAX brings the variables up to date
+            self.averages.close()  # the weights are back
+            self._save(model)
             self._stop()
 
     # --- details
+
+    def _begin_round(self, model: LanguageModel) -> None:
+        """Begin a round of fine-tuning: from the best weights so far, with a fresh optimizer."""
+        random = model.core.non_trainable_variables  # states of generators, which go on
+        before = [_copy(variable) for variable in random]
+        load_weights(model, self.folder / WEIGHTS)
+        _assign(random, before)
+        optimizer_of(model).begin_anew()
+
+    def _set_rates(self, model: LanguageModel, batches: Any) -> None:
+        """Set the learning rate of the epoch, or keep the rates of its steps."""
+        self.rate, self.rates = math.nan, None
+        if self.recipe.length_deviation:
+            rate = self.plan.learning_rate
+            self.rates = [rate * n / self.recipe.sequence_length for n in batches.lengths]
+        else:
+            model.optimizer.learning_rate = self.plan.learning_rate
 
     def _save(self, model: LanguageModel) -> None:
         checkpoints.save(self.folder, model, self.state)
@@ -191,30 +242,31 @@ class Recorder(keras.callbacks.Callback):
     def _check_loss(self, loss: Any) -> None:
         if math.isfinite(float(loss)):
             return
+        clip = "global_clipnorm" if self.recipe.global_clipnorm else "clipnorm"
         raise ValueError(
             f"The loss is no longer a number, in epoch {len(self.state.history) + 1} by step "
             f"{self.state.step}. The last checkpoint in {str(self.folder)!r} is kept: go on from "
             "it with --resume, or start anew, with a smaller learning_rate (it was "
-            f"{self.recipe.learning_rate:g}) or a clipnorm (it was {self.recipe.clipnorm:g}; "
+            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(self.recipe, clip):g}; "
             "try 1)."
         )
 
-    def _open_bar(self, epoch: int) -> None:
+    def _open_bar(self) -> None:
         if not self.show:
             return
         if self.bar is None:
             from tqdm.auto import tqdm
 
             self.bar = tqdm(
-                total=self.steps * self.recipe.epochs,
-                initial=self.steps * epoch + self.start,
+                initial=self.steps * (self.plan.epoch - 1) + self.start,
                 unit="token",
-                unit_scale=self.recipe.batch_size * self.recipe.sequence_length,
+                unit_scale=self.num_tokens / self.steps,
                 disable=None,
                 dynamic_ncols=True,
                 leave=False,
             )
-        self.bar.set_description(f"epoch {epoch + 1}/{self.recipe.epochs}")
+        self.bar.total = self.steps * self.plan.last
+        self.bar.set_description(f"epoch {self.plan.epoch}/{self.plan.last}")
 
     def _write_scalars(self) -> None:
         # tensorboard's record writer: its event writer, as Keras's callback, loads TensorFlow.
@@ -230,7 +282,11 @@ class Recorder(keras.callbacks.Callback):
             RecordWriter(self.events).write(version.SerializeToString())
             rows = self.state.history
         for row in rows:
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
+            values = [
+                Summary.Value(tag=tag, simple_value=value)
+                for tag, value in row.items()
+                if tag != "phase"
+            ]
             event = Event(
                 wall_time=time.time(), step=int(row["epoch"]), summary=Summary(value=values)
             )
@@ -243,12 +299,35 @@ class Recorder(keras.callbacks.Callback):
         print(line, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def _averages_in(model: LanguageModel) -> Iterator[None]:
+    """Let the averages stand for the weights of `model`; these are put back bit for bit."""
+    weights = model.trainable_variables
+    before = [_copy(weight) for weight in weights]
+    try:
+        _assign(weights, [_copy(average) for average in optimizer_of(model).averages])
+        yield
+    finally:
+        _assign(weights, before)
+
+
+def _copy(variable: Any) -> np.ndarray:
+    # In NumPy: JAX gives the memory of a weight away in a step.
+    return np.array(keras.ops.convert_to_numpy(variable))
+
+
+def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+
+
 class _Remaining(keras.utils.PyDataset):
     """The batches of an epoch from step `start` on.
 
     Until an epoch begins it shows the whole epoch, of which Keras looks at the
     first two batches: a resumed run then compiles the same step as one that
-    began the epoch at its first batch, and counts to the same bits.
+    began the epoch at its first batch, and counts to the same bits. The model
+    looks at `vocabulary` and `carried` of the batches.
     """
 
     def __init__(self, batches: keras.utils.PyDataset, start: int) -> None:
@@ -256,6 +335,8 @@ class _Remaining(keras.utils.PyDataset):
         self.batches = batches
         self.start = start
         self.skipped = 0
+        self.vocabulary = getattr(batches, "vocabulary", None)
+        self.carried = getattr(batches, "carried", True)
 
     def __len__(self) -> int:
         return len(self.batches) - self.skipped

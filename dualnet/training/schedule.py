@@ -1,0 +1,133 @@
+"""What comes next in a run, from its recipe and the epochs that it has: pure functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualnet.training.recipe import Recipe
+
+TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The coming epoch.
+
+    Attributes:
+        epoch: int. Its number, from 1.
+        last: int. Number of the epoch with which its phase ends at the latest.
+        phase: str. "train"; "averaged" from where the average of the weights is on;
+            "finetune-1", "finetune-2" and so on for the rounds of fine-tuning.
+        begins: bool. Whether the phase begins with this epoch: with a fresh average,
+            and a round of fine-tuning with the best weights so far.
+        averaged: bool. Whether the weights are averaged, and their averages evaluated.
+        learning_rate: float. That of a segment of `sequence_length` tokens.
+    """
+
+    epoch: int
+    last: int
+    phase: str
+    begins: bool
+    averaged: bool
+    learning_rate: float
+
+
+def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
+    """Return the coming epoch after those of `history`, None if the training is finished.
+
+    Args:
+        recipe: The run's `Recipe`.
+        history: The rows of `metrics.csv`, of which `phase` and `val_perplexity` are read.
+    """
+    phase = _phase(recipe, history)
+    if phase is None:
+        return None
+    if is_round(phase):
+        before = sum(row["phase"] != phase for row in history)
+        last = before + _round_limit(recipe)
+        rate = recipe.finetune_learning_rate or recipe.learning_rate
+    else:
+        last = recipe.epochs
+        rate = recipe.learning_rate * recipe.decay ** max(len(history) + 1 - recipe.hold_epochs, 0)
+        rate *= recipe.plateau_decay ** _without_gain(_perplexities(history))
+    return Plan(
+        epoch=len(history) + 1,
+        last=last,
+        phase=phase,
+        begins=not history or history[-1]["phase"] != phase,
+        averaged=phase != TRAIN,
+        learning_rate=rate,
+    )
+
+
+def is_round(phase: str) -> bool:
+    """Return whether `phase` is a round of fine-tuning."""
+    return phase.startswith(ROUND)
+
+
+def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
+    phase = history[-1]["phase"] if history else TRAIN
+    if not is_round(phase):
+        if len(history) < recipe.epochs:
+            return AVERAGED if phase == AVERAGED or _averaging_is_due(recipe, history) else TRAIN
+        return None if recipe.finetune == "none" else f"{ROUND}1"
+    if recipe.finetune == "none":
+        return None
+    of_round = _perplexities(row for row in history if row["phase"] == phase)
+    before = _perplexities(row for row in history if row["phase"] != phase)
+    stalled = has_stalled(of_round, recipe.average_interval)
+    if len(of_round) < _round_limit(recipe) and not stalled:
+        return phase
+    if recipe.finetune == "until_no_gain" and min(of_round) < min(before):
+        return f"{ROUND}{int(phase.removeprefix(ROUND)) + 1}"
+    return None
+
+
+def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
+    if recipe.averaging == "none":
+        return False
+    if 0 < recipe.average_from <= len(history) + 1:
+        return True
+    perplexities = _perplexities(history)
+    if recipe.averaging == "asgd":
+        return has_stalled(perplexities, recipe.average_interval)
+    return _since_best(perplexities) >= recipe.average_interval
+
+
+def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
+    """Return whether the last of `perplexities` meets the non-monotone criterion.
+
+    It does if it is above the least of those before it but the last `interval`,
+    as the released code of Merity et al. has it: that code looks before it adds
+    the last to its list.
+    """
+    if len(perplexities) - 1 <= interval:
+        return False
+    *logged, last = perplexities
+    return last > min(logged[:-interval])
+
+
+def _since_best(perplexities: Sequence[float]) -> int:
+    """Return the number of epochs since the best one."""
+    if not perplexities:
+        return 0
+    return len(perplexities) - 1 - perplexities.index(min(perplexities))
+
+
+def _without_gain(perplexities: Sequence[float]) -> int:
+    """Return how many epochs were not better than the best before them."""
+    best, count = float("inf"), 0
+    for perplexity in perplexities:
+        count += perplexity >= best
+        best = min(best, perplexity)
+    return count
+
+
+def _round_limit(recipe: Recipe) -> int:
+    return recipe.finetune_epochs or recipe.epochs
+
+
+def _perplexities(rows: Any) -> list[float]:
+    return [row["val_perplexity"] for row in rows]

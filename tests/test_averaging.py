@@ -1,0 +1,294 @@
+"""The optimizers, against NumPy; averages and fine-tuning within a run."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet.training import Recipe, recorder
+from dualnet.training.optimizers import SGD, Adam, Nadam
+from dualnet.training.schedule import Plan
+from tests.conftest import values
+
+QUICK = {
+    "units": 6, "batch_size": 4, "sequence_length": 9, "epochs": 2, "optimizer": "sgd",
+    "learning_rate": 2.0, "global_clipnorm": 1.0, "input_dropout": 0.2,
+}  # fmt: skip
+ASGD = {**QUICK, "averaging": "asgd", "average_from": 2}
+
+
+def train(corpus, output, **settings):
+    arguments = QUICK if not settings.get("resume") else {}
+    return dualnet.train(
+        "dual_lstm", corpus, output=output, progress=False, **{**arguments, **settings}
+    )
+
+
+def arrays(variables):
+    return [np.array(ops.convert_to_numpy(variable)) for variable in variables]
+
+
+def assert_same(one, two):
+    for first, second in zip(one, two, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+# --- the optimizers
+
+
+def untied():
+    """Return a model that gives the embedding's gradient in rows on TensorFlow, and a batch."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [keras.Input((6,), dtype="int32"), keras.layers.Embedding(7, 3), keras.layers.Dense(7)]
+    )
+    ids = np.array([[1, 1, 1, 2, 1, 5], [1, 2, 2, 2, 6, 1]])
+    return model, ids
+
+
+def step(optimizer, ids=None):
+    """Return the weights of `untied` before and after one step."""
+    model, repeated = untied()
+    ids = repeated if ids is None else ids
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    model.compile(optimizer, loss)
+    before = values(model)
+    model.train_on_batch(ids, ids[:, ::-1])
+    return before, values(model)
+
+
+@pytest.mark.parametrize("limit", [0.1, 1e6])
+def test_the_global_norm_counts_a_repeated_word_once(limit):
+    before, after = step(keras.optimizers.SGD(1.0))
+    gradients = [one - two for one, two in zip(before, after)]
+    norm = np.sqrt(sum((gradient.astype("float64") ** 2).sum() for gradient in gradients))
+    assert norm > 1
+    recipe = Recipe(optimizer="sgd", learning_rate=0.5, global_clipnorm=limit, weight_decay=0.01)
+    _, found = step(recipe.make_optimizer())
+    for weight, gradient, new in zip(before, gradients, found):
+        clipped = gradient * min(1.0, limit / norm)
+        expected = weight - 0.5 * (clipped + 0.01 * weight)  # the decay is not clipped
+        np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_norm_of_each_weight_counts_a_repeated_word_once():
+    before, after = step(SGD(1.0, clipnorm=0.1))
+    norms = [np.linalg.norm(one - two) for one, two in zip(before, after)]
+    np.testing.assert_allclose(norms, 0.1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [SGD, Adam, Nadam])
+def test_steps_are_those_of_keras(optimizer):
+    ids = np.array([[0, 5, 1, 4, 2, 6]])
+    _, ours = step(optimizer(0.1, average="mean"), ids)
+    _, plain = step(getattr(keras.optimizers, optimizer.__name__)(0.1), ids)
+    for one, two in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+
+
+def test_the_first_step_of_adam_is_as_long_for_a_repeated_word():
+    (before, *_), (after, *_) = step(Adam(0.1))
+    lengths = np.abs(after - before)
+    np.testing.assert_allclose(lengths[[1, 2, 5, 6]], 0.1, rtol=1e-3)
+    np.testing.assert_array_equal(lengths[[0, 3, 4]], 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"), [("asgd", SGD(0.3, average="asgd")), ("mean", Adam(0.3, average="mean"))]
+)
+def test_averages_are_exact(build, corpus, kind, optimizer):
+    model = build("lstm")
+    model.compile(optimizer)
+    batches = corpus.batches("train", batch_size=4, sequence_length=9)
+    walk = []
+    for count in range(7):
+        if count == 2:  # two steps come before
+            assert int(optimizer.averaged_steps) == 0
+            optimizer.averages_on = True
+            model.train_function = None
+        model.train_on_batch(*batches[1 + count])
+        if count < 2:
+            continue
+        walk.append([weight.astype("float64") for weight in arrays(model.trainable_variables)])
+        k = len(walk)
+        meant = walk[1:] if kind == "asgd" and k > 1 else walk
+        expected = [np.mean(each, axis=0) for each in zip(*meant)]
+        found = arrays(optimizer.averages)
+        assert int(optimizer.averaged_steps) == k
+        for one, two in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        if len(meant) == 1:
+            assert_same(found, arrays(model.trainable_variables))
+    optimizer.begin_anew()
+    model.train_on_batch(*batches[1])
+    assert_same(arrays(optimizer.averages), arrays(model.trainable_variables))
+
+
+def test_no_average_is_kept_where_none_is_wanted():
+    assert len(SGD(0.1).variables) == len(keras.optimizers.SGD(0.1).variables)
+    model, _ = untied()
+    for average, more in {"none": 0, "asgd": 4, "mean": 4}.items():
+        optimizer = SGD(0.1, average=average)
+        optimizer.build(model.trainable_variables)
+        assert len(optimizer.variables) == 2 + more
+
+
+def test_an_optimizer_comes_back_from_its_config():
+    optimizer = Recipe(optimizer="adam", beta_1=0.0, averaging="mean").make_optimizer()
+    config = keras.saving.serialize_keras_object(optimizer)
+    again = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
+    assert type(again) is Adam and again.average == "mean" and again.beta_1 == 0.0
+    plain = again.plain()
+    assert isinstance(plain, keras.optimizers.Adam) and not isinstance(plain, Adam)
+    assert plain.beta_1 == 0.0
+
+
+# --- runs
+
+
+@pytest.fixture(scope="module")
+def plain(corpus, tmp_path_factory):
+    """A finished run without averages."""
+    return train(corpus, tmp_path_factory.mktemp("plain") / "RUN", **QUICK)
+
+
+@pytest.fixture(scope="module")
+def averaged(corpus, tmp_path_factory):
+    """A finished run whose second and last epoch is averaged."""
+    return train(corpus, tmp_path_factory.mktemp("averaged") / "RUN", **ASGD)
+
+
+def test_the_phase_before_averaging_is_plain_sgd(plain, averaged):
+    for key in ("loss", "val_loss", "val_perplexity", "learning_rate"):
+        assert plain.history[0][key] == averaged.history[0][key]
+    # The weights go on as if there were no average, which alone is validated.
+    assert plain.history[1]["loss"] == averaged.history[1]["loss"]
+    assert plain.history[1]["val_loss"] != averaged.history[1]["val_loss"]
+    assert [row["phase"] for row in plain.history] == ["train", "train"]
+    assert plain.results["phases"] == {"train": 2}
+
+
+def test_a_run_tells_its_phases(averaged):
+    assert averaged.results["phases"] == {"train": 1, "averaged": 1}
+    assert (averaged.folder / "metrics.csv").read_text().startswith("epoch,phase,loss")
+    assert type(averaged.model.optimizer) is type(keras.optimizers.SGD())
+
+
+def test_averages_are_validated_and_kept_and_the_weights_go_on(corpus, tmp_path):
+    seen = []
+    whole = recorder.Recorder.validate
+    put = recorder.put_weights
+
+    def validate(self, model, batches, plan):
+        before = arrays(model.trainable_variables)
+        seen.append({"averages": arrays(model.optimizer.averages)})
+        whole(self, model, batches, plan)
+        assert_same(before, arrays(model.trainable_variables))
+
+    def put_weights(folder, model):
+        seen[-1]["kept"] = arrays(model.trainable_variables)
+        put(folder, model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.Recorder, "validate", validate)
+        patch.setattr(recorder, "put_weights", put_weights)
+        run = train(corpus, tmp_path / "RUN", **{**ASGD, "averaging": "mean", "average_from": 1})
+    kept = [each for each in seen if "kept" in each]
+    for each in kept:
+        assert_same(each["averages"], each["kept"])
+    assert_same(kept[-1]["kept"], arrays(dualnet.load(run.folder).trainable_variables))
+
+
+def test_the_weights_come_back_after_an_error_too(build):
+    model = build("lstm")
+    model.compile(SGD(0.1, average="asgd"))
+    model.optimizer.build(model.trainable_variables)
+    before = arrays(model.trainable_variables)
+    with pytest.raises(RuntimeError, match="evaluation"), recorder._averages_in(model):
+        for weight in model.trainable_variables:
+            assert not np.any(ops.convert_to_numpy(weight))
+        raise RuntimeError("evaluation")
+    assert_same(before, arrays(model.trainable_variables))
+
+
+def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
+    seen = []
+    begin = recorder.Recorder.on_train_batch_begin
+
+    def noted(self, batch, logs=None):
+        begin(self, batch, logs)
+        seen.append(float(self.model.optimizer.learning_rate))
+
+    settings = {"length_deviation": 2.0, "longest_length": 12, "partial_shuffle": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.Recorder, "on_train_batch_begin", noted)
+        run = train(corpus, tmp_path / "RUN", seed=4, decay=0.5, loss_reduction="sum", **settings)
+    assert run.model.loss_reduction == "sum"
+    assert [row["learning_rate"] for row in run.history] == [1.0, 0.5]
+    batches = corpus.batches("train", batch_size=4, sequence_length=9, seed=4, **settings)
+    expected = []
+    for epoch, rate in enumerate([1.0, 0.5]):
+        batches.epoch = epoch
+        expected.extend(rate * length / 9 for length in batches.lengths)
+    assert seen == np.array(expected, "float32").tolist()
+    assert len(set(seen)) > 4
+
+
+# --- fine-tuning
+
+
+def test_a_run_that_did_not_average_cannot_be_fine_tuned_later(corpus, plain):
+    with pytest.raises(ValueError, match="`finetune` must be 'none' without averaging='asgd'"):
+        train(corpus, plain.folder, resume=True, finetune="once")
+
+
+def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
+    corpus, tmp_path, averaged, monkeypatch
+):
+    at_once = train(corpus, tmp_path / "RUN", **ASGD, finetune="once", finetune_epochs=2)
+    assert at_once.results["phases"] == {"train": 1, "averaged": 1, "finetune-1": 2}
+    began = []
+    whole = recorder.Recorder._begin_round
+
+    def begin(self, model):
+        whole(self, model)
+        began.append(arrays(model.trainable_variables))
+        assert not any(np.any(each) for each in arrays(model.optimizer.averages))
+        assert int(model.optimizer.averaged_steps) == 0
+
+    monkeypatch.setattr(recorder.Recorder, "_begin_round", begin)
+    best = arrays(averaged.model.trainable_variables)
+    later = train(
+        corpus, averaged.folder, resume=True, finetune="once", finetune_epochs=2, learning_rate=2.0
+    )
+    (first,) = began
+    assert_same(first, best)
+    assert_same(values(at_once.model), values(later.model))
+    for key in ("loss", "val_loss", "phase"):
+        assert [row[key] for row in at_once.history] == [row[key] for row in later.history]
+    with pytest.raises(ValueError, match=r"is finished: it has 4 epochs, the last in round 1"):
+        train(corpus, averaged.folder, resume=True)
+    with pytest.raises(ValueError, match=r"`epochs` must stay as the run began, 2: its fine-tun"):
+        train(corpus, averaged.folder, resume=True, epochs=3)
+
+
+def test_rounds_go_on_until_one_has_no_gain(corpus, tmp_path, monkeypatch):
+    perplexities = iter([9.0, 8.0, 7.0, 7.0])
+    row = recorder.Recorder._row
+
+    def measured(self, found, plan: Plan):
+        return {**row(self, found, plan), "val_perplexity": next(perplexities)}
+
+    monkeypatch.setattr(recorder.Recorder, "_row", measured)
+    run = train(
+        corpus, tmp_path / "RUN", **{**ASGD, "epochs": 1}, finetune="until_no_gain",
+        finetune_learning_rate=0.5,
+    )  # fmt: skip
+    assert [each["phase"] for each in run.history] == [
+        "train", "finetune-1", "finetune-2", "finetune-3",
+    ]  # fmt: skip
+    assert [each["learning_rate"] for each in run.history] == [2.0, 0.5, 0.5, 0.5]
+    assert next(perplexities, None) is None and run.results["best_epoch"] == 3

@@ -1,0 +1,226 @@
+"""What comes next in a run: a pure function, tried with made-up perplexities."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualnet.training import Recipe
+from dualnet.training.schedule import plan
+
+ASGD = {"optimizer": "sgd", "learning_rate": 30.0, "averaging": "asgd"}
+walks = st.lists(st.floats(-1.0, 0.7), max_size=40).map(lambda steps: 50 + np.cumsum(steps))
+
+
+def plans(recipe, perplexities):
+    """Return the plans of the epochs that end with these validation perplexities."""
+    history, found = [], []
+    for perplexity in perplexities:
+        coming = plan(recipe, history)
+        if coming is None:
+            break
+        found.append(coming)
+        history.append({"phase": coming.phase, "val_perplexity": perplexity})
+    return found
+
+
+def rates(recipe, count):
+    return [each.learning_rate for each in plans(recipe, np.arange(count, 0.0, -1))]
+
+
+# --- learning rates
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_smaller"),
+    [
+        ({"learning_rate": 1.0, "hold_epochs": 6, "decay": 1 / 1.2, "epochs": 39}, 7),
+        ({"learning_rate": 1.0, "hold_epochs": 14, "decay": 1 / 1.15, "epochs": 55}, 15),
+        ({"learning_rate": 0.2, "hold_epochs": 20, "decay": 0.98039, "epochs": 200}, 21),
+    ],
+)
+def test_rates_are_held_and_then_decay_as_published(settings, first_smaller):
+    found = rates(Recipe(optimizer="sgd", **settings), 500)
+    assert len(found) == settings["epochs"]
+    hold, decay, rate = (settings[key] for key in ("hold_epochs", "decay", "learning_rate"))
+    assert found[: first_smaller - 1] == [rate] * hold
+    for epoch in range(first_smaller, len(found) + 1):
+        assert found[epoch - 1] == pytest.approx(rate * decay ** (epoch - hold), rel=1e-12)
+
+
+def test_a_rate_without_a_schedule_stays():
+    assert set(rates(Recipe(), 100)) == {1e-3}
+
+
+def test_a_rate_falls_after_every_epoch_that_is_not_below_the_best_before():
+    recipe = Recipe(optimizer="sgd", learning_rate=0.8, plateau_decay=0.5)
+    found = plans(recipe, [9.0, 8.0, 8.0, 8.5, 7.0, 6.0, 6.5, 5.0])
+    assert [each.learning_rate for each in found] == [0.8, 0.8, 0.8, 0.4, 0.2, 0.2, 0.2, 0.1]
+
+
+# --- averaging
+
+
+def switch_of_merity(losses, n):
+    """Return the first averaged epoch as the loop of the released code has it, or None."""
+    best_val_loss = []
+    for epoch, val_loss in enumerate(losses, start=1):
+        if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n]):
+            return epoch + 1
+        best_val_loss.append(val_loss)
+    return None
+
+
+def first_averaged(recipe, perplexities):
+    found = [each for each in plans(recipe, [*perplexities, 1.0]) if each.averaged]
+    return found[0].epoch if found else None
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_averaging_begins_at_the_earliest_when_more_than_n_epochs_are_logged(n):
+    recipe = Recipe(**ASGD, average_interval=n)
+    rising = np.arange(50.0, 200.0)
+    assert first_averaged(recipe, rising[:100]) == switch_of_merity(rising, n) == n + 3
+    falling = rising[::-1][:90]
+    assert first_averaged(recipe, falling) is switch_of_merity(falling, n) is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@given(walk=walks)
+def test_averaging_begins_where_the_released_code_begins_it(n, walk):
+    recipe = Recipe(**ASGD, average_interval=n)
+    assert first_averaged(recipe, walk) == switch_of_merity(walk, n)
+
+
+def test_averaging_begins_where_the_released_code_begins_it_with_an_interval_of_60():
+    random = np.random.default_rng(3)
+    seen = set()
+    for _ in range(50):
+        walk = 60 + np.cumsum(random.normal(-0.03, 1.0, size=98))
+        expected = switch_of_merity(walk, 60)
+        assert first_averaged(Recipe(**ASGD, average_interval=60), walk) == expected
+        seen.add(expected)
+    assert len(seen) > 5
+
+
+def test_averaging_that_began_goes_on_and_begins_once():
+    found = plans(Recipe(**ASGD, average_interval=1, epochs=8), [5, 6, 7, 4, 3, 2, 1, 1, 1])
+    assert [each.phase for each in found] == ["train"] * 3 + ["averaged"] * 5
+    assert [each.begins for each in found] == [True, False, False, True] + [False] * 4
+    assert {each.learning_rate for each in found} == {30.0}
+
+
+@pytest.mark.parametrize("kind", ["asgd", "mean"])
+def test_averaging_begins_at_the_latest_where_it_is_told_to(kind):
+    falling = np.arange(50.0, 0.0, -1)
+    for epoch in (1, 4):
+        recipe = Recipe(**{**ASGD, "averaging": kind}, average_from=epoch)
+        assert first_averaged(recipe, falling) == epoch
+    assert first_averaged(Recipe(**{**ASGD, "averaging": kind}), falling) is None
+
+
+def test_the_mean_begins_after_so_many_epochs_without_a_new_best():
+    recipe = Recipe(averaging="mean", average_interval=3)
+    assert first_averaged(recipe, [9, 8, 9, 9, 9, 9]) == 6
+    assert first_averaged(recipe, [9, 8, 9, 9, 7, 9, 9, 6, 9, 9]) is None
+
+
+# --- fine-tuning
+
+
+def end_of_merity(losses, n):
+    """Return the last epoch of a round as the loop of the released code has it."""
+    best_val_loss = []
+    for epoch, val_loss in enumerate(losses, start=1):
+        if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n]):
+            return epoch
+        best_val_loss.append(val_loss)
+    return len(losses)
+
+
+@given(walk=walks.filter(len))
+def test_a_round_of_fine_tuning_ends_where_the_released_code_ends_it(walk):
+    recipe = Recipe(**ASGD, average_interval=2, epochs=1, finetune="once", finetune_epochs=1000)
+    found = plans(recipe, [60.0, *walk])[1:]
+    assert len(found) == end_of_merity(walk, 2)
+    assert {each.phase for each in found} == {"finetune-1"}
+    assert all(each.averaged for each in found)
+    assert [each.begins for each in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_a_round_of_fine_tuning_has_its_limit_and_its_rate():
+    settings = {**ASGD, "epochs": 3, "finetune": "once", "hold_epochs": 1, "decay": 0.5}
+    found = plans(Recipe(**settings), np.arange(99.0, 0.0, -1))
+    assert [each.learning_rate for each in found] == [30.0, 15.0, 7.5, 30.0, 30.0, 30.0]
+    assert [each.last for each in found] == [3, 3, 3, 6, 6, 6]
+    recipe = Recipe(**settings, finetune_epochs=2, finetune_learning_rate=10.0)
+    assert rates(recipe, 99) == [30.0, 15.0, 7.5, 10.0, 10.0]
+
+
+def test_rounds_are_repeated_until_one_brings_no_gain():
+    recipe = Recipe(**ASGD, epochs=2, finetune="until_no_gain")
+    found = plans(recipe, [9, 8, 7, 9, 6, 5, 5, 6, 1, 1])
+    assert [each.phase for each in found] == [
+        "train", "train", "finetune-1", "finetune-1", "finetune-2", "finetune-2",
+        "finetune-3", "finetune-3",
+    ]  # fmt: skip
+
+
+def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
+    assert len(plans(Recipe(**ASGD, epochs=4), np.arange(99.0))) == 4
+
+
+# --- recipes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
+        (
+            {"global_clipnorm": 1.0, "clipnorm": 1.0},
+            "`global_clipnorm` must be 0 where `clipnorm` is not.*Set one of them to 0",
+        ),
+        ({"weight_decay": float("inf")}, "`weight_decay` must be a finite number"),
+        (
+            {"weight_decay": 1e-6},
+            "`weight_decay` must be 0 with optimizer='nadam'.*optimizer='sgd'.*weight_l2",
+        ),
+        ({"loss_reduction": "summ"}, "`loss_reduction` must be one of.*Did you mean 'sum'"),
+        ({"hold_epochs": -1}, "`hold_epochs` must be an integer of at least 0"),
+        ({"decay": 0.0}, "`decay` must be a number above 0 and at most 1. Received: decay=0.0"),
+        ({"decay": 1.2}, "`decay` must be a number above 0 and at most 1"),
+        ({"plateau_decay": "half"}, "`plateau_decay` must be a number above 0 and at most 1"),
+        ({"length_deviation": -1}, "`length_deviation` must be a finite number of at least 0"),
+        (
+            {"length_deviation": 5, "longest_length": 24},
+            "`longest_length` must be 0, for no limit, or at least 5 and at least `sequence_len",
+        ),
+        ({"longest_length": 30}, "`longest_length` must be 0 without `length_deviation`"),
+        ({"longest_length": 2.5}, "`longest_length` must be an integer of at least 0"),
+        ({"partial_shuffle": 1}, "`partial_shuffle` must be a truth value. Received.*=1"),
+        ({"averaging": "ema"}, r"`averaging` must be one of \['asgd', 'mean', 'none'\]"),
+        (
+            {"averaging": "asgd"},
+            "`averaging` must be 'none' or 'mean' with an optimizer other.*Take averaging='mean'",
+        ),
+        ({"average_interval": 0}, "`average_interval` must be an integer of at least 1"),
+        ({"average_from": -1}, "`average_from` must be an integer of at least 0"),
+        ({"finetune": "twice"}, "`finetune` must be one of"),
+        (
+            {"finetune": "once", "averaging": "mean"},
+            "`finetune` must be 'none' without averaging='asgd'.*Train with optimizer='sgd'",
+        ),
+        ({"finetune_epochs": -1}, "`finetune_epochs` must be an integer of at least 0"),
+        ({"finetune_learning_rate": -1}, "`finetune_learning_rate` must be a finite number"),
+    ],
+)
+def test_a_recipe_that_cannot_be_followed_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**settings)
+
+
+def test_whole_numbers_do_for_rates():
+    recipe = Recipe(optimizer="sgd", learning_rate=1, decay=1, global_clipnorm=5, weight_decay=0)
+    optimizer = recipe.make_optimizer()
+    assert float(optimizer.learning_rate) == 1.0 and optimizer.global_clipnorm == 5
