@@ -51,6 +51,7 @@ RESUMABLE = (  # what may be given anew with `resume`
     "finetune_epochs",
     "finetune_learning_rate",
 )
+RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +146,8 @@ def train(
                 if not isinstance(corpus, Corpus):
                     corpus = corpora.load(corpus, lowercase=card.lowercase)
                 config["vocabulary_size"] = _vocabulary_size(corpus, overrides)
+                if recipe.batching == "sentences":
+                    config["padded"] = True
             used = {
                 "name": card.name,
                 "builder": card.builder,
@@ -159,13 +162,7 @@ def train(
                 "config": config,
                 "recipe": dataclasses.asdict(recipe),
             }
-        random = {
-            "length_deviation": recipe.length_deviation,
-            "longest_length": recipe.longest_length,
-            "partial_shuffle": recipe.partial_shuffle,
-            "seed": used["seed"],
-        }
-        train_batches = _batches(corpus, "train", recipe, **random)
+        train_batches = _batches(corpus, "train", recipe, seed=used["seed"])
         valid_batches = _batches(corpus, "valid", recipe)
         if len(corpus.test) < 2:
             raise ValueError(
@@ -208,7 +205,13 @@ def train(
             raise Stopped(interrupts.at_once)
         recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
         load_weights(model, folder / WEIGHTS)
-        results = _results(model, corpus, state.history, seed=used["seed"])
+        results = _results(
+            model,
+            corpus,
+            state.history,
+            seed=used["seed"],
+            by_sentence=recipe.batching == "sentences",
+        )
         write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
         # Saved with one of ours, the model could be loaded only where that is registered.
         model.compile(optimizer=optimizer_of(model).plain())
@@ -232,7 +235,12 @@ def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
     return size
 
 
-def _batches(corpus: Corpus, split: str, recipe: Recipe, **random: Any) -> Any:
+def _batches(corpus: Corpus, split: str, recipe: Recipe, seed: int | None = None) -> Any:
+    """Return the batches of `split`, in another order each epoch where there is a `seed`."""
+    if recipe.batching == "sentences":
+        return corpus.sentence_batches(
+            split, batch_size=recipe.batch_size, shuffle=seed is not None, seed=seed or 0
+        )
     tokens = corpus.split(split)
     if len(tokens) <= recipe.batch_size:
         raise ValueError(
@@ -240,6 +248,9 @@ def _batches(corpus: Corpus, split: str, recipe: Recipe, **random: Any) -> Any:
             f"tokens. Received: {len(tokens)} tokens in {corpus.source!r}. Take a smaller "
             "batch_size or a longer text."
         )
+    random: dict[str, Any] = {}
+    if seed is not None:
+        random = {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
     return corpus.batches(
         split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length, **random
     )
@@ -329,9 +340,17 @@ def _resumed_corpus(folder: Path, used: Mapping[str, Any], corpus: Corpus | str)
 
 
 def _results(
-    model: LanguageModel, corpus: Corpus, history: list[dict[str, Any]], *, seed: int
+    model: LanguageModel,
+    corpus: Corpus,
+    history: list[dict[str, Any]],
+    *,
+    seed: int,
+    by_sentence: bool,
 ) -> dict[str, Any]:
-    found = {split: evaluate(model, corpus.split(split)) for split in ("valid", "test")}
+    found = {
+        split: evaluate(model, corpus.split(split), by_sentence=by_sentence)
+        for split in ("valid", "test")
+    }
     best = min(history, key=lambda row: row["val_perplexity"])
     steady = history[1:] or history  # the first epoch compiles
     return {
@@ -340,6 +359,7 @@ def _results(
         "valid_perplexity": found["valid"].perplexity,
         "test_perplexity": found["test"].perplexity,
         "batch_size": 1,  # of these two perplexities
+        "by_sentence": by_sentence,  # each from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
         "best_epoch": int(best["epoch"]),
         "epochs": len(history),

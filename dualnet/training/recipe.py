@@ -28,6 +28,7 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
     "sgd": SGD,
 }
 LOSS_REDUCTIONS = ("mean", "sum")
+BATCHINGS = ("streams", "sentences")
 FINETUNE = ("none", "once", "until_no_gain")
 
 
@@ -57,8 +58,12 @@ class Recipe:
         loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
             the mean over the rows. Thresholds of clipping and rates of "sgd" for the
             one do not fit the other.
-        batch_size: int. Number of parallel streams.
-        sequence_length: int. Tokens between two updates, and the reach of back-propagation.
+        batching: "streams", the text as parallel streams with carried state; or
+            "sentences", whole sentences in another order each epoch, padded before
+            their words, each from the zero state and evaluated so.
+        batch_size: int. Number of parallel streams, or of sentences.
+        sequence_length: int. Tokens between two updates, and the reach of
+            back-propagation; of streams alone.
         length_deviation: float. If above 0, the lengths of the segments are random, as
             `TokenBatches` says.
         longest_length: int. Longest random segment; 0 for no limit.
@@ -103,6 +108,7 @@ class Recipe:
     global_clipnorm: float = 0.0
     weight_decay: float = 0.0
     loss_reduction: str = "mean"
+    batching: str = "streams"
     batch_size: int = 32
     sequence_length: int = 25
     length_deviation: float = 0.0
@@ -122,6 +128,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
+        check_choice("batching", self.batching, BATCHINGS)
         check_choice("averaging", self.averaging, AVERAGES)
         check_choice("finetune", self.finetune, FINETUNE)
         for name in ("batch_size", "sequence_length", "epochs", "average_interval"):
@@ -163,6 +170,12 @@ class Recipe:
                 f"it. Received: weight_decay={self.weight_decay!r}. Take optimizer='sgd', or the "
                 "builder's argument weight_l2."
             )
+        for name in ("length_deviation", "partial_shuffle"):
+            if self.batching == "sentences" and getattr(self, name):
+                raise ValueError(
+                    f"`{name}` must be left out with batching='sentences', which are shuffled "
+                    f"whole. Received: {name}={getattr(self, name)!r}."
+                )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ValueError(
                 "`averaging` must be 'none' or 'mean' with an optimizer other than 'sgd'. "
