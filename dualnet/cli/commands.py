@@ -136,7 +136,8 @@ def train(options: argparse.Namespace) -> None:
     found = run.results
     print(f"{found['name']}: {found['parameters']:,} parameters, best epoch {found['best_epoch']}")
     valid, test = found["valid_perplexity"], found["test_perplexity"]
-    print(f"validation perplexity {valid:.2f}, test {test:.2f} (batch size 1)")
+    how = "each sentence by itself" if found["by_sentence"] else "batch size 1"
+    print(f"validation perplexity {valid:.2f}, test {test:.2f} ({how})")
     print(f"{found['tokens_per_second']:,.0f} tokens per second in training. All in {run.folder}")
 
 

@@ -110,6 +110,13 @@ def scorer_of(model: LanguageModel) -> keras.Model:
 class TokenLoss(keras.layers.Layer):
     """-log p(target) in nats, from `[logits, targets, temperature]`; logits are divided."""
 
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True  # those of padding are not read
+
     def call(self, inputs):
         logits, targets, temperature = inputs
         return token_losses(logits / ops.expand_dims(temperature, -1), targets)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
