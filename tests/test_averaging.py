@@ -222,7 +222,7 @@ def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
         begin(self, batch, logs)
         seen.append(float(self.model.optimizer.learning_rate))
 
-    settings = {"length_deviation": 2.0, "longest_length": 12, "partial_shuffle": True}
+    settings = {"length_deviation": 1.0, "longest_length": 10, "partial_shuffle": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder.Recorder, "on_train_batch_begin", noted)
         run = train(corpus, tmp_path / "RUN", seed=4, decay=0.5, loss_reduction="sum", **settings)
