@@ -293,9 +293,11 @@ def _check_unfinished(folder: Path, before: Recipe, recipe: Recipe) -> None:
             f"Received: epochs={recipe.epochs!r} with --resume. Give finetune_epochs, the most "
             "epochs of a round."
         )
-    if done and (
-        plan(recipe, history) is None and done == len(history) if kept else done >= recipe.epochs
-    ):
+    if kept:
+        finished = done == len(history) and plan(recipe, history) is None
+    else:
+        finished = done >= recipe.epochs
+    if done and finished:
         if rounds:
             way_out = (
                 f"{done} epochs, the last in round {rounds} of fine-tuning. More rounds, or longer "
