@@ -302,3 +302,36 @@ def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
     }
     logits = model(corpus.test[None, :9])
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+
+
+# --- batches that are no streams
+
+
+def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corpus):
+    model = build("lstm", padded=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    batches = corpus.sentence_batches("train", batch_size=7, shuffle=False)
+    found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
+    wanted = dualnet.perplexity(model, corpus.train, by_sentence=True)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)  # padding counts for nothing
+    model.fit(batches, epochs=1, verbose=0)
+    for row in model.training_rows.read(None):
+        assert not np.any(ops.convert_to_numpy(row))
+    streams = corpus.batches("train", batch_size=7, sequence_length=9)
+    model.fit(streams, epochs=1, verbose=0)  # and streams are carried again
+    assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
+
+
+@pytest.mark.parametrize("cell", ["gru", "depth_gated_lstm"])
+def test_the_side_of_the_padding_changes_no_perplexity(cell, build, corpus):
+    model = build("lstm", padded=True, cell=cell)
+    model.compile()
+    found = [
+        model.evaluate(
+            corpus.sentence_batches("valid", batch_size=5, padding=padding, shuffle=False),
+            verbose=0,
+            return_dict=True,
+        )["perplexity"]
+        for padding in ("pre", "post")
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-5)

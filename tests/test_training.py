@@ -269,3 +269,28 @@ def test_a_run_is_in_the_precision_of_its_checkpoint(run):
     with np.load(max((run.folder / "checkpoints").iterdir()) / "state.npz") as stored:
         kinds = {stored[name].dtype.kind for name in stored.files}
     assert kinds <= {"f", "i", "u"}
+
+
+def test_a_model_trained_by_sentence_is_evaluated_so_and_goes_on_with_resume(corpus, tmp_path):
+    settings = {"name": "dglstm", "units": 6, "seed": 3}
+    whole = train(corpus, tmp_path / "whole", **settings)
+    assert whole.results["by_sentence"]
+    wanted = dualnet.perplexity(whole.model, corpus.test, by_sentence=True)
+    np.testing.assert_allclose(whole.results["test_perplexity"], wanted, rtol=1e-6)
+    train(corpus, tmp_path / "parts", epochs=1, **settings)
+    parts = train(corpus, tmp_path / "parts", resume=True, **settings)
+    assert [row["loss"] for row in parts.history] == [row["loss"] for row in whole.history]
+    assert tomllib.loads((whole.folder / "card.toml").read_text())["config"]["padded"] is True
+
+
+def test_random_lengths_and_shuffles_are_for_streams_alone(corpus, tmp_path):
+    for settings, message in (
+        (
+            {"length_deviation": 2.0},
+            "`length_deviation` must be left out with batching='sentences'",
+        ),
+        ({"partial_shuffle": True}, "`partial_shuffle` must be left out with batching='sentences'"),
+        ({"batching": "lines"}, "`batching` must be one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(corpus, tmp_path / "RUN", **{"batching": "sentences", **settings})

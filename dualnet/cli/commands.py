@@ -35,7 +35,10 @@ def list_models(options: argparse.Namespace) -> None:
     head = ["model", "parameters", "published", "dynamic", "corpora"]
     print_table(head, rows)
     if rows:
-        print("\nParameters and perplexities (validation/test) are those of the first corpus.")
+        print(
+            "\nParameters and perplexities (validation/test) are those of the first corpus; where "
+            "the paper\nhas none before it, after fine-tuning or averaged over dropout samples."
+        )
     else:
         print(f"No model matches {options.pattern!r}.")
 
