@@ -21,34 +21,34 @@ PYTHON
 }
 
 # Our own small settings, the same in all but the last pair.
-small=(units=128 batch_size=64 sequence_length=35 epochs=3 learning_rate=0.004 clipnorm=1
+small=(units=128 batch_size=64 sequence_length=35 learning_rate=0.004 clipnorm=1
     input_dropout=0.2 output_dropout=0.2 recurrent_dropout=0 embedding_l2=0)
 for pair in $pairs; do
     case $pair in
     depth_gate)
-        run lstm_3 lstm "${small[@]}" recurrent_layers=3
-        run depth_gated_3 lstm "${small[@]}" cell=depth_gated_lstm depth=3
+        run lstm_3 lstm "${small[@]}" epochs=2 recurrent_layers=3
+        run depth_gated_3 lstm "${small[@]}" epochs=2 cell=depth_gated_lstm depth=3
         ;;
     layer_norm)
-        run lstm_1 lstm "${small[@]}"
-        run layernorm_lstm_1 lstm "${small[@]}" cell=layernorm_lstm
+        run lstm_1 lstm "${small[@]}" epochs=3
+        run layernorm_lstm_1 lstm "${small[@]}" epochs=3 cell=layernorm_lstm
         ;;
     variational)
-        two=("${small[@]}" recurrent_layers=2 internal_dropout=0.2)
+        two=("${small[@]}" epochs=2 recurrent_layers=2 internal_dropout=0.2)
         run dropout_at_each_step lstm "${two[@]}" 'locked_dropouts=[]'
         run variational_dropout lstm "${two[@]}" recurrent_dropout=0.2 embedding_dropout=0.1 \
             embedding_dropout_per_row=true \
             'locked_dropouts=["input", "recurrent", "internal", "output"]'
         ;;
     highway)
-        run highway_1 lstm "${small[@]}" cell=recurrent_highway depth=1
-        run highway_4 lstm "${small[@]}" cell=recurrent_highway depth=4
+        run highway_1 lstm "${small[@]}" epochs=3 cell=recurrent_highway depth=1
+        run highway_4 lstm "${small[@]}" epochs=3 cell=recurrent_highway depth=4
         ;;
     averaging)
-        awd=(units=128 batch_size=60 epochs=4 finetune=none learning_rate=20 embedding_dropout=0.05
+        awd=(units=128 batch_size=60 epochs=3 finetune=none learning_rate=20 embedding_dropout=0.05
             input_dropout=0.2 internal_dropout=0.1 output_dropout=0.2 weight_dropout=0.2)
         run awd_without_average awd_lstm "${awd[@]}" averaging=none
-        run awd_averaged_from_3 awd_lstm "${awd[@]}" averaging=asgd average_from=3
+        run awd_averaged_from_2 awd_lstm "${awd[@]}" averaging=asgd average_from=2
         ;;
     esac
 done

@@ -207,7 +207,8 @@ class LanguageModel(keras.Model):
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
-        data, batch_size = _look_ahead(data, batch_size, self.vocabulary_size)
+        least = -1 if self.arguments.get("padded") else 0
+        data, batch_size = _look_ahead(data, batch_size, least, self.vocabulary_size)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
@@ -362,7 +363,7 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def _look_ahead(data, batch_size, vocabulary_size):
+def _look_ahead(data, batch_size, least, vocabulary_size):
     """Return `data` and the number of rows of its batches, given or found in the first."""
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
         rows, batch_size = len(data), batch_size or 32
@@ -374,10 +375,11 @@ def _look_ahead(data, batch_size, vocabulary_size):
             )
         if isinstance(data, np.ndarray) and data.size:
             low, high = data.min(), data.max()
-            if low < 0 or high >= vocabulary_size:  # JAX and XLA would read another word
+            if low < least or high >= vocabulary_size:  # JAX and XLA would read another word
+                padding = " and -1 for padding" if least < 0 else ""
                 raise ValueError(
-                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
-                    f"Received: {low} to {high}."
+                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
+                    f"{padding}. Received: {low} to {high}."
                 )
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):
