@@ -347,8 +347,9 @@ def test_initial_weights_are_as_the_papers_have_them():
     model = fresh("by_shape")
     for name, size in (
         ("embedding/embeddings", 100),
-        ("cell_1/kernel", 100 + 256),
-        ("cell_1/bias", 256),
+        ("cell_1/kernel", 100 + 64),
+        ("cell_1/recurrent_kernel", 64 + 64),
+        ("cell_1/bias", 64),
         ("output/kernel", 464),
     ):
         assert 0.95 * math.sqrt(6 / size) < spread(model, name)[0] <= math.sqrt(6 / size)
@@ -360,6 +361,15 @@ def test_initial_weights_are_as_the_papers_have_them():
     bias = array(model.core.get_layer("recurrence_1").cell.bias)
     assert abs(bias[64:128].mean() - 1) < 0.1 and abs(bias[:64].mean()) < 0.1
     assert 0.08 < bias[:64].std() < 0.17
+
+
+def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
+    model = fresh("by_fan_in", cell="mogrifier_lstm", rounds=2, rank=16)
+    for name, size in (("mogrifier_1_left", 64), ("mogrifier_1_right", 64),
+                       ("mogrifier_2_left", 100)):  # fmt: skip
+        wanted = (size * 16) ** -0.25
+        assert abs(spread(model, f"cell_1/{name}")[1] / wanted - 0.88) < 0.05  # truncated
+    assert spread(model, "cell_1/mogrifier_1_bias") == (0, 0)
 
 
 def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
