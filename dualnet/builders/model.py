@@ -207,7 +207,14 @@ class LanguageModel(keras.Model):
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
-        data, batch_size = _look_ahead(data, batch_size, self.vocabulary_size)
+        padded = bool(self.arguments.get("padded", False))
+        if getattr(data, "pads", False) and not padded:
+            raise ValueError(
+                "`x` must hold no padding, which this model would read as words. Received: "
+                f"{type(data).__name__}. Build the model with padded=True."
+            )
+        lowest = -1 if padded else 0
+        data, batch_size = _look_ahead(data, batch_size, lowest, self.vocabulary_size)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
@@ -362,7 +369,7 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def _look_ahead(data, batch_size, vocabulary_size):
+def _look_ahead(data, batch_size, lowest, vocabulary_size):
     """Return `data` and the number of rows of its batches, given or found in the first."""
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
         rows, batch_size = len(data), batch_size or 32
@@ -374,10 +381,11 @@ def _look_ahead(data, batch_size, vocabulary_size):
             )
         if isinstance(data, np.ndarray) and data.size:
             low, high = data.min(), data.max()
-            if low < 0 or high >= vocabulary_size:  # JAX and XLA would read another word
+            if low < lowest or high >= vocabulary_size:  # JAX and XLA would read another word
+                or_padding = "" if lowest == 0 else ", or -1 for padding"
                 raise ValueError(
-                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
-                    f"Received: {low} to {high}."
+                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
+                    f"{or_padding}. Received: {low} to {high}."
                 )
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):
