@@ -4,7 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._checks import check_choice
 from dualnet.corpora import Vocabulary
+
+LOSS_REDUCTIONS = ("mean", "sum")
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -94,7 +97,15 @@ class LanguageModel(keras.Model):
         logits, *state = self.core([tokens, *state], training=False)
         return logits, state
 
-    # --- words
+    # --- loss reduction and words
+
+    @property
+    def loss_reduction(self):
+        return self._loss_reduction
+
+    @loss_reduction.setter
+    def loss_reduction(self, reduction):
+        self._loss_reduction = check_choice("loss_reduction", reduction, LOSS_REDUCTIONS)
 
     @property
     def vocabulary(self):
@@ -224,7 +235,10 @@ class LanguageModel(keras.Model):
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
                 "vocabulary=model.vocabulary."
             )
-        if rows.carries(getattr(data, "carried", True)) | rows.resize(batch_size):
+        changed = rows.carries(getattr(data, "carried", True))
+        if rows.carried:  # else none are read, and their number may vary
+            changed |= rows.resize(batch_size)
+        if changed:
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
                 self.train_function = None

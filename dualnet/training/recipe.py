@@ -19,6 +19,7 @@ from dualnet._checks import (
     is_number,
 )
 from dualnet.builders import BUILDERS
+from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
@@ -27,7 +28,6 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
     "nadam": Nadam,
     "sgd": SGD,
 }
-LOSS_REDUCTIONS = ("mean", "sum")
 BATCHINGS = ("streams", "sentences")
 FINETUNE = ("none", "once", "until_no_gain")
 
