@@ -157,6 +157,8 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
         ({"epochs": 0}, "`epochs` must be an integer of at least 1"),
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
         ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"epsilon": 0}, "`epsilon` must be above 0"),
+        ({"batching": "sentences", "padded": False}, "`padded` must be True with batching="),
         ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
         ({"locked_dropouts": 5}, "`locked_dropouts` must be a list"),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
@@ -269,3 +271,9 @@ def test_a_run_is_in_the_precision_of_its_checkpoint(run):
     with np.load(max((run.folder / "checkpoints").iterdir()) / "state.npz") as stored:
         kinds = {stored[name].dtype.kind for name in stored.files}
     assert kinds <= {"f", "i", "u"}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+def test_a_recipe_gives_its_settings_to_the_optimizer(optimizer):
+    made = dualnet.training.Recipe(optimizer=optimizer, beta_1=0.5, epsilon=1e-3).make_optimizer()
+    assert (made.beta_1, made.epsilon) == (0.5, 1e-3)

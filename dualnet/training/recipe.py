@@ -50,6 +50,7 @@ class Recipe:
         optimizer: "nadam", "adam" or "sgd".
         learning_rate: float above 0.
         beta_1: float, at least 0 and below 1. Momentum of "nadam" and "adam".
+        epsilon: float above 0. Of "nadam" and "adam", beside the root of the mean square.
         clipnorm: float. Largest norm of each weight's gradient; 0 for none.
         global_clipnorm: float. Largest norm of all gradients together; 0 for none.
             Not beside `clipnorm`.
@@ -104,6 +105,7 @@ class Recipe:
     optimizer: str = "nadam"
     learning_rate: float = 1e-3
     beta_1: float = 0.9
+    epsilon: float = 1e-7
     clipnorm: float = 0.0
     global_clipnorm: float = 0.0
     weight_decay: float = 0.0
@@ -137,6 +139,7 @@ class Recipe:
             check_count(name, getattr(self, name), least=0)
         for name in (
             "learning_rate",
+            "epsilon",
             "clipnorm",
             "global_clipnorm",
             "weight_decay",
@@ -153,8 +156,9 @@ class Recipe:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        if self.learning_rate == 0:
-            raise ValueError("`learning_rate` must be above 0. Received: learning_rate=0.")
+        for name in ("learning_rate", "epsilon"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"`{name}` must be above 0. Received: {name}=0.")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -196,7 +200,7 @@ class Recipe:
             "average": self.averaging,
         }
         if self.optimizer != "sgd":
-            settings["beta_1"] = self.beta_1
+            settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
         # Keras's decay of a weight, `rate * weight_decay * w` a step, is for plain SGD the same.
         for name in ("clipnorm", "global_clipnorm", "weight_decay"):
             if getattr(self, name):
