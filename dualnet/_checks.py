@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
@@ -48,6 +50,16 @@ def check_finite(name: str, value: Any) -> float:
     if not is_number(value) or not -float("inf") < value < float("inf"):
         raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}.")
     return float(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` if it is a truth value, else raise `ValueError`."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(
+            f"`{name}` must be a truth value. Received: {name}={value!r}. Give True or False, in "
+            "TOML true or false."
+        )
+    return bool(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState
 from dualnet.corpora import streams
 from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
+from dualnet.layers import PastDecode
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" (within the
 # paper's range) and "sgd" are our choice, found on PTB's validation text with 200 units; those
@@ -82,7 +83,8 @@ def dynamic_evaluation(
 
     The text is read as one stream with carried state, dropouts off. Each segment
     is scored before it is learnt from, by one step on its mean loss (without
-    penalties). All weights take part that are trainable. They are restored bit
+    penalties). All weights take part that are trainable and have a part in the
+    logits: those of `PastDecode` alone have none. They are restored bit
     for bit on return and on error; `keep` leaves them as adapted. The rule's own state
     (moments) starts fresh. Rules:
 
@@ -130,7 +132,7 @@ def dynamic_evaluation(
     }
     settings = _settings(rule, given)
     length = settings.pop("sequence_length")
-    weights = model.trainable_variables
+    weights = _core_of_logits(model).trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
@@ -251,12 +253,20 @@ def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def _core_of_logits(model: LanguageModel) -> keras.Model:
+    """Return the graph of `model` without `PastDecode`, whose weights the logits do not know."""
+    core = model.core
+    if not any(isinstance(layer, PastDecode) for layer in core.layers):
+        return core
+    return keras.Model(core.inputs, [core.get_layer("output").output, *core.outputs[1:]])
+
+
 class _Learner(keras.Model):
     """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
 
     def __init__(self, model, optimizer, *, batch_size, temperature):
         super().__init__(name="learner")
-        self.core = model.core
+        self.core = _core_of_logits(model)
         self.temperature = temperature
         self.rows = CarriedState(model.state_size, name="rows")
         self.rows.resize(batch_size)

@@ -170,10 +170,23 @@ def is_file(name: str | os.PathLike[str]) -> bool:
 
 
 def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with `overrides`; `units` among them replaces all sizes."""
+    """Return `config` with `overrides`.
+
+    `units` among them replaces all sizes, another `cell` the arguments of the cell
+    that it does not take, another `initializer` its range.
+    """
+    left_out: set[str] = set()
     if overrides.get("units") is not None:
-        config = {key: value for key, value in config.items() if key not in SIZES}
-    return {**config, **overrides}
+        left_out |= set(SIZES)
+    if overrides.get("cell", config.get("cell", "lstm")) != config.get("cell", "lstm"):
+        from dualnet.builders.cells import CELLS, options_of
+
+        if overrides["cell"] in CELLS:
+            own = options_of(config.get("cell", "lstm"))
+            left_out |= set(own) - set(options_of(overrides["cell"])) - {"internal_dropout"}
+    if "initializer" in overrides:
+        left_out.add("initializer_range")
+    return {**{key: config[key] for key in config if key not in left_out}, **overrides}
 
 
 def builder_arguments(builder: Any) -> list[str]:

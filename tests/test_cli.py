@@ -108,8 +108,8 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
 def test_a_run_that_was_trained_by_sentence_is_evaluated_so(capsys, run, tmp_path, corpus):
     shutil.copytree(run, tmp_path / "RUN")
     card = (tmp_path / "RUN" / "card.toml").read_text()
-    assert "[recipe]\n" in card
-    card = card.replace("[recipe]\n", '[recipe]\nbatching = "sentences"\n')
+    assert 'batching = "streams"' in card
+    card = card.replace('batching = "streams"', 'batching = "sentences"')
     (tmp_path / "RUN" / "card.toml").write_text(card)
     (tmp_path / "RUN" / "sums.json").unlink()
     evaluate = ["evaluate", tmp_path / "RUN"]

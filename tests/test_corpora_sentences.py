@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from dualnet.builders import language_model
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.corpora.sentence_batches import SentenceBatches
 
@@ -247,3 +248,24 @@ def test_a_vocabulary_without_an_end_of_sentences_is_refused():
     corpus = corpus_of([0, 1], Vocabulary(("a", "b")))
     with pytest.raises(ValueError, match="`vocabulary` must have <eos>.*Use `batches`"):
         corpus.sentence_batches("train", batch_size=1)
+
+
+def test_a_model_that_knows_no_padding_refuses_sentences():
+    batches = batches_of("a b\nc\n", batch_size=2)
+    model = language_model(len(VOCABULARY), units=2)
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="`x` must hold no padding.*padded=True"):
+        model.fit(batches, verbose=0)
+    with pytest.raises(ValueError, match="`x` must hold no padding.*padded=True"):
+        model.evaluate(batches, verbose=0)
+
+
+def test_a_padded_model_takes_padding_in_arrays():
+    model = language_model(len(VOCABULARY), units=2, padded=True)
+    model.compile("sgd")
+    x = np.array([[-1, 0, 1], [1, 2, 0]], "int32")
+    weights = (x >= 0).astype("float32")
+    history = model.fit(x, np.maximum(x, 0), sample_weight=weights, batch_size=2, verbose=0)
+    assert np.isfinite(history.history["loss"][0])
+    with pytest.raises(ValueError, match="or -1 for padding. Received: -2 to 2"):
+        model.fit(x - (x < 0), np.maximum(x, 0), batch_size=2, verbose=0)

@@ -347,8 +347,9 @@ def test_initial_weights_are_as_the_papers_have_them():
     model = fresh("by_shape")
     for name, size in (
         ("embedding/embeddings", 100),
-        ("cell_1/kernel", 100 + 256),
-        ("cell_1/bias", 256),
+        ("cell_1/kernel", 100 + 64),
+        ("cell_1/recurrent_kernel", 64 + 64),
+        ("cell_1/bias", 64),
         ("output/kernel", 464),
     ):
         assert 0.95 * math.sqrt(6 / size) < spread(model, name)[0] <= math.sqrt(6 / size)
@@ -360,6 +361,15 @@ def test_initial_weights_are_as_the_papers_have_them():
     bias = array(model.core.get_layer("recurrence_1").cell.bias)
     assert abs(bias[64:128].mean() - 1) < 0.1 and abs(bias[:64].mean()) < 0.1
     assert 0.08 < bias[:64].std() < 0.17
+
+
+def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
+    model = fresh("by_fan_in", cell="mogrifier_lstm", rounds=2, rank=16)
+    for name, size in (("mogrifier_1_left", 64), ("mogrifier_1_right", 64),
+                       ("mogrifier_2_left", 100)):  # fmt: skip
+        wanted = (size * 16) ** -0.25
+        assert abs(spread(model, f"cell_1/{name}")[1] / wanted - 0.88) < 0.05  # truncated
+    assert spread(model, "cell_1/mogrifier_1_bias") == (0, 0)
 
 
 def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
@@ -381,13 +391,21 @@ def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
     [
         ({"initializer": "unifrm"}, "`initializer` must be one of.*Did you mean 'uniform'"),
         ({"initializer": "uniform"}, "`initializer_range` must be above 0"),
-        ({"initializer_range": 0.1}, "`initializer_range` must be left out"),
+        ({"initializer_range": 0.1}, "`initializer_range` must be 0 for"),
         ({"depth": 2}, "`depth` must be left out for the cell 'lstm'.*'recurrent_highway'"),
         ({"cell": "recurrent_highway", "dept": 2}, "`dept` must be an argument.*mean 'depth'"),
         ({"cell": "recurrent_highway", "depth": 0}, "`depth` must be an integer of at least 1"),
         ({"cell": "depth_gated_lstm", "depth": 0}, "`depth` must be an integer of at least 1"),
         ({"cell": "gru", "rounds": 2}, "`rounds` must be 0 for the cell 'gru'"),
         ({"cell": "mogrifier_lstm", "mask_per_gate": True}, "`mask_per_gate` must be False"),
+        ({"tied": "False"}, "`tied` must be a truth value. Received: tied='False'"),
+        ({"padded": 1}, "`padded` must be a truth value"),
+        ({"mask_per_gate": "no"}, "`mask_per_gate` must be a truth value"),
+        ({"cell": "lstm", "capped_input_gate": "no"}, "`capped_input_gate` must be a truth"),
+        ({"cell": "depth_gated_lstm", "coupled": "False"}, "`coupled` must be a truth value"),
+        ({"cell": "depth_gated_lstm", "affine": "False"}, "`affine` must be a truth value"),
+        ({"cell": "depth_gated_lstm", "stabilised": 0}, "`stabilised` must be a truth value"),
+        ({"cell": "layernorm_gru", "affine": "False"}, "`affine` must be a truth value"),
         ({"embedding_dropout": 1.5}, "`embedding_dropout` must be a number"),
         ({"weight_dropout": -0.5}, "`weight_dropout` must be a number"),
         ({"activation_regularization": -1}, "`activation_regularization` must be a finite"),

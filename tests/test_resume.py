@@ -174,6 +174,16 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     assert_equal(ends(tmp_path / "RUN"), undisturbed_averages)
 
 
+def test_a_run_by_sentence_of_less_than_one_batch_is_resumed(corpus, tmp_path):
+    begin = {"units": 4, "batching": "sentences", "batch_size": 999, "loss_reduction": "sum"}
+    train(corpus, tmp_path / "run", begin, epochs=1)
+    run = train(corpus, tmp_path / "run", resume=True, epochs=2)
+    assert [row["epoch"] for row in run.history] == [1, 2]
+    assert dualnet.load(tmp_path / "run").loss_reduction == "sum"
+    with pytest.raises(ValueError, match="`loss_reduction` must be one of.*mean 'sum'"):
+        run.model.loss_reduction = "summ"
+
+
 def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
     corpus, tmp_path, undisturbed
 ):

@@ -157,6 +157,8 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
         ({"epochs": 0}, "`epochs` must be an integer of at least 1"),
         ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
         ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"epsilon": 0}, "`epsilon` must be above 0"),
+        ({"batching": "sentences", "padded": False}, "`padded` must be True with batching="),
         ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
         ({"locked_dropouts": 5}, "`locked_dropouts` must be a list"),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
@@ -285,12 +287,15 @@ def test_a_model_trained_by_sentence_is_evaluated_so_and_goes_on_with_resume(cor
 
 def test_random_lengths_and_shuffles_are_for_streams_alone(corpus, tmp_path):
     for settings, message in (
-        (
-            {"length_deviation": 2.0},
-            "`length_deviation` must be left out with batching='sentences'",
-        ),
-        ({"partial_shuffle": True}, "`partial_shuffle` must be left out with batching='sentences'"),
+        ({"length_deviation": 2.0}, "`length_deviation` must be 0 with batching='sentences'"),
+        ({"partial_shuffle": True}, "`partial_shuffle` must be False with batching='sentences'"),
         ({"batching": "lines"}, "`batching` must be one of"),
     ):
         with pytest.raises(ValueError, match=message):
             train(corpus, tmp_path / "RUN", **{"batching": "sentences", **settings})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+def test_a_recipe_gives_its_settings_to_the_optimizer(optimizer):
+    made = dualnet.training.Recipe(optimizer=optimizer, beta_1=0.5, epsilon=1e-3).make_optimizer()
+    assert (made.beta_1, made.epsilon) == (0.5, 1e-3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_choice, check_count, check_penalty, check_rate
+from dualnet._checks import check_choice, check_count, check_flag, check_penalty, check_rate
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.initializers import check_initializer, initialise
 from dualnet.builders.model import LanguageModel
@@ -21,6 +21,15 @@ from dualnet.layers import (
 from dualnet.recurrence import Recurrence
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
+FLAGS = (
+    "tied",
+    "use_bias",
+    "output_bias",
+    "skip_connections",
+    "padded",
+    "embedding_dropout_per_row",
+    "mask_per_gate",
+)
 DROPOUTS = (
     "input",
     "recurrent",
@@ -137,7 +146,7 @@ def language_model(
         fraternal_regularization: kappa of Zolna et al., 2018: a step reads the
             segment twice, with other masks, from the same state; the loss is the
             mean of both, plus kappa times the mean squared difference of the logits.
-            One of the two is carried on. Penalties on activations count for both.
+            One of the two is carried on. Penalties on activations, and past decoding, count for both.
         past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a
             tied output.
         initializer: "keras" (each layer's own; our choice for the embedding, normal
@@ -269,6 +278,8 @@ def _check(**arguments):
     for name in ("units", "embedding_units", "dual_units"):
         if arguments[name] is not None:
             check_count(name, arguments[name], least=1)
+    for name in FLAGS:
+        check_flag(name, arguments[name])
     cell = check_choice("cell", arguments["cell"], CELLS)
     check_choice("connection", arguments["connection"], CONNECTIONS)
     for name in ("rounds", "rank"):

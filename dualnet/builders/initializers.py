@@ -14,13 +14,13 @@ INITIALIZERS = {
     "uniform": "All weights, biases too, uniform within initializer_range (Zaremba et al.).",
     "uniform_matrices": "Matrices uniform within initializer_range; biases as the layers make "
     "them (the Chainer models of Takase et al., recurrent highway networks).",
-    "by_units": "All weights of a cell uniform within 1 / sqrt(units), as PyTorch makes them; "
-    "other matrices within initializer_range (AWD-LSTM).",
-    "by_shape": "All weights uniform within sqrt(6 / sum of their dimensions), vectors of the "
-    "embedding each for itself (depth-gated LSTM).",
+    "by_units": "All weights of a cell uniform within 1 / sqrt(units), as PyTorch makes them, which "
+    "has two biases where a cell here has one; other matrices within initializer_range (AWD-LSTM).",
+    "by_shape": "All weights uniform within sqrt(6 / sum of their dimensions), each gate's part of "
+    "a matrix or bias and each vector of the embedding for itself (depth-gated LSTM).",
     "by_fan_in": "Matrices truncated normal of standard deviation 1 / sqrt(size in), the same "
-    "for a cell's biases, on top of its forget bias, with its units; the embedding by its units "
-    "(Melis et al.).",
+    "for a cell's biases, on top of its forget bias, with its units; the embedding by its units; "
+    "the rounds of a Mogrifier as the layer makes them (Melis et al.).",
 }
 NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
 
@@ -30,7 +30,7 @@ def check_initializer(rule: str, initializer_range: float) -> None:
     check_choice("initializer", rule, INITIALIZERS)
     check_penalty("initializer_range", initializer_range)
     if (initializer_range > 0) != (rule in NEEDS_RANGE):
-        wanted = "above 0" if rule in NEEDS_RANGE else "left out"
+        wanted = "above 0" if rule in NEEDS_RANGE else "0"
         raise ValueError(
             f"`initializer_range` must be {wanted} for initializer={rule!r}. Received: "
             f"initializer_range={initializer_range!r}."
@@ -67,12 +67,22 @@ def _initializer(
     if rule == "uniform" or (rule in ("uniform_matrices", "by_units") and not bias):
         return _uniform(scale)
     if rule == "by_shape":
-        return _uniform(math.sqrt(6 / sum(weight.shape[1:] if embedding else weight.shape)))
-    if rule == "by_fan_in" and (cell is not None or not bias):
+        return _uniform(math.sqrt(6 / sum(_own_shape(weight, embedding, cell))))
+    if rule == "by_fan_in" and (cell is not None or not bias) and "mogrifier" not in weight.name:
         size_in = cell.units if bias else weight.shape[1 if embedding else 0]
         # Truncated at two standard deviations, a normal has 0.88 of its own.
         return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(size_in) / 0.87962566)
     return None
+
+
+def _own_shape(weight: Any, embedding: bool, cell: Any) -> tuple[int, ...]:
+    """Return the shape of `weight`, of one gate's part of it, or of one vector of an embedding."""
+    *before, last = weight.shape
+    if embedding:
+        return (last,)
+    if cell is not None and re.match(r"(recurrent_)?(kernel|bias)", weight.name):
+        last = cell.units  # the gates stand side by side
+    return (*before, last)
 
 
 def _uniform(scale: float) -> keras.initializers.Initializer:

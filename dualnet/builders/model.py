@@ -4,7 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._checks import check_choice
 from dualnet.corpora import Vocabulary
+
+LOSS_REDUCTIONS = ("mean", "sum")
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -19,7 +22,8 @@ class LanguageModel(keras.Model):
     A stream has no order but its own: `fit` never shuffles.
 
     `compile` needs no loss: the default is the mean negative log-likelihood of
-    the targets, in nats per token, plus the penalties. The metric `perplexity`
+    the targets, in nats per token, plus the penalties; one that is given takes
+    the place of all of these but the penalties. The metric `perplexity`
     leaves the penalties out. Data with an attribute `carried` that is False, such
     as batches of sentences, start every batch from zeros instead.
 
@@ -94,7 +98,15 @@ class LanguageModel(keras.Model):
         logits, *state = self.core([tokens, *state], training=False)
         return logits, state
 
-    # --- words
+    # --- loss reduction and words
+
+    @property
+    def loss_reduction(self):
+        return self._loss_reduction
+
+    @loss_reduction.setter
+    def loss_reduction(self, reduction):
+        self._loss_reduction = check_choice("loss_reduction", reduction, LOSS_REDUCTIONS)
 
     @property
     def vocabulary(self):
@@ -207,8 +219,14 @@ class LanguageModel(keras.Model):
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
-        least = -1 if self.arguments.get("padded") else 0
-        data, batch_size = _look_ahead(data, batch_size, least, self.vocabulary_size)
+        padded = bool(self.arguments.get("padded", False))
+        if getattr(data, "pads", False) and not padded:
+            raise ValueError(
+                "`x` must hold no padding, which this model would read as words. Received: "
+                f"{type(data).__name__}. Build the model with padded=True."
+            )
+        lowest = -1 if padded else 0
+        data, batch_size = _look_ahead(data, batch_size, lowest, self.vocabulary_size)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
@@ -218,7 +236,10 @@ class LanguageModel(keras.Model):
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
                 "vocabulary=model.vocabulary."
             )
-        if rows.carries(getattr(data, "carried", True)) | rows.resize(batch_size):
+        changed = rows.carries(getattr(data, "carried", True))
+        if rows.carried:  # else none are read, and their number may vary
+            changed |= rows.resize(batch_size)
+        if changed:
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
                 self.train_function = None
@@ -363,7 +384,7 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def _look_ahead(data, batch_size, least, vocabulary_size):
+def _look_ahead(data, batch_size, lowest, vocabulary_size):
     """Return `data` and the number of rows of its batches, given or found in the first."""
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
         rows, batch_size = len(data), batch_size or 32
@@ -375,11 +396,11 @@ def _look_ahead(data, batch_size, least, vocabulary_size):
             )
         if isinstance(data, np.ndarray) and data.size:
             low, high = data.min(), data.max()
-            if low < least or high >= vocabulary_size:  # JAX and XLA would read another word
-                padding = " and -1 for padding" if least < 0 else ""
+            if low < lowest or high >= vocabulary_size:  # JAX and XLA would read another word
+                or_padding = "" if lowest == 0 else ", or -1 for padding"
                 raise ValueError(
                     f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
-                    f"{padding}. Received: {low} to {high}."
+                    f"{or_padding}. Received: {low} to {high}."
                 )
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):

@@ -43,6 +43,7 @@ class SentenceBatches(keras.utils.PyDataset):
         epoch: int, at first 0; may be set. `on_epoch_end` adds 1; Keras calls it
             before the first epoch of `fit`, too.
         carried: False. Every batch is read from the zero state.
+        pads: True. A model must know padding.
 
     Raises:
         ValueError: if an argument is out of range, `vocabulary` lacks `<eos>`, or
@@ -50,6 +51,7 @@ class SentenceBatches(keras.utils.PyDataset):
     """
 
     carried = False
+    pads = True
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet._checks import check_count, check_penalty
+from dualnet._checks import check_count, check_flag, check_penalty
 from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.corpus import streams
 from dualnet.corpora.vocabulary import Vocabulary
@@ -230,8 +230,4 @@ def check_lengths(
             f"one length. Received: longest_length={longest_length!r}. Give `length_deviation` "
             "above 0."
         )
-    if not isinstance(partial_shuffle, bool):
-        raise ValueError(
-            "`partial_shuffle` must be a truth value. Received: "
-            f"partial_shuffle={partial_shuffle!r}. Give True or False, in TOML true or false."
-        )
+    check_flag("partial_shuffle", partial_shuffle)

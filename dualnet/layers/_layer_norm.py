@@ -4,7 +4,7 @@ import math
 
 from keras import backend, ops
 
-from dualnet._checks import check_choice, check_count, is_number
+from dualnet._checks import check_choice, check_count, check_flag, is_number
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 
@@ -26,6 +26,7 @@ class NormalisedCell(RecurrentCell):
             raise ValueError(
                 f"`epsilon` must be a finite number above 0. Received: epsilon={epsilon!r}."
             )
+        affine = check_flag("affine", affine)
         super().__init__(units, **kwargs)
         self.placement = placement
         self.affine = affine

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_penalty, check_rate
+from dualnet._checks import check_count, check_flag, check_penalty, check_rate
 from dualnet.layers._masks import MaskSpec, check_locked
 
 
@@ -55,6 +55,8 @@ class RecurrentCell(keras.layers.Layer):
         **kwargs,
     ):
         units = check_count("units", units, least=1)
+        use_bias = check_flag("use_bias", use_bias)
+        mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
         input_dropout = check_rate("input_dropout", input_dropout)
         recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
         weight_dropout = check_rate("weight_dropout", weight_dropout)

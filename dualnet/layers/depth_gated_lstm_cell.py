@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_rate
+from dualnet._checks import check_choice, check_count, check_flag, check_rate
 from dualnet.layers._masks import MaskSpec
 from dualnet.layers._recurrent_cell import RecurrentCell, product
 
@@ -107,6 +107,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         depth = check_count("depth", depth, least=1)
         peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
+        coupled = check_flag("coupled", coupled)
+        stabilised = check_flag("stabilised", stabilised)
+        affine = check_flag("affine", affine)
         internal_dropout = check_rate("internal_dropout", internal_dropout)
         super().__init__(units, locked=locked, **kwargs)
         self.depth = depth

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_penalty
+from dualnet._checks import check_count, check_flag, check_penalty
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -38,6 +38,7 @@ class DualConnection(keras.layers.Layer):
 
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
         units = check_count("units", units, least=1)
+        use_input = check_flag("use_input", use_input)
         dual_l2 = check_penalty("dual_l2", dual_l2)
         super().__init__(**kwargs)
         self.units = units

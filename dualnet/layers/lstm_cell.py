@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_finite
+from dualnet._checks import check_finite, check_flag
 from dualnet.layers._recurrent_cell import RecurrentCell, product
 
 
@@ -50,6 +50,7 @@ class LSTMCell(RecurrentCell):
 
     def __init__(self, units, *, forget_bias=1.0, capped_input_gate=False, **kwargs):
         forget_bias = check_finite("forget_bias", forget_bias)
+        capped_input_gate = check_flag("capped_input_gate", capped_input_gate)
         super().__init__(units, **kwargs)
         self.forget_bias = forget_bias
         self.capped_input_gate = capped_input_gate

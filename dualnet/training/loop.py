@@ -146,8 +146,12 @@ def train(
                 if not isinstance(corpus, Corpus):
                     corpus = corpora.load(corpus, lowercase=card.lowercase)
                 config["vocabulary_size"] = _vocabulary_size(corpus, overrides)
-                if recipe.batching == "sentences":
-                    config["padded"] = True
+                by_sentence = recipe.batching == "sentences"
+                if by_sentence and config.setdefault("padded", True) is False:
+                    raise ValueError(
+                        "`padded` must be True with batching='sentences', of which a batch is "
+                        "padded. Received: padded=False. Leave it out."
+                    )
             used = {
                 "name": card.name,
                 "builder": card.builder,

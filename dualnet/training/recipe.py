@@ -19,6 +19,7 @@ from dualnet._checks import (
     is_number,
 )
 from dualnet.builders import BUILDERS
+from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
@@ -27,7 +28,6 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
     "nadam": Nadam,
     "sgd": SGD,
 }
-LOSS_REDUCTIONS = ("mean", "sum")
 BATCHINGS = ("streams", "sentences")
 FINETUNE = ("none", "once", "until_no_gain")
 
@@ -43,20 +43,21 @@ class Recipe:
 
     Differs from the released code: that of AWD-LSTM applies the length of a segment one
     segment late while it averages, since torch's ASGD keeps its step size from the step
-    before; that of DGLSTM forgets at each new epoch that it has halved the rate. Neither is
+    before, and takes no segment longer than 80 in its fine-tuning; that of DGLSTM forgets at each new epoch that it has halved the rate. Neither is
     done here.
 
     Args:
         optimizer: "nadam", "adam" or "sgd".
         learning_rate: float above 0.
         beta_1: float, at least 0 and below 1. Momentum of "nadam" and "adam".
+        epsilon: float above 0. Of "nadam" and "adam", beside the root of the mean square.
         clipnorm: float. Largest norm of each weight's gradient; 0 for none.
         global_clipnorm: float. Largest norm of all gradients together; 0 for none.
             Not beside `clipnorm`.
         weight_decay: float. `weight_decay * w` is added to the gradient of every weight
             w after clipping, as torch's SGD does; of "sgd" alone.
         loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
-            the mean over the rows. Thresholds of clipping and rates of "sgd" for the
+            the mean over the rows; penalties are the same in both. Thresholds of clipping and rates of "sgd" for the
             one do not fit the other.
         batching: "streams", the text as parallel streams with carried state; or
             "sentences", whole sentences in another order each epoch, padded before
@@ -104,6 +105,7 @@ class Recipe:
     optimizer: str = "nadam"
     learning_rate: float = 1e-3
     beta_1: float = 0.9
+    epsilon: float = 1e-7
     clipnorm: float = 0.0
     global_clipnorm: float = 0.0
     weight_decay: float = 0.0
@@ -137,6 +139,7 @@ class Recipe:
             check_count(name, getattr(self, name), least=0)
         for name in (
             "learning_rate",
+            "epsilon",
             "clipnorm",
             "global_clipnorm",
             "weight_decay",
@@ -153,8 +156,9 @@ class Recipe:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        if self.learning_rate == 0:
-            raise ValueError("`learning_rate` must be above 0. Received: learning_rate=0.")
+        for name in ("learning_rate", "epsilon"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"`{name}` must be above 0. Received: {name}=0.")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -172,9 +176,10 @@ class Recipe:
             )
         for name in ("length_deviation", "partial_shuffle"):
             if self.batching == "sentences" and getattr(self, name):
+                off = "False" if name == "partial_shuffle" else "0"
                 raise ValueError(
-                    f"`{name}` must be left out with batching='sentences', which are shuffled "
-                    f"whole. Received: {name}={getattr(self, name)!r}."
+                    f"`{name}` must be {off} with batching='sentences', which are shuffled whole. "
+                    f"Received: {name}={getattr(self, name)!r}."
                 )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ValueError(
@@ -196,7 +201,7 @@ class Recipe:
             "average": self.averaging,
         }
         if self.optimizer != "sgd":
-            settings["beta_1"] = self.beta_1
+            settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
         # Keras's decay of a weight, `rate * weight_decay * w` a step, is for plain SGD the same.
         for name in ("clipnorm", "global_clipnorm", "weight_decay"):
             if getattr(self, name):

@@ -87,6 +87,7 @@ def _load_folder(folder: Path) -> LanguageModel:
         vocabulary = Vocabulary.load(folder / WORDS, lowercase=used["corpus"]["lowercase"])
         model = BUILDERS[used["builder"]](**used["config"], name=used["name"])
         model.vocabulary = vocabulary
+        model.loss_reduction = used["recipe"].get("loss_reduction", "mean")
         with warnings.catch_warnings():
             # By which Keras tells that it has left layers at their random weights.
             warnings.simplefilter("error", UserWarning)
