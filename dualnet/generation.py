@@ -9,7 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from dualnet._checks import check_count, check_texts, is_number
+from dualnet._checks import check_count, check_flag, check_texts, is_number
 from dualnet.builders import LanguageModel
 from dualnet.corpora import EOS, UNK, Vocabulary
 from dualnet.evaluation import WORK, vocabulary_of
@@ -104,10 +104,7 @@ def generate(
             f"`top_p` must be a number above 0 and at most 1. Received: top_p={top_p!r}."
         )
     seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
-    if not isinstance(stop_at_eos, (bool, np.bool_)):
-        raise ValueError(
-            f"`stop_at_eos` must be True or False. Received: stop_at_eos={stop_at_eos!r}."
-        )
+    check_flag("stop_at_eos", stop_at_eos)
     vocabulary = vocabulary_of(model)
     streams = _streams(vocabulary, prompts, stop_at_eos)
 

@@ -310,7 +310,7 @@ def test_logits_that_are_no_numbers_are_an_error():
         ({"top_p": math.nan}, "`top_p` must be a number above 0 and at most 1"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
-        ({"stop_at_eos": "no"}, "`stop_at_eos` must be True or False"),
+        ({"stop_at_eos": "no"}, "`stop_at_eos` must be a truth value"),
         ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
     ],
 )

@@ -169,6 +169,20 @@ def test_units_replaces_all_sizes_and_a_size_beside_it_wins():
     assert sizes(built) == (6, [10, 10])
 
 
+def test_another_cell_or_initializer_leaves_out_what_was_meant_for_the_cards():
+    for name, cell in (("dglstm", "gru"), ("mdlstm", "lstm"), ("variational_rhn", "elman")):
+        built = zoo.build(name, vocabulary_size=20, units=4, cell=cell)
+        assert built.arguments["cell"] == cell
+        assert not {"depth", "coupled", "transform_bias"} & built.arguments.keys()
+        assert built.arguments["rounds"] == 0
+    kept = zoo.build("variational_rhn", vocabulary_size=20, units=4, cell="depth_gated_lstm")
+    assert kept.arguments["depth"] == 8
+    built = zoo.build("awd_lstm", vocabulary_size=20, units=4, initializer="keras")
+    assert built.arguments["initializer_range"] == 0
+    with pytest.raises(ValueError, match="`cell` must be one of.*Did you mean 'gru'"):
+        zoo.build("dglstm", vocabulary_size=20, units=4, cell="gur")
+
+
 def test_tying_forces_the_last_layer_of_a_plain_model():
     built = zoo.build(
         "lstm", vocabulary_size=20, recurrent_units=11, recurrent_layers=3, embedding_units=4

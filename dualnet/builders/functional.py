@@ -146,7 +146,8 @@ def language_model(
         fraternal_regularization: kappa of Zolna et al., 2018: a step reads the
             segment twice, with other masks, from the same state; the loss is the
             mean of both, plus kappa times the mean squared difference of the logits.
-            One of the two is carried on. Penalties on activations, and past decoding, count for both.
+            One of the two is carried on. Penalties on activations, and past decoding,
+            count for both.
         past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a
             tied output.
         initializer: "keras" (each layer's own; our choice for the embedding, normal

@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
     command.add_argument("--corpus", required=True, help="name of a corpus, or a folder")
     command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
-    command.add_argument("--epochs", type=int)
+    command.add_argument("--epochs", type=int, help="those of fine-tuning come on top")
     _add_set(command, "argument of the builder or the recipe, e.g. units=200")
     command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
     command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")

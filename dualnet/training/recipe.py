@@ -43,8 +43,8 @@ class Recipe:
 
     Differs from the released code: that of AWD-LSTM applies the length of a segment one
     segment late while it averages, since torch's ASGD keeps its step size from the step
-    before, and takes no segment longer than 80 in its fine-tuning; that of DGLSTM forgets at each new epoch that it has halved the rate. Neither is
-    done here.
+    before, and takes no segment longer than 80 in its fine-tuning; that of DGLSTM forgets
+    at each new epoch that it has halved the rate. None of these is done here.
 
     Args:
         optimizer: "nadam", "adam" or "sgd".
@@ -57,8 +57,8 @@ class Recipe:
         weight_decay: float. `weight_decay * w` is added to the gradient of every weight
             w after clipping, as torch's SGD does; of "sgd" alone.
         loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
-            the mean over the rows; penalties are the same in both. Thresholds of clipping and rates of "sgd" for the
-            one do not fit the other.
+            the mean over the rows; penalties are the same in both. Thresholds of
+            clipping and rates of "sgd" for the one do not fit the other.
         batching: "streams", the text as parallel streams with carried state; or
             "sentences", whole sentences in another order each epoch, padded before
             their words, each from the zero state and evaluated so.
