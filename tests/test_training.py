@@ -274,7 +274,7 @@ def test_a_run_is_in_the_precision_of_its_checkpoint(run):
 
 
 def test_a_model_trained_by_sentence_is_evaluated_so_and_goes_on_with_resume(corpus, tmp_path):
-    settings = {"name": "dglstm", "units": 6, "seed": 3}
+    settings = {"name": "lstm", "batching": "sentences", "seed": 3}
     whole = train(corpus, tmp_path / "whole", **settings)
     assert whole.results["by_sentence"]
     wanted = dualnet.perplexity(whole.model, corpus.test, by_sentence=True)

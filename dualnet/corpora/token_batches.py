@@ -101,7 +101,7 @@ class TokenBatches(keras.utils.PyDataset):
         self.seed = int(seed)
         self.num_tokens = int(inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else None
-        self._begun = False
+        self._finished = False  # whether the last batch of the epoch was read
         self._touched = 0  # bytes of a memory map since its pages were let go
         self._next = 0  # index of the batch that lies beside the last one
         self.epoch = 0
@@ -127,12 +127,9 @@ class TokenBatches(keras.utils.PyDataset):
         spans = (self._span(index) for index in range(len(self)))
         return tuple(end - start for start, end in spans)
 
-    def on_epoch_begin(self) -> None:
-        self._begun = True
-
     def on_epoch_end(self) -> None:
-        if self._begun:  # Keras calls it before the first epoch too
-            self._begun = False
+        if self._finished:  # Keras calls it before the first epoch too, having looked ahead
+            self._finished = False
             self.epoch += 1
 
     # --- the batches
@@ -146,6 +143,7 @@ class TokenBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")  # also ends a plain `for`
+        self._finished = index == len(self) - 1
         start, end = self._span(index)
         batch = self._read(self._inputs, start, end), self._read(self._targets, start, end)
         per_row = (end - start) * self._inputs.itemsize
