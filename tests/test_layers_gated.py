@@ -220,7 +220,7 @@ def test_a_cell_equals_that_of_keras_and_starts_as_it_does(kind, stock, rng):
     assert_close(ours(sequence, initial_state=[start]), stock(sequence, initial_state=[start]))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch is slow to import")
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="compares with PyTorch's own GRU")
 def test_the_gru_is_that_of_pytorch(rng):
     import torch
 
