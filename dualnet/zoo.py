@@ -178,12 +178,13 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     left_out: set[str] = set()
     if overrides.get("units") is not None:
         left_out |= set(SIZES)
-    if overrides.get("cell", config.get("cell", "lstm")) != config.get("cell", "lstm"):
+    if "cell" in overrides:
         from dualnet.builders.cells import CELLS, options_of
 
-        if overrides["cell"] in CELLS:
-            own = options_of(config.get("cell", "lstm"))
-            left_out |= set(own) - set(options_of(overrides["cell"])) - {"internal_dropout"}
+        before, cell = config.get("cell", "lstm"), overrides["cell"]
+        if cell in CELLS and before in CELLS:  # the builder refuses others
+            # The builder has an internal dropout of its own, between layers of any cell.
+            left_out |= {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
     if "initializer" in overrides:
         left_out.add("initializer_range")
     return {**{key: config[key] for key in config if key not in left_out}, **overrides}

@@ -40,8 +40,8 @@ class SentenceBatches(keras.utils.PyDataset):
 
     Attributes:
         num_tokens: int. Predicted tokens per epoch: `len(tokens)`.
-        epoch: int, at first 0; may be set. `on_epoch_end` adds 1; Keras calls it
-            before the first epoch of `fit`, too.
+        epoch: int, at first 0; may be set. `on_epoch_end` adds 1 once the last batch
+            was read.
         carried: False. Every batch is read from the zero state.
         pads: True. A model must know padding.
 
@@ -83,6 +83,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.seed = int(seed)
         self.epoch = 0
         self.num_tokens = len(tokens)
+        self._finished = False  # whether the last batch of the epoch was read
         self._ordered = (-1, np.arange(len(self._ends)))  # an epoch and its order
         self._touched = 0  # bytes of a memory map since its pages were let go
 
@@ -92,6 +93,7 @@ class SentenceBatches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")  # also ends a plain `for`
+        self._finished = index == len(self) - 1
         starts, ends = self._bounds(index)
         length = self._longest(index)
         if index == 0 and len(self) > 1 and length == self._longest(1):
@@ -110,7 +112,9 @@ class SentenceBatches(keras.utils.PyDataset):
         return inputs, targets, weight
 
     def on_epoch_end(self) -> None:
-        self.epoch += 1
+        if self._finished:  # Keras calls it before the first epoch too, having looked ahead
+            self._finished = False
+            self.epoch += 1
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return where the sentences of a batch start, and where they end."""

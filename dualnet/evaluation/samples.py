@@ -11,10 +11,7 @@ from keras import ops
 
 from dualnet._checks import is_number
 from dualnet.builders import BUILDERS, LanguageModel, token_losses
-
-# The dropouts whose masks differ from row to row of a batch. Of any other (of weights, of words)
-# the rows may share a mask, so that passes read side by side would not be independent.
-OF_ROWS = ("input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier")
+from dualnet.builders.functional import DROPOUTS
 
 
 class Sampler(keras.Model):
@@ -52,7 +49,9 @@ class Sampler(keras.Model):
             random.setstate(before)
         self.core = twin.core
         self.core.set_weights(model.core.get_weights())
-        self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= {*OF_ROWS}
+        # Of any other (of weights, of words) the rows may share a mask, so that passes read side
+        # by side would not be independent.
+        self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= {*DROPOUTS}
         self.built = True
 
     def draw_anew(self, *seeds: int) -> None:
