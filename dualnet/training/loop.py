@@ -145,7 +145,7 @@ def train(
                 config, recipe = split_overrides(card, overrides)
                 if not isinstance(corpus, Corpus):
                     corpus = corpora.load(corpus, lowercase=card.lowercase)
-                config["vocabulary_size"] = _vocabulary_size(corpus, overrides)
+                config = zoo.with_vocabulary_size(config, _vocabulary_size(corpus, overrides))
                 by_sentence = recipe.batching == "sentences"
                 if by_sentence and config.setdefault("padded", True) is False:
                     raise ValueError(
