@@ -2,6 +2,7 @@
 
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
+from dualnet.layers.doc_output import DOCOutput
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
@@ -10,6 +11,7 @@ from dualnet.layers.layer_norm_gru_cell import LayerNormGRUCell
 from dualnet.layers.layer_norm_lstm_cell import LayerNormLSTMCell
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
+from dualnet.layers.mixture_softmax import MixtureSoftmax
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.past_decode import PastDecode
@@ -19,6 +21,7 @@ from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
     "ActivationRegularization",
+    "DOCOutput",
     "DepthGatedLSTMCell",
     "DualConnection",
     "ElmanCell",
@@ -28,6 +31,7 @@ __all__ = [
     "LayerNormGRUCell",
     "LayerNormLSTMCell",
     "LockedDropout",
+    "MixtureSoftmax",
     "MogrifierLSTMCell",
     "OutputProjection",
     "PastDecode",
