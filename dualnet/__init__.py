@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dualnet import zoo as zoo
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.builders import transfer as transfer
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import perplexity as perplexity
@@ -32,6 +33,7 @@ _FUNCTIONS = {
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",
+    "transfer": "builders",
 }
 
 __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604

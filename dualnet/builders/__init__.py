@@ -3,6 +3,7 @@
 from dualnet.builders.cells import CELLS
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel, token_losses
+from dualnet.builders.weights import Transfer, transfer, weight_names
 
 BUILDERS = {"language_model": language_model}
 
@@ -10,6 +11,9 @@ __all__ = [
     "BUILDERS",
     "CELLS",
     "LanguageModel",
+    "Transfer",
     "language_model",
     "token_losses",
+    "transfer",
+    "weight_names",
 ]
