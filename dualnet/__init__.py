@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
     from dualnet.builders import ensemble as ensemble
+    from dualnet.builders import transfer as transfer
     from dualnet.builders import with_cache as with_cache
     from dualnet.builders import with_gate as with_gate
     from dualnet.evaluation import best_temperature as best_temperature
@@ -36,6 +37,7 @@ _FUNCTIONS = {
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",
+    "transfer": "builders",
     "with_cache": "builders",
     "with_gate": "builders",
 }

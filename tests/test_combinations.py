@@ -48,7 +48,9 @@ def rows_of_all_pairs():
     rows = []
     while left:
         # The longest two stations first; then, for each other, the choice with most new pairs.
-        row = dict(min(left, key=lambda pair: (pair[0][0] != "cell", pair[1][0] != "evaluation", pair)))
+        row = dict(
+            min(left, key=lambda pair: (pair[0][0] != "cell", pair[1][0] != "evaluation", pair))
+        )
         for name in sorted(names, key=lambda name: -len(STATIONS[name])):
             if name not in row:
                 others = list(row.items())

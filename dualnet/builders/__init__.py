@@ -5,15 +5,19 @@ from dualnet.builders.combining import BUILDERS, ensemble, with_cache, with_gate
 from dualnet.builders.ensembles import ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel, token_losses
+from dualnet.builders.weights import Transfer, transfer, weight_names
 
 __all__ = [
     "BUILDERS",
     "CELLS",
     "LanguageModel",
+    "Transfer",
     "ensemble",
     "ensemble_model",
     "language_model",
     "token_losses",
+    "transfer",
+    "weight_names",
     "with_cache",
     "with_gate",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet.builders.model import LanguageModel
-from dualnet.builders.wrappers import WRAPPERS, Parts, check_wrappers, quiet, side_by_side, wrap
+from dualnet.builders.wrappers import WRAPPERS, check_wrappers, quiet, side_by_side, wrap
 
 
 def ensemble_model(
@@ -66,11 +66,7 @@ def ensemble_model(
     ]
     sizes = [member.vocabulary_size for member in made]
     if len(set(sizes)) > 1:
-        raise ValueError(
-            f"`members` must have one vocabulary. Received: models of {sizes} words."
-        )
+        raise ValueError(f"`members` must have one vocabulary. Received: models of {sizes} words.")
     if cache_size and any(member.padded for member in made):
         check_wrappers({**arguments, "padded": True})
-    return wrap(
-        side_by_side(made), arguments, builder="ensemble", arguments=arguments, name=name
-    )
+    return wrap(side_by_side(made), arguments, builder="ensemble", arguments=arguments, name=name)

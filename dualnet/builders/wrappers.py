@@ -124,9 +124,7 @@ def wrap(parts: Parts, arguments: Mapping[str, Any], **kwargs: Any) -> LanguageM
         states = parts.add_states(cache.state_sizes(hidden.shape[-1]))
         together, *final = cache([parts.tokens, hidden, together], initial_state=states)
         parts.new_states = parts.new_states + final
-    core = keras.Model(
-        [parts.tokens, *parts.states], [together, *parts.new_states], name="core"
-    )
+    core = keras.Model([parts.tokens, *parts.states], [together, *parts.new_states], name="core")
     return LanguageModel(core, hidden=hidden, **kwargs)
 
 
