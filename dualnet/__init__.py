@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from dualnet import zoo as zoo
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.builders import ensemble as ensemble
+    from dualnet.builders import transfer as transfer
+    from dualnet.builders import with_cache as with_cache
+    from dualnet.builders import with_gate as with_gate
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import perplexity as perplexity
@@ -24,6 +28,7 @@ _MODULES = ("builders", "corpora", "layers", "zoo")
 _FUNCTIONS = {
     "best_temperature": "evaluation",
     "dynamic_evaluation": "adaptation",
+    "ensemble": "builders",
     "evaluate": "evaluation",
     "export": "serving",
     "generate": "generation",
@@ -32,6 +37,9 @@ _FUNCTIONS = {
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",
+    "transfer": "builders",
+    "with_cache": "builders",
+    "with_gate": "builders",
 }
 
 __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from dualnet._checks import check_choice, check_count, check_fraction, check_pen
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState
 from dualnet.corpora import streams
-from dualnet.evaluation import check_temperature, check_tokens, perplexity_of
+from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
 from dualnet.layers import PastDecode
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" (within the
@@ -84,7 +86,8 @@ def dynamic_evaluation(
     The text is read as one stream with carried state, dropouts off. Each segment
     is scored before it is learnt from, by one step on its mean loss (without
     penalties). All weights take part that are trainable and have a part in the
-    logits: those of `PastDecode` alone have none. They are restored bit
+    logits: those of `PastDecode` alone have none. In a model with a gate the model
+    below it, which stands still in training, moves too. They are restored bit
     for bit on return and on error; `keep` leaves them as adapted. The rule's own state
     (moments) starts fresh. Rules:
 
@@ -121,6 +124,7 @@ def dynamic_evaluation(
     """
     check_choice("rule", rule, RULES)
     tokens = check_tokens(tokens, model.vocabulary_size, least=2)
+    check_cache(model, tokens)
     check_temperature(temperature)
     given = {
         "learning_rate": learning_rate,
@@ -132,7 +136,8 @@ def dynamic_evaluation(
     }
     settings = _settings(rule, given)
     length = settings.pop("sequence_length")
-    weights = _core_of_logits(model).trainable_variables
+    with _thawed(model):
+        weights = _core_of_logits(model).trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
@@ -163,12 +168,13 @@ def dynamic_evaluation(
     losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     finished = False
     try:
-        learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
-        for i, start in enumerate(starts):
-            end = min(start + length, pairs)
-            inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
-            losses[i] = learner.train_on_batch(inputs, targets)
-            lengths[i] = end - start
+        with _thawed(model):
+            learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
+            for i, start in enumerate(starts):
+                end = min(start + length, pairs)
+                inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
+                losses[i] = learner.train_on_batch(inputs, targets)
+                lengths[i] = end - start
         finished = True
     finally:
         if not (keep and finished):
@@ -220,11 +226,12 @@ def gradient_statistics(
     tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
     inputs, targets = streams(tokens, batch_size)
     optimizer = _SquaredGradients()
-    learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
     batches = inputs.shape[1] // sequence_length
-    for start in range(0, batches * sequence_length, sequence_length):
-        segment = slice(start, start + sequence_length)
-        learner.train_on_batch(inputs[:, segment], targets[:, segment])
+    with _thawed(model):
+        learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
+        for start in range(0, batches * sequence_length, sequence_length):
+            segment = slice(start, start + sequence_length)
+            learner.train_on_batch(inputs[:, segment], targets[:, segment])
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     return GradientStatistics([np.sqrt(square) for square in squares], batches)
 
@@ -256,9 +263,23 @@ def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
 def _core_of_logits(model: LanguageModel) -> keras.Model:
     """Return the graph of `model` without `PastDecode`, whose weights the logits do not know."""
     core = model.core
-    if not any(isinstance(layer, PastDecode) for layer in core.layers):
+    last = core.outputs[0]._keras_history.operation
+    if not isinstance(last, PastDecode):
         return core
-    return keras.Model(core.inputs, [core.get_layer("output").output, *core.outputs[1:]])
+    return keras.Model(core.inputs, [last.input[1], *core.outputs[1:]])
+
+
+@contextlib.contextmanager
+def _thawed(model: LanguageModel) -> Iterator[None]:
+    """Let all weights of a gated model be trainable meanwhile."""
+    still = [layer for layer in model.core.layers if model.gated and not layer.trainable]
+    for layer in still:
+        layer.trainable = True
+    try:
+        yield
+    finally:
+        for layer in still:
+            layer.trainable = False
 
 
 class _Learner(keras.Model):

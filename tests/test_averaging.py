@@ -74,6 +74,53 @@ def test_the_global_norm_counts_a_repeated_word_once(limit):
         np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
 
 
+def first_adam_step(weights, gradients, clip, *, rate, decay, epsilon=1e-7):
+    """Return `weights` after their first step of Adam, float64: Kingma and Ba, Algorithm 1.
+
+    `decay * w` joins the gradient g; the moments are 0.1 g and 0.001 g^2, or g and g^2 once
+    their bias is corrected. As Keras has it, epsilon stands beside the uncorrected root.
+    """
+    found = []
+    for weight, gradient, factor in zip(weights, gradients, clip):
+        g = factor * gradient.astype("float64") + decay * weight.astype("float64")
+        step = rate * np.sqrt(1 - 0.999) / (1 - 0.9)
+        found.append(weight - step * 0.1 * g / (np.sqrt(0.001 * g**2) + epsilon))
+    return found
+
+
+@pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm"])
+def test_adam_takes_the_decay_of_weights_for_a_part_of_the_clipped_gradient(limit):
+    before, after = step(keras.optimizers.SGD(1.0))
+    gradients = [one - two for one, two in zip(before, after)]
+    norms = [np.linalg.norm(gradient) for gradient in gradients]
+    whole = np.linalg.norm(norms)
+    clip = [1e-3 / (norm if limit == "clipnorm" else whole) for norm in norms]
+    assert min(norms) > 1e-3
+    # An epsilon of the size of the clipped gradients: the first step tells them apart.
+    settings = {"optimizer": "adam", "learning_rate": 0.5, "epsilon": 1e-4, limit: 1e-3}
+    _, found = step(Recipe(**settings, weight_decay=0.01).make_optimizer())
+    _, undecayed = step(Recipe(**settings).make_optimizer())
+    given = {"rate": 0.5, "epsilon": 1e-4}
+    for decay, weights in ((0.01, found), (0.0, undecayed)):
+        expected = first_adam_step(before, gradients, clip, decay=decay, **given)
+        for one, two in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+    assert max(np.abs(one - two).max() for one, two in zip(found, undecayed)) > 0.1
+
+
+@pytest.mark.parametrize("optimizer", [Adam, Nadam])
+def test_the_decay_of_weights_is_that_of_a_penalty_on_their_squares(optimizer):
+    random = np.random.default_rng(1)
+    start = random.normal(size=(4, 3)).astype("float32")
+    decayed, penalised = keras.Variable(start), keras.Variable(start)
+    one, two = optimizer(0.1, coupled_decay=0.2), optimizer(0.1)
+    for gradient in random.normal(size=(3, 4, 3)).astype("float32"):
+        one.apply([ops.convert_to_tensor(gradient)], [decayed])
+        total = gradient + 0.2 * ops.convert_to_numpy(penalised)
+        two.apply([ops.convert_to_tensor(total)], [penalised])
+    np.testing.assert_allclose(*arrays([decayed, penalised]), rtol=1e-5, atol=1e-6)
+
+
 def test_the_norm_of_each_weight_counts_a_repeated_word_once():
     before, after = step(SGD(1.0, clipnorm=0.1))
     norms = [np.linalg.norm(one - two) for one, two in zip(before, after)]
@@ -157,13 +204,15 @@ def test_no_average_is_kept_where_none_is_wanted():
 
 
 def test_an_optimizer_comes_back_from_its_config():
-    optimizer = Recipe(optimizer="adam", beta_1=0.0, averaging="mean").make_optimizer()
+    settings = {"beta_1": 0.0, "averaging": "mean", "weight_decay": 0.25}
+    optimizer = Recipe(optimizer="adam", **settings).make_optimizer()
     config = keras.saving.serialize_keras_object(optimizer)
     again = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
     assert type(again) is Adam and again.average == "mean" and again.beta_1 == 0.0
+    assert again.coupled_decay == 0.25 and again.weight_decay is None
     plain = again.plain()
     assert isinstance(plain, keras.optimizers.Adam) and not isinstance(plain, Adam)
-    assert plain.beta_1 == 0.0
+    assert plain.beta_1 == 0.0 and plain.weight_decay is None
 
 
 # --- runs

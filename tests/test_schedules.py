@@ -58,6 +58,19 @@ def test_a_rate_falls_after_every_epoch_that_is_not_below_the_best_before():
     assert [each.learning_rate for each in found] == [0.8, 0.8, 0.8, 0.4, 0.2, 0.2, 0.2, 0.1]
 
 
+def test_a_rate_is_divided_by_the_root_of_the_epoch_beside_all_other_factors():
+    iog = Recipe(optimizer="adam", learning_rate=1e-3, epochs=5, square_root_decay=True)
+    expected = [1e-3, 7.0710678e-4, 5.7735027e-4, 5e-4, 4.4721360e-4]
+    assert rates(iog, 9) == pytest.approx(expected, rel=1e-7)
+    recipe = Recipe(
+        optimizer="sgd", learning_rate=8.0, epochs=4, square_root_decay=True, hold_epochs=2,
+        decay=0.5, plateau_decay=0.25, averaging="asgd", finetune="once", finetune_epochs=2,
+    )  # fmt: skip
+    found = [each.learning_rate for each in plans(recipe, [9.0, 9.0, 7.0, 6.0, 5.0, 4.0])]
+    rounds = [8.0, 8.0]  # as if there were no decay
+    assert found == pytest.approx([8.0, 8 / 2**0.5, 1 / 3**0.5, 0.25, *rounds], rel=1e-12)
+
+
 # --- averaging
 
 
@@ -182,10 +195,8 @@ def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
             "`global_clipnorm` must be 0 where `clipnorm` is not.*Set one of them to 0",
         ),
         ({"weight_decay": float("inf")}, "`weight_decay` must be a finite number"),
-        (
-            {"weight_decay": 1e-6},
-            "`weight_decay` must be 0 with optimizer='nadam'.*optimizer='sgd'.*weight_l2",
-        ),
+        ({"weight_decay": -1e-6}, "`weight_decay` must be a finite number of at least 0"),
+        ({"square_root_decay": 1}, "`square_root_decay` must be a truth value. Received.*=1"),
         ({"loss_reduction": "summ"}, "`loss_reduction` must be one of.*Did you mean 'sum'"),
         ({"hold_epochs": -1}, "`hold_epochs` must be an integer of at least 0"),
         ({"decay": 0.0}, "`decay` must be a number above 0 and at most 1. Received: decay=0.0"),

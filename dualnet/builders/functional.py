@@ -9,11 +9,14 @@ from dualnet._checks import check_choice, check_count, check_flag, check_penalty
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.initializers import check_initializer, initialise
 from dualnet.builders.model import LanguageModel
+from dualnet.builders.wrappers import WRAPPERS, Parts, check_wrappers, quiet, wrap
 from dualnet.layers import (
     ActivationRegularization,
+    DOCOutput,
     DualConnection,
     EmbeddingDropout,
     LockedDropout,
+    MixtureSoftmax,
     OutputProjection,
     PastDecode,
     StepDropout,
@@ -28,6 +31,7 @@ FLAGS = (
     "skip_connections",
     "padded",
     "embedding_dropout_per_row",
+    "latent_dropout_per_expert",
     "mask_per_gate",
 )
 DROPOUTS = (
@@ -38,7 +42,10 @@ DROPOUTS = (
     "dual_input",
     "dual_output",
     "mogrifier",
+    "latent",
 )
+LATENT_ACTIVATIONS = ("linear", "tanh")
+BALANCE_FORMS = ("code", "paper")
 
 
 def language_model(
@@ -57,6 +64,15 @@ def language_model(
     use_bias: bool = True,
     output_bias: bool = False,
     skip_connections: bool = False,
+    experts: int | Sequence[int] = 0,
+    latent_units: int | None = None,
+    latent_activation: str = "tanh",
+    gate: str = "none",
+    gate_units: int = 300,
+    cache_size: int = 0,
+    cache_weight: float = 0.2,
+    cache_scale: float = 0.3,
+    cache_start: str = "at_once",
     padded: bool = False,
     embedding_dropout: float = 0.0,
     embedding_dropout_per_row: bool = False,
@@ -68,7 +84,10 @@ def language_model(
     dual_input_dropout: float = 0.0,
     dual_output_dropout: float = 0.0,
     mogrifier_dropout: float = 0.0,
-    locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier"),
+    latent_dropout: float = 0.0,
+    latent_dropout_per_expert: bool = False,
+    gate_dropout: float = 0.0,
+    locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier", "latent"),
     mask_per_gate: bool = False,
     weight_l2: float = 0.0,
     embedding_l2: float = 0.0,
@@ -81,6 +100,8 @@ def language_model(
     temporal_activation_regularization: float = 0.0,
     fraternal_regularization: float = 0.0,
     past_decode_regularization: float = 0.0,
+    balance_regularization: float = 0.0,
+    balance_form: str = "code",
     initializer: str = "keras",
     initializer_range: float = 0.0,
     name: str = "language_model",
@@ -88,10 +109,10 @@ def language_model(
 ) -> LanguageModel:
     """Return a language model, int32 ids `(batch, time)` to float32 logits.
 
-    Stations: embedding, recurrent cells, connection, output. By default the
-    embedding matrix is also the output matrix, without output bias. Tying forces
+    Stations: embedding, recurrent cells, connection, output, gate, cache. By default
+    the embedding matrix is also the output matrix, without output bias. Tying forces
     what enters the output to be `embedding_units` wide: the last recurrent layer
-    (plain) or the dual layer (dual).
+    (plain), the dual layer (dual), or the latent vectors (with experts).
 
     Args:
         vocabulary_size: int. Number of words.
@@ -111,6 +132,24 @@ def language_model(
         output_bias: bool. Whether the output has one.
         skip_connections: bool. The last recurrent output is the sum of the outputs
             of all recurrent layers, which must be of one size (Melis et al.).
+        experts: int or list of int. 0: one softmax. A number: a mixture of so many, from
+            what enters the output (`MixtureSoftmax`). A list: one number for each layer,
+            the embedding first, then the recurrent layers, and with a dual connection
+            that, too (`DOCOutput`).
+        latent_units: int. Size of the experts' latent vectors; default, and if tied
+            without choice, `embedding_units`.
+        latent_activation: "tanh" (with bias, as released), or "linear" (without, as
+            the DOC paper prints it).
+        gate: "none"; or the input-to-output gate on the logits of a model that is
+            trained already: "input" (`IOGate`), or its variants "input_and_hidden" and
+            "lstm" (an LSTM over the gate's own embedding). The model below is frozen,
+            its dropouts and penalties are off. See `dualnet.with_gate`.
+        gate_units: int. Size of the gate's embedding (and LSTM).
+        cache_size: int. Words that a neural cache remembers (`NeuralCache`), 0 for none.
+            It has no weights; see `dualnet.with_cache`.
+        cache_weight: of the cache's probabilities, from 0 to below 1 (lambda).
+        cache_scale: of the products of hidden vectors in the cache (theta).
+        cache_start: "at_once" or "when_full".
         padded: bool. Tokens below 0 are padding: they change no state, and count
             for nothing. Needed for batches of sentences; costs some speed.
         embedding_dropout: of whole words, wherever they stand in the segment.
@@ -125,6 +164,10 @@ def language_model(
         dual_input_dropout: on the embedding where it enters the dual layer.
         dual_output_dropout: on the output of the dual layer.
         mogrifier_dropout: between the factors of the Mogrifier's matrices.
+        latent_dropout: on the latent vectors of the experts.
+        latent_dropout_per_expert: bool. Each expert has a mask of its own (MoS), or one
+            is shared by all (DOC).
+        gate_dropout: on the gate's embedding, a fresh mask at each step.
         locked_dropouts: the dropouts that keep one mask for a whole segment, by
             name without `_dropout`; the others draw a fresh mask at each step.
             Default (our choice, the paper is silent): what the arguments of a
@@ -150,6 +193,9 @@ def language_model(
             count for both.
         past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a
             tied output.
+        balance_regularization: lambda of the experts' balance penalty (DOC).
+        balance_form: "code" (as released, to which the paper's lambda of 0.001
+            belongs), or "paper"; see `DOCOutput`.
         initializer: "keras" (each layer's own; our choice for the embedding, normal
             with standard deviation 1 / sqrt(units)), or one of
             `dualnet.builders.initializers.INITIALIZERS`.
@@ -171,8 +217,24 @@ def language_model(
     }
     _check(**arguments)
     check_options(cell, cell_options)
+    if gate != "none" or cache_size > 0:
+        below = {**arguments, **cell_options}
+        below = (quiet(below) if gate != "none" else below) | WRAPPERS
+        return wrap(
+            Parts.of(language_model(**below)),
+            arguments,
+            builder="language_model",
+            arguments={**arguments, **cell_options},
+            name=name,
+        )
     embedding_units, layer_units, dual_units = _sizes(
-        units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection, tied
+        units,
+        embedding_units,
+        recurrent_units,
+        recurrent_layers,
+        dual_units,
+        connection,
+        tied and not experts,
     )
     if skip_connections and len(set(layer_units)) > 1:
         raise ValueError(
@@ -223,9 +285,11 @@ def language_model(
     states: list[Any] = []
     new_states: list[Any] = []
     outputs = []
+    levels = []  # what experts may read: each layer's output with the dropout that follows it
     for i, size in enumerate(layer_units, start=1):
         if i > 1 and not mask_per_gate:
             x = dropout("internal", x, f"internal_dropout_{i}" if i > 2 else None)
+        levels.append(x)
         layer_cell = make_cell(i, size)
         initial = [
             keras.Input((n,), dtype="float32", name=f"state_{len(states) + k}")
@@ -247,17 +311,43 @@ def language_model(
             temporal=temporal_activation_regularization,
             name="activation_regularization",
         )([x, raw])
+    levels.append(x)
     if connection != "plain":
         x = DualConnection(
             dual_units, use_input=connection == "dual", dual_l2=dual_l2, name="connection"
         )([dropout("dual_input", embedded), x])
         x = dropout("dual_output", x)
-    logits = OutputProjection(
-        None if tied else vocabulary_size,
-        tied_to=embedding if tied else None,
-        use_bias=output_bias,
-        name="output",
-    )(x)
+        levels.append(x)
+    if not experts:
+        logits = OutputProjection(
+            None if tied else vocabulary_size,
+            tied_to=embedding if tied else None,
+            use_bias=output_bias,
+            name="output",
+        )(x)
+    else:
+        of_layers = isinstance(experts, Sequence)
+        if of_layers and len(experts) != len(levels):
+            places = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(len(outputs)))]
+            places += ["the dual connection"] if connection != "plain" else []
+            raise ValueError(
+                f"`experts` must have {len(levels)} numbers, one for each layer: "
+                f"{', '.join(places)}. Received: experts={list(experts)}."
+            )
+        logits = (DOCOutput if of_layers else MixtureSoftmax)(
+            vocabulary_size,
+            experts,
+            latent_units or embedding_units,
+            tied_to=embedding if tied else None,
+            use_bias=output_bias,
+            latent_activation=latent_activation,
+            latent_dropout=latent_dropout,
+            latent_dropout_per_expert=latent_dropout_per_expert,
+            latent_dropout_locked="latent" in locked_dropouts,
+            balance=balance_regularization,
+            balance_form=balance_form,
+            name="output",
+        )(levels if of_layers else x)
     if past_decode_regularization > 0:
         past = PastDecode(past_decode_regularization, tied_to=embedding, name="past_decode")
         logits = past([tokens, logits])
@@ -268,7 +358,11 @@ def language_model(
             own = weight.regularizer.l2 if weight.regularizer is not None else 0.0
             weight.regularizer = keras.regularizers.L2(own + weight_l2)
     return LanguageModel(
-        core, builder="language_model", arguments={**arguments, **cell_options}, name=name
+        core,
+        builder="language_model",
+        arguments={**arguments, **cell_options},
+        hidden=raw,
+        name=name,
     )
 
 
@@ -276,7 +370,7 @@ def _check(**arguments):
     """Refuse what is out of range, by argument name."""
     check_count("vocabulary_size", arguments["vocabulary_size"], least=1)
     check_count("recurrent_layers", arguments["recurrent_layers"], least=1)
-    for name in ("units", "embedding_units", "dual_units"):
+    for name in ("units", "embedding_units", "dual_units", "latent_units"):
         if arguments[name] is not None:
             check_count(name, arguments[name], least=1)
     for name in FLAGS:
@@ -294,6 +388,8 @@ def _check(**arguments):
         raise ValueError(
             "`past_decode_regularization` needs a tied output. Received: tied=False. Set it to 0."
         )
+    _check_experts(arguments)
+    check_wrappers(arguments)
     check_initializer(arguments["initializer"], arguments["initializer_range"])
     for place in (*DROPOUTS, "embedding", "weight"):
         check_rate(f"{place}_dropout", arguments[f"{place}_dropout"])
@@ -307,6 +403,33 @@ def _check(**arguments):
     for name in arguments:
         if name.endswith(("_l2", "_regularization")):
             check_penalty(name, arguments[name])
+
+
+def _check_experts(arguments):
+    """Refuse experts, and what is about them, that cannot be."""
+    experts = arguments["experts"]
+    counts = experts if isinstance(experts, (list, tuple)) else [experts]
+    for count in counts:
+        check_count("experts", count, least=0)
+    check_choice("latent_activation", arguments["latent_activation"], LATENT_ACTIVATIONS)
+    check_choice("balance_form", arguments["balance_form"], BALANCE_FORMS)
+    if isinstance(experts, (list, tuple)) and sum(counts) == 0:
+        raise ValueError(
+            f"`experts` must have at least one that is not 0. Received: experts={experts!r}. For "
+            "one softmax give 0."
+        )
+    if sum(counts) == 0:
+        for name in ("latent_units", "latent_dropout", "balance_regularization"):
+            if arguments[name]:
+                raise ValueError(
+                    f"`{name}` needs experts. Received: {name}={arguments[name]!r}, experts=0."
+                )
+    embedding_units = arguments["embedding_units"] or arguments["units"]
+    if arguments["tied"] and arguments["latent_units"] not in (None, embedding_units):
+        raise ValueError(
+            f"`latent_units` must equal `embedding_units`, {embedding_units}, since the output is "
+            f"tied to the embedding. Received: latent_units={arguments['latent_units']!r}."
+        )
 
 
 def _sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units, connection, tied):

@@ -64,6 +64,8 @@ def _initializer(
     embedding = isinstance(layer, keras.layers.Embedding)
     if rule == "by_units" and cell is not None:
         return _uniform(1 / math.sqrt(cell.units))
+    if rule == "by_units" and re.match("latent_kernel|prior_kernel", weight.name):
+        return _uniform(1 / math.sqrt(weight.shape[0]))
     if rule == "uniform" or (rule in ("uniform_matrices", "by_units") and not bias):
         return _uniform(scale)
     if rule == "by_shape":

@@ -6,6 +6,7 @@ from keras import ops
 
 from dualnet._checks import check_choice
 from dualnet.corpora import Vocabulary
+from dualnet.layers import DOCOutput, MixtureSoftmax
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -32,6 +33,8 @@ class LanguageModel(keras.Model):
         builder: str. Name of the builder that made `core`.
         arguments: dict. The builder's arguments: with `builder` all that is
             needed to make the model again.
+        hidden: symbolic tensor of `core`, `(batch, time, units)`: the output of the
+            recurrence, without dropout; None where nothing is to be built upon it.
         **kwargs: Passed to `keras.Model`, e.g. `name`.
 
     Attributes:
@@ -42,13 +45,21 @@ class LanguageModel(keras.Model):
         loss_reduction: "mean" over all tokens of a batch (the default), or "sum", over
             time, of the mean over rows, as some papers have it: their learning rates
             and penalties are meant for it. Saved with the model.
+        padded: bool. Whether tokens below 0 are padding.
+        gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate
+            alone.
+        cache_size: int. Words that its neural cache remembers; 0 without one.
     """
 
-    def __init__(self, core, *, builder, arguments, **kwargs):
+    def __init__(self, core, *, builder, arguments, hidden=None, **kwargs):
         super().__init__(**kwargs)
         self.core = core
         self.builder = builder
         self.arguments = dict(arguments)
+        self.hidden = hidden
+        self.padded = _is_padded(arguments)
+        self.gated = self.arguments.get("gate", "none") != "none"
+        self.cache_size = int(self.arguments.get("cache_size", 0))
         self.state_size = [int(state.shape[-1]) for state in core.inputs[1:]]
         self.vocabulary_size = int(core.outputs[0].shape[-1])
         self.training_rows = CarriedState(self.state_size, name="training_rows")
@@ -59,6 +70,8 @@ class LanguageModel(keras.Model):
         self._fraternal = float(self.arguments.get("fraternal_regularization", 0.0))
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
+        self._targets = None  # those of the step under way, if it asks for nothing but their losses
+        self._losses = _losses_of(core)
         self._vocabulary = None
         self.built = True
 
@@ -72,10 +85,13 @@ class LanguageModel(keras.Model):
             states = rows.read(tokens.shape[0])
         if self._fraternal and self._step_under_way and training:
             self._second, *_ = self.core([tokens, *states], training=True)
-        logits, *states = self.core([tokens, *states], training=training)
+        if self._targets is None:
+            found, *states = self.core([tokens, *states], training=training)
+        else:
+            found, *states = self._losses([tokens, *states], self._targets, training)
         if rows is not None:
             rows.write(states)
-        return logits
+        return found
 
     def initial_state(self, batch_size):
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
@@ -125,7 +141,7 @@ class LanguageModel(keras.Model):
     # --- loss and metric
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        nll = token_losses(y_pred, y)
+        nll = token_losses(y_pred, y) if self._targets is None else y_pred
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
         weight = ops.broadcast_to(weight, ops.shape(nll))
         self.perplexity_metric.update_state(nll, weight)
@@ -161,6 +177,7 @@ class LanguageModel(keras.Model):
                 "`shuffle` must be False: the batches of a language model are streams, read in "
                 f"order. Received: shuffle={shuffle!r}."
             )
+        self._check_trainable()
         x = self._open(self.training_rows, x, batch_size)
         if validation_data is not None:
             data, *rest = _as_tuple(validation_data)
@@ -195,6 +212,7 @@ class LanguageModel(keras.Model):
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, *args, **kwargs):
+        self._check_trainable()
         self._open(self.training_rows, x, len(x))
         return super().train_on_batch(x, *args, **kwargs)
 
@@ -211,21 +229,36 @@ class LanguageModel(keras.Model):
     def _carrying(self, rows, step, *args):
         self._rows = rows if rows.carried else None
         self._step_under_way = True
+        if self._losses is not None and self._asks_for_losses_alone():
+            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(args[-1])
         try:
             return step(*args)
         finally:
-            self._rows = self._second = None
+            self._rows = self._second = self._targets = None
             self._step_under_way = False
+
+    def _asks_for_losses_alone(self):
+        """Return whether a step needs -log p of the targets, and no logits of other words."""
+        return self.loss is None and not self._fraternal and self._compile_metrics is None
+
+    def _check_trainable(self):
+        if self.gated:
+            moving = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
+            if moving:
+                raise ValueError(
+                    "A gate is trained on a model that stands still. Received: a gated model "
+                    f"whose {moving[0]!r} would move, too. Set trainable = False on all layers of "
+                    "model.core but those named 'gate...'."
+                )
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
-        padded = bool(self.arguments.get("padded", False))
-        if getattr(data, "pads", False) and not padded:
+        if getattr(data, "pads", False) and not self.padded:
             raise ValueError(
                 "`x` must hold no padding, which this model would read as words. Received: "
                 f"{type(data).__name__}. Build the model with padded=True."
             )
-        lowest = -1 if padded else 0
+        lowest = -1 if self.padded else 0
         data, batch_size = _look_ahead(data, batch_size, lowest, self.vocabulary_size)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
@@ -371,6 +404,29 @@ class _FromZeros(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.model.training_rows.zero()
+
+
+def _losses_of(core):
+    """Return what finds -log p of given words without the logits of all, None if nothing does.
+
+    That is a function of the inputs of `core`, the targets and `training`, which
+    returns the losses, float32 `(batch, time)`, and the new states.
+    """
+    output = core.outputs[0]._keras_history.operation
+    if not isinstance(output, (DOCOutput, MixtureSoftmax)):
+        return None
+    below = keras.Model(core.inputs, [output.input, *core.outputs[1:]])
+
+    def losses(inputs, targets, training):
+        features, *states = below(inputs, training=training)
+        return [output(features, targets=targets, training=training), *states]
+
+    return losses  # a function: Keras would save a model that is an attribute once more
+
+
+def _is_padded(arguments):
+    members = [each["arguments"] for each in arguments.get("members", ())]
+    return bool(arguments.get("padded", False)) or any(map(_is_padded, members))
 
 
 def token_losses(logits, targets):

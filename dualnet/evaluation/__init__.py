@@ -1,6 +1,7 @@
 """Perplexity, token-exact, whatever the batch size and the sequence length; scores of texts."""
 
 from dualnet.evaluation.checks import (
+    check_cache,
     check_temperature,
     check_tokens,
     perplexity_of,
@@ -16,6 +17,7 @@ __all__ = [
     "Evaluation",
     "Score",
     "best_temperature",
+    "check_cache",
     "check_temperature",
     "check_tokens",
     "evaluate",

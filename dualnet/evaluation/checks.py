@@ -38,6 +38,16 @@ def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray
     return tokens.astype(np.int32, copy=False)
 
 
+def check_cache(model: Any, tokens: Any) -> None:
+    """Raise `ValueError` if the cache of `model` is larger than the text `tokens`."""
+    size = getattr(model, "cache_size", 0)
+    if size >= len(tokens):
+        raise ValueError(
+            f"`tokens` must be more than the cache of the model remembers, {size}. Received: "
+            f"{len(tokens)} tokens. Take a longer text or a smaller cache."
+        )
+
+
 def check_temperature(temperature: float) -> None:
     """Raise `ValueError` unless `temperature` is a finite number above 0, and not next to it."""
     # Logits divided by much less than this are no float32 any more.

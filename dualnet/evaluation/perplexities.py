@@ -15,6 +15,7 @@ from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import reading
 from dualnet.evaluation.checks import (
+    check_cache,
     check_temperature,
     check_tokens,
     perplexity_of,
@@ -134,6 +135,7 @@ def evaluate(
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
+    check_cache(model, tokens)
     check_temperature(temperature)
     check_count("batch_size", batch_size, least=1)
     check_count("samples", samples, least=0)
@@ -220,6 +222,11 @@ def _sentences(
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="sentence", otherwise="Leave `by_sentence` False."
     )
+    if model.cache_size:
+        raise ValueError(
+            "`by_sentence` must be False for a model with a cache, which each sentence would "
+            f"empty. Received: by_sentence=True, a cache of {model.cache_size} words."
+        )
     if batch_size != 1:
         raise ValueError(
             "`batch_size` must be 1 by sentence, where every sentence starts from the zero state "

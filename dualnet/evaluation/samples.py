@@ -30,12 +30,7 @@ class Sampler(keras.Model):
     """
 
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
-        rates = {
-            name: _scaled(rate, dropout_scale)
-            for name, rate in model.arguments.items()
-            if name.endswith("_dropout")
-        }
-        used = [name for name, rate in rates.items() if np.any(rate)]
+        arguments, used = _scaled_rates(model.arguments, dropout_scale)
         if not used:
             raise ValueError(
                 "`samples` must be 0 for a model without dropout, all passes of which are equal. "
@@ -44,14 +39,15 @@ class Sampler(keras.Model):
         super().__init__(name="sampler")
         before = random.getstate()  # from which a new model draws its seeds
         try:
-            twin = BUILDERS[model.builder](**{**model.arguments, **rates})
+            twin = BUILDERS[model.builder](**arguments)
         finally:
             random.setstate(before)
         self.core = twin.core
         self.core.set_weights(model.core.get_weights())
         # Of any other (of weights, of words) the rows may share a mask, so that passes read side
         # by side would not be independent.
-        self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= {*DROPOUTS}
+        apart = {*DROPOUTS, "gate"}
+        self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= apart
         self.built = True
 
     def draw_anew(self, *seeds: int) -> None:
@@ -66,6 +62,23 @@ class Sampler(keras.Model):
         tokens, targets, temperature, *states = inputs
         logits, *states = self.core([tokens, *states], training=True)
         return [token_losses(logits / ops.expand_dims(temperature, -1), targets), *states]
+
+
+def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, Any], set[str]]:
+    """Return `arguments` with scaled dropout rates, those of members too; the names not at 0."""
+    found, used = dict(arguments), set()
+    for name, value in arguments.items():
+        if name.endswith("_dropout"):
+            found[name] = _scaled(value, scale)
+            if np.any(found[name]):
+                used.add(name)
+        elif name == "members":
+            found[name] = []
+            for member in value:
+                own, names = _scaled_rates(member["arguments"], scale)
+                found[name].append({**member, "arguments": own})
+                used |= names
+    return found, used
 
 
 def _scaled(rate: Any, scale: float) -> Any:

@@ -27,6 +27,10 @@ class Averaging(keras.optimizers.Optimizer):
 
     Args:
         average: "none", "asgd" or "mean".
+        coupled_decay: float. `coupled_decay * w` is added to the gradient of every
+            weight w after clipping, so that it goes through the moments of Adam and
+            Nadam. Keras's `weight_decay` goes beside them; for SGD without momentum
+            the two are the same.
         **kwargs: Passed to the optimizer of Keras.
 
     Attributes:
@@ -38,9 +42,10 @@ class Averaging(keras.optimizers.Optimizer):
     Reference: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 4
     """
 
-    def __init__(self, *args, average="none", **kwargs):
+    def __init__(self, *args, average="none", coupled_decay=0.0, **kwargs):
         super().__init__(*args, **kwargs)
         self.average = average
+        self.coupled_decay = coupled_decay
         self.averages_on = False
         self.averages = []
         self.averaged_steps: Any = None
@@ -61,6 +66,15 @@ class Averaging(keras.optimizers.Optimizer):
         if self.averages_on:
             self._update_averages()
 
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        # What Keras calls once it has clipped.
+        if self.coupled_decay:
+            grads = [
+                gradient + ops.cast(self.coupled_decay, weight.dtype) * weight
+                for gradient, weight in zip(grads, trainable_variables)
+            ]
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
     def _update_averages(self):
         self.averaged_steps.assign_add(1)
         # "asgd" forgets the first step.
@@ -79,13 +93,14 @@ class Averaging(keras.optimizers.Optimizer):
                 variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def plain(self):
-        """Return a fresh optimizer of Keras's own, with the same settings."""
+        """Return a fresh optimizer of Keras's own: the same but what is added here."""
         settings = self.get_config()
-        del settings["average"]
+        del settings["average"], settings["coupled_decay"]
         return getattr(keras.optimizers, type(self).__name__).from_config(settings)
 
     def get_config(self):
-        return {**super().get_config(), "average": self.average}
+        ours = {"average": self.average, "coupled_decay": self.coupled_decay}
+        return {**super().get_config(), **ours}
 
 
 def optimizer_of(model):

@@ -13,6 +13,7 @@ from dualnet import zoo
 from dualnet._checks import (
     check_choice,
     check_count,
+    check_flag,
     check_fraction,
     check_penalty,
     did_you_mean,
@@ -37,8 +38,8 @@ class Recipe:
 
     Epoch e, from 1, has the learning rate `learning_rate * decay ** max(e - hold_epochs, 0)`,
     times `plateau_decay` for each epoch before it whose validation perplexity was not below
-    the best before. With random lengths, the rate of a step is this times the length of its
-    segment over `sequence_length`.
+    the best before, and over `sqrt(e)` with `square_root_decay`. With random lengths, the
+    rate of a step is this times the length of its segment over `sequence_length`.
 
     Differs from the released code: that of AWD-LSTM applies the length of a segment one
     segment late while it averages, since torch's ASGD keeps its step size from the step
@@ -54,7 +55,10 @@ class Recipe:
         global_clipnorm: float. Largest norm of all gradients together; 0 for none.
             Not beside `clipnorm`.
         weight_decay: float. `weight_decay * w` is added to the gradient of every weight
-            w after clipping, as torch's SGD does; of "sgd" alone.
+            w after clipping, as torch's optimizers do. For "adam" and "nadam" it is then
+            a part of the gradient and goes through their moments: a weight with small
+            gradients is taken down by more than one with large ones. Keras's own decay,
+            which they do not see, is not meant.
         loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
             the mean over the rows; penalties are the same in both. Thresholds of
             clipping and rates of "sgd" for the one do not fit the other.
@@ -73,6 +77,8 @@ class Recipe:
         hold_epochs: int. Epochs before the learning rate decays.
         decay: float above 0, at most 1. Factor of the learning rate for each epoch after.
         plateau_decay: float above 0, at most 1. Its factor after an epoch without gain.
+        square_root_decay: bool. The learning rate of epoch e, from 1, is divided by
+            sqrt(e) (Takase et al., 2017).
         averaging: "none"; "asgd" or "mean": from some epoch on the weights are averaged
             after every step (see `training.optimizers.Averaging`), and the averages are
             evaluated and kept as best weights, while the weights go on. With "asgd",
@@ -97,7 +103,8 @@ class Recipe:
         ValueError: if a value is out of range, or does not go with another.
 
     References: Merity et al., 2018, https://arxiv.org/abs/1708.02182 (random lengths,
-    "asgd", fine-tuning); Melis et al., 2020, https://arxiv.org/abs/1909.01792 ("mean");
+    "asgd", fine-tuning); Takase et al., 2017, https://arxiv.org/abs/1709.08907
+    (`square_root_decay`); Melis et al., 2020, https://arxiv.org/abs/1909.01792 ("mean");
     Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
     """
 
@@ -119,6 +126,7 @@ class Recipe:
     hold_epochs: int = 0
     decay: float = 1.0
     plateau_decay: float = 1.0
+    square_root_decay: bool = False
     averaging: str = "none"
     average_interval: int = 5
     average_from: int = 0
@@ -152,6 +160,7 @@ class Recipe:
                     f"`{name}` must be a number above 0 and at most 1. Received: {name}={value!r}."
                 )
         check_fraction("beta_1", self.beta_1)
+        check_flag("square_root_decay", self.square_root_decay)
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
@@ -166,12 +175,6 @@ class Recipe:
                 "`global_clipnorm` must be 0 where `clipnorm` is not. Received: "
                 f"clipnorm={self.clipnorm!r}, global_clipnorm={self.global_clipnorm!r}. Set one of "
                 "them to 0."
-            )
-        if self.weight_decay and self.optimizer != "sgd":
-            raise ValueError(
-                f"`weight_decay` must be 0 with optimizer={self.optimizer!r}, which would rescale "
-                f"it. Received: weight_decay={self.weight_decay!r}. Take optimizer='sgd', or the "
-                "builder's argument weight_l2."
             )
         for name in ("length_deviation", "partial_shuffle"):
             if self.batching == "sentences" and getattr(self, name):
@@ -201,10 +204,13 @@ class Recipe:
         }
         if self.optimizer != "sgd":
             settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
-        # Keras's decay of a weight, `rate * weight_decay * w` a step, is for plain SGD the same.
-        for name in ("clipnorm", "global_clipnorm", "weight_decay"):
+        for name in ("clipnorm", "global_clipnorm"):
             if getattr(self, name):
                 settings[name] = getattr(self, name)
+        if self.weight_decay:
+            # Keras's decay, which takes `rate * weight_decay * w` away, is the same for plain SGD.
+            decay = "weight_decay" if self.optimizer == "sgd" else "coupled_decay"
+            settings[decay] = float(self.weight_decay)
         return OPTIMIZERS[self.optimizer](**settings)
 
 

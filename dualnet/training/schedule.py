@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,8 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
         last = recipe.epochs
         rate = recipe.learning_rate * recipe.decay ** max(len(history) + 1 - recipe.hold_epochs, 0)
         rate *= recipe.plateau_decay ** _without_gain(_perplexities(history))
+        if recipe.square_root_decay:
+            rate /= math.sqrt(len(history) + 1)
     return Plan(
         epoch=len(history) + 1,
         last=last,

@@ -1,0 +1,174 @@
+"""Every pair of choices, one from each of two stations, in some model that is built and used."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+import dualnet
+from dualnet.builders import CELLS, language_model
+from dualnet.training import Recipe
+from tests.conftest import values
+
+TENSORFLOW = keras.config.backend() == "tensorflow"
+OUTPUTS = {
+    "tied": {},
+    "untied": {"tied": False, "output_bias": True},
+    "mixture": {"experts": 2, "latent_dropout": 0.2, "latent_dropout_per_expert": True},
+    "doc": {"experts": [1, 2, 2], "balance_regularization": 0.01, "output_bias": True},
+}
+RECIPES = {
+    "nadam": {"optimizer": "nadam"},
+    "asgd": {"optimizer": "sgd", "averaging": "asgd", "length_deviation": 2.0},
+    "adam_sum": {"optimizer": "adam", "loss_reduction": "sum", "weight_decay": 1e-3},
+    "mean": {"optimizer": "adam", "averaging": "mean", "global_clipnorm": 0.5},
+    "sentences": {"optimizer": "sgd", "batching": "sentences"},
+}
+STATIONS = {
+    "cell": sorted(CELLS),
+    "connection": ["plain", "dual", "dual_without_input"],
+    "output": list(OUTPUTS),
+    "gate": ["none", "input", "input_and_hidden", "lstm"],
+    "recipe": list(RECIPES),
+    "evaluation": ["static", "samples", "nadam", "sgd", "rms", "cache", "by_sentence"],
+}
+IMPOSSIBLE = {(("recipe", "sentences"), ("evaluation", "cache"))}  # a cache reaches across them
+
+
+def rows_of_all_pairs():
+    """Return rows, dicts of one choice for each station, which hold every possible pair."""
+    names = list(STATIONS)
+    left = {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(names, 2)
+        for x in STATIONS[a]
+        for y in STATIONS[b]
+    } - IMPOSSIBLE
+    rows = []
+    while left:
+        # The longest two stations first; then, for each other, the choice with most new pairs.
+        row = dict(
+            min(left, key=lambda pair: (pair[0][0] != "cell", pair[1][0] != "evaluation", pair))
+        )
+        for name in sorted(names, key=lambda name: -len(STATIONS[name])):
+            if name not in row:
+                others = list(row.items())
+
+                def gain(choice, name=name, others=others):
+                    pairs = [pair_of((name, choice), other) for other in others]
+                    return -len(IMPOSSIBLE.intersection(pairs)), len(left.intersection(pairs))
+
+                row[name] = max(STATIONS[name], key=gain)
+        left -= set(pairs_of(row))
+        rows.append({name: row[name] for name in names})
+    return rows
+
+
+def pair_of(one, other):
+    names = list(STATIONS)
+    return tuple(sorted([one, other], key=lambda choice: names.index(choice[0])))
+
+
+def pairs_of(row):
+    return [pair_of(*two) for two in itertools.combinations(row.items(), 2)]
+
+
+ROWS = rows_of_all_pairs()
+
+
+def test_the_rows_hold_every_pair_of_choices():
+    seen = {pair for row in ROWS for pair in pairs_of(row)}
+    expected = sum(
+        len(STATIONS[a]) * len(STATIONS[b]) for a, b in itertools.combinations(STATIONS, 2)
+    )
+    assert len(seen - IMPOSSIBLE) == expected - len(IMPOSSIBLE)
+    assert not seen & IMPOSSIBLE
+    assert len(ROWS) <= 70
+
+
+def built(row, words):
+    dual = row["connection"] != "plain"
+    output = dict(OUTPUTS[row["output"]])
+    if row["output"] == "doc" and dual:
+        output["experts"] = [1, 0, 1, 2]
+    return language_model(
+        words,
+        units=4,
+        recurrent_layers=2,
+        cell=row["cell"],
+        connection=row["connection"],
+        rounds=2 if row["cell"] == "mogrifier_lstm" else 0,
+        input_dropout=0.2,
+        padded=row["recipe"] == "sentences",
+        **output,
+    )
+
+
+def trained(model, row, corpus, batches=2):
+    """Return the weights before, after one batch or two of the recipe."""
+    recipe = Recipe(batch_size=4, sequence_length=6, **RECIPES[row["recipe"]])
+    if recipe.batching == "sentences":
+        data = corpus.sentence_batches("train", batch_size=4)
+    else:
+        data = corpus.batches(
+            "train", batch_size=4, sequence_length=6, length_deviation=recipe.length_deviation
+        )
+    before = values(model)
+    model.loss_reduction = recipe.loss_reduction
+    optimizer = recipe.make_optimizer()
+    model.compile(optimizer=optimizer, run_eagerly=TENSORFLOW, jit_compile=False)
+    optimizer.averages_on = recipe.averaging != "none"
+    for inputs, targets, *weight in (data[i] for i in range(batches)):
+        model.training_rows.carries(recipe.batching == "streams")
+        loss = model.train_on_batch(inputs, targets, *weight)
+        assert np.all(np.isfinite(loss))
+    return before
+
+
+def evaluated(model, row, corpus):
+    tokens = corpus.test[:24]
+    how = row["evaluation"]
+    if how in ("nadam", "sgd", "rms"):
+        extra = {"statistics": corpus.train[:80]} if how == "rms" else {}
+        if how == "rms":
+            extra["statistics"] = dualnet.gradient_statistics(
+                model, corpus.train[:42], batch_size=4, sequence_length=5
+            )
+        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=8, **extra)
+    if how == "cache":
+        return dualnet.evaluate(dualnet.with_cache(model, size=7), tokens)
+    if how == "samples":
+        return dualnet.evaluate(model, tokens, samples=2)
+    return dualnet.evaluate(model, tokens, by_sentence=how == "by_sentence")
+
+
+def name_of(row):
+    return "-".join(row.values())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=map(name_of, ROWS))
+def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpus, tmp_path):
+    model = built(row, len(corpus.vocabulary))
+    if row["gate"] != "none":
+        model = dualnet.with_gate(model, units=3, gate=row["gate"])
+    model.vocabulary = corpus.vocabulary
+    before = trained(model, row, corpus)
+    moved = [
+        weight.path
+        for weight, old in zip(model.weights, before)
+        if not np.array_equal(keras.ops.convert_to_numpy(weight), old)
+    ]
+    assert moved
+    if row["gate"] != "none":
+        assert all(path.startswith("gate") for path in moved)
+
+    kept = values(model)
+    assert 1 < evaluated(model, row, corpus).perplexity < 100
+    for weight, old in zip(model.weights, kept):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), old)
+
+    model.save(tmp_path / "model.keras")
+    again = dualnet.load(tmp_path / "model.keras")
+    tokens = corpus.test[None, :9]
+    np.testing.assert_allclose(again(tokens), model(tokens), rtol=1e-6, atol=1e-6)

@@ -1,0 +1,152 @@
+"""Weights by name, and from one model into another."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet.builders import LanguageModel, language_model, weight_names
+from dualnet.corpora import Vocabulary
+
+TOKENS = np.array([[0, 5, 1, 4], [2, 2, 6, 3]])
+WORDS = Vocabulary(["<eos>", "<unk>", "the", "cat", "sees", "a", "dog"])
+
+
+def build(**settings):
+    return language_model(7, **{"units": 4, "recurrent_layers": 2, **settings})
+
+
+def by_name(model):
+    return {name: np.array(ops.convert_to_numpy(w)) for name, w in weight_names(model).items()}
+
+
+def assert_taken(found, source, before, target):
+    """All that was taken is the source's, all else is as it was `before`."""
+    there, here = by_name(source), by_name(target)
+    assert set(found.taken) | {name for name, *_ in found.other_shape} | {*found.missing} == {*here}
+    for name, value in here.items():
+        expected = there if name in found.taken else before
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_names_are_places_in_the_graph_and_a_tied_matrix_comes_once():
+    model = build(connection="dual", past_decode_regularization=0.1, input_dropout=0.2)
+    names = weight_names(model)
+    assert {id(weight) for weight in names.values()} == {id(weight) for weight in model.weights}
+    assert len(names) == len({id(weight) for weight in model.weights})
+    assert list(names)[:2] == ["embedding/embeddings", "recurrence_1/cell_1/kernel"]
+    assert {"recurrence_2/cell_2/bias", "connection/hidden_kernel", "past_decode/kernel"} < {*names}
+
+
+def test_names_within_an_ensemble_begin_with_the_member():
+    graphs = []
+    for number in (1, 2):
+        part = build(recurrent_layers=1, tied=number == 1).core
+        graphs.append(keras.Model(part.inputs, part.outputs, name=f"member_{number}"))
+    tokens = keras.Input((None,), dtype="int32")
+    states = [keras.Input((4,)) for _ in range(4)]
+    one, *first = graphs[0]([tokens, *states[:2]])
+    two, *second = graphs[1]([tokens, *states[2:]])
+    logits = keras.layers.Dense(7, name="gate")(one + two)
+    core = keras.Model([tokens, *states], [logits, *first, *second])
+    names = weight_names(LanguageModel(core, builder="none", arguments={}))
+    cell = [f"recurrence_1/cell_1/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+    assert sorted(names) == sorted(
+        [
+            "gate/kernel",
+            "gate/bias",
+            *(f"member_1/{name}" for name in ("embedding/embeddings", *cell)),
+            *(f"member_2/{name}" for name in ("embedding/embeddings", *cell, "output/kernel")),
+        ]
+    )
+    for name, weight in names.items():
+        assert name.endswith(weight.path)
+
+
+def test_an_equal_model_takes_all_weights_and_the_vocabulary():
+    source, target = build(), build()
+    source.vocabulary = WORDS
+    before = by_name(source)
+    found = dualnet.transfer(source, target)
+    assert str(found) == "All 7 weights are taken."
+    assert (found.other_shape, found.missing, found.unused) == ((), (), ())
+    assert target.vocabulary is WORDS
+    logits = [ops.convert_to_numpy(model(TOKENS)) for model in (source, target)]
+    np.testing.assert_array_equal(*logits)
+    # And they are two models still.
+    target.compile(keras.optimizers.SGD(1.0))
+    target.train_on_batch(TOKENS, TOKENS)
+    for name, value in by_name(source).items():
+        np.testing.assert_array_equal(value, before[name])
+    assert any(np.any(value != before[name]) for name, value in by_name(target).items())
+
+
+def test_a_deeper_model_keeps_its_upper_layers_and_says_so():
+    source, target = build(), build(recurrent_layers=3)
+    before = by_name(target)
+    found = dualnet.transfer(source, target)
+    assert_taken(found, source, before, target)
+    upper = [f"recurrence_3/cell_3/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+    assert found.missing == tuple(upper) and found.unused == ()
+    assert str(found).splitlines() == [
+        "7 of 10 weights are taken.",
+        f"3 not there, left as they were: {', '.join(upper)}.",
+    ]
+    back = dualnet.transfer(target, build())
+    assert back.unused == tuple(upper) and back.missing == ()
+    assert str(back).splitlines()[1] == f"3 there and not used: {', '.join(upper)}."
+
+
+def test_weights_of_another_size_stay_and_their_shapes_are_told():
+    source, target = build(), build(recurrent_units=[4, 6], tied=False)
+    before = by_name(target)
+    found = dualnet.transfer(source, target)
+    assert_taken(found, source, before, target)
+    assert found.other_shape == (
+        ("recurrence_2/cell_2/kernel", (4, 16), (4, 24)),
+        ("recurrence_2/cell_2/recurrent_kernel", (4, 16), (6, 24)),
+        ("recurrence_2/cell_2/bias", (16,), (24,)),
+    )
+    assert str(found).splitlines()[:2] == [
+        "4 of 8 weights are taken.",
+        "3 of another shape, left as they were: recurrence_2/cell_2/kernel (4, 16) for (4, 24), "
+        "recurrence_2/cell_2/recurrent_kernel (4, 16) for (6, 24), "
+        "recurrence_2/cell_2/bias (16,) for (24,).",
+    ]
+
+
+def test_an_output_of_its_own_is_missing_in_a_tied_source():
+    source, target = build(), build(tied=False)
+    before = by_name(target)
+    found = dualnet.transfer(source, target)
+    assert_taken(found, source, before, target)
+    assert found.missing == ("output/kernel",) and len(found.taken) == 7
+
+
+def test_another_vocabulary_is_refused_and_nothing_copied():
+    source, target = build(), build()
+    source.vocabulary = WORDS
+    target.vocabulary = Vocabulary([*WORDS.words[:-1], "bird"])
+    before = by_name(target)
+    with pytest.raises(ValueError, match="`source` must have the vocabulary of `target`"):
+        dualnet.transfer(source, target)
+    for name, value in by_name(target).items():
+        np.testing.assert_array_equal(value, before[name])
+    more = language_model(9, units=4, recurrent_layers=2)
+    found = dualnet.transfer(source, more)  # without one, and of another size
+    assert found.other_shape == (("embedding/embeddings", (7, 4), (9, 4)),)
+    assert more.vocabulary is None
+
+
+def test_a_model_of_which_nothing_matches_is_refused():
+    target = build(units=5)
+    with pytest.raises(ValueError, match=r"`source` must have a weight.*embeddings \(7, 4\)"):
+        dualnet.transfer(build(), target)
+    source = build(units=4)
+    source.vocabulary = WORDS
+    with pytest.raises(ValueError, match="Build the target with layers and sizes"):
+        dualnet.transfer(source, target)
+    assert target.vocabulary is None
+    with pytest.raises(ValueError, match="`target` must be a LanguageModel.*a Functional"):
+        dualnet.transfer(source, target.core)
