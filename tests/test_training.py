@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dualnet
+from dualnet import analysis
 from dualnet.training import checkpoints, recorder
 from tests.conftest import values
 
@@ -299,3 +300,9 @@ def test_random_lengths_and_shuffles_are_for_streams_alone(corpus, tmp_path):
 def test_a_recipe_gives_its_settings_to_the_optimizer(optimizer):
     made = dualnet.training.Recipe(optimizer=optimizer, beta_1=0.5, epsilon=1e-3).make_optimizer()
     assert (made.beta_1, made.epsilon) == (0.5, 1e-3)
+
+
+def test_learning_curves_are_read_from_what_training_writes(run):
+    for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
+        found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
+        assert found.tolist() == [row[name] for row in run.history]
