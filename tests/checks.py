@@ -153,8 +153,9 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
 
 
 def _symbolic(value):
-    shape = (None, value.shape[-1]) if value.ndim == 3 else value.shape[1:]  # of any length
-    return keras.Input(shape, dtype=str(value.dtype))
+    tokens = value.ndim == 2 and value.dtype.kind == "i"
+    shape = (None, *value.shape[2:]) if value.ndim == 3 or tokens else value.shape[1:]
+    return keras.Input(shape, dtype=str(value.dtype))  # of any length
 
 
 def _with_weights_of(layer, other, inputs):

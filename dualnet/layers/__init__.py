@@ -5,12 +5,16 @@ from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
+from dualnet.layers.feature_gate import FeatureGate
 from dualnet.layers.gru_cell import GRUCell
+from dualnet.layers.io_gate import IOGate
 from dualnet.layers.layer_norm_gru_cell import LayerNormGRUCell
 from dualnet.layers.layer_norm_lstm_cell import LayerNormLSTMCell
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
+from dualnet.layers.mean_of_probabilities import MeanOfProbabilities
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
+from dualnet.layers.neural_cache import NeuralCache
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
@@ -23,12 +27,16 @@ __all__ = [
     "DualConnection",
     "ElmanCell",
     "EmbeddingDropout",
+    "FeatureGate",
     "GRUCell",
+    "IOGate",
     "LSTMCell",
     "LayerNormGRUCell",
     "LayerNormLSTMCell",
     "LockedDropout",
+    "MeanOfProbabilities",
     "MogrifierLSTMCell",
+    "NeuralCache",
     "OutputProjection",
     "PastDecode",
     "PerGateLSTMCell",

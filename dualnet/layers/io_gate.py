@@ -1,0 +1,126 @@
+import keras
+from keras import ops
+
+from dualnet._checks import check_count, check_flag, check_rate
+from dualnet.layers._gate import Gate
+from dualnet.layers.step_dropout import StepDropout
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class IOGate(Gate):
+    """Input-to-output gate: the current word gates the logits of the next.
+
+    g_t = sigmoid(W_g drop(e'_t) + b_g),  P_(t+1) = softmax(g_t * s_t)
+
+    e' is an embedding of the gate's own, s_t the logits with their bias, and the
+    result `g_t * s_t`. With `use_hidden` W'_g reads [h_t ; drop(e'_t)] (Eq. 10), where
+    h_t is not dropped out. A gate with a bias far above 0 leaves the logits as they are.
+
+    The product with W_g runs in the compute dtype, the rest in float32.
+
+    Args:
+        vocabulary_size: int, at least 1.
+        units: int, at least 1. Size of e'.
+        dropout: float, at least 0 and below 1. Drops elements of e', each on its own
+            and afresh at every step.
+        use_hidden: bool. Whether the gate reads the hidden vector, too.
+        seed: int or None, of the dropout. The state of its generator is saved with the
+            weights.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+
+    Call arguments:
+        inputs: `[tokens, logits]`, int `(batch, time)` and `(batch, time, vocabulary)`;
+            or `[tokens, logits_1, ..., logits_M]`. With `use_hidden` the hidden vector
+            `(batch, time, hidden_units)` comes second. Tokens below 0 are padding, and
+            are read as token 0.
+        training: bool. Whether the dropout is active.
+
+    Returns:
+        float32 `(batch, time, vocabulary)`, or a list of M, all under one gate with one
+        draw of the dropout.
+
+    Weights: `embeddings` (vocabulary, units), `kernel` (units, vocabulary), or with
+    `use_hidden` (hidden_units + units, vocabulary), the rows of h first, `bias`
+    (vocabulary). They start uniform within 0.05 of 0, the bias at 0, as in the released
+    code; the paper is silent.
+
+    Raises:
+        ValueError: if an argument is out of range, or the logits are missing or of
+            another size.
+
+    Masking: passes on the masks of the logits.
+
+    Differs from the paper: with `use_hidden` the paper prints 0.8M weights more, while
+    its Eq. 10, which this follows, has vocabulary_size * hidden_units more. Where the
+    logits are the log-probabilities of a mixture the gate multiplies those, which no
+    paper does.
+
+    Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
+    """
+
+    def __init__(
+        self, vocabulary_size, units=300, *, dropout=0.0, use_hidden=False, seed=None, **kwargs
+    ):
+        units = check_count("units", units, least=1)
+        dropout = check_rate("dropout", dropout)
+        use_hidden = check_flag("use_hidden", use_hidden)
+        super().__init__(vocabulary_size, **kwargs)
+        self.units = units
+        self.dropout = dropout
+        self.use_hidden = use_hidden
+        self.seed = seed
+        self.step_dropout = StepDropout(dropout, seed=seed, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        names = ("tokens", "hidden") if self.use_hidden else ("tokens",)
+        self.check_inputs(input_shape, *names)
+        uniform = keras.initializers.RandomUniform
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocabulary_size, self.units),
+            initializer=uniform(-0.05, 0.05),
+        )
+        hidden_units = input_shape[1][-1] if self.use_hidden else 0
+        self.add_gate(hidden_units + self.units, uniform(-0.05, 0.05))
+
+    def call(self, inputs, training=False):
+        tokens, *logits = inputs
+        hidden = logits.pop(0) if self.use_hidden else None
+        return self.gated(self._gates(tokens, hidden, training), logits)
+
+    def gates(self, tokens, hidden=None):
+        """Return the gates without dropout, float32 `(..., vocabulary)`.
+
+        Args:
+            tokens: int `(...)`.
+            hidden: `(..., hidden_units)` with `use_hidden`, else None.
+        Raises:
+            ValueError: if `hidden` is missing or not wanted.
+        """
+        if (hidden is not None) != self.use_hidden:
+            raise ValueError(
+                f"`hidden` must be {'given' if self.use_hidden else 'left out'} for a gate with "
+                f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}."
+            )
+        return self._gates(ops.convert_to_tensor(tokens), hidden, False)
+
+    def _gates(self, tokens, hidden, training):
+        embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
+        embedded = ops.cast(embedded, self.compute_dtype)
+        features = self.step_dropout(embedded, training=training)
+        if hidden is not None:
+            hidden = ops.cast(hidden, self.compute_dtype)
+            features = ops.concatenate([hidden, features], axis=-1)
+        return self.gates_of(features)
+
+    def compute_mask(self, inputs, mask=None):
+        return None if mask is None else self.masks_of(mask[2 if self.use_hidden else 1 :])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "dropout": self.dropout,
+            "use_hidden": self.use_hidden,
+            "seed": self.seed,
+        }

@@ -1,0 +1,55 @@
+import math
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class MeanOfProbabilities(keras.layers.Layer):
+    """Ensemble: log of the arithmetic mean of the members' probabilities.
+
+    log(1/M sum_m softmax(s^(m))), Eq. 9 of the paper once the logits s^(m) are gated.
+
+    Everything runs in float32.
+
+    Args:
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
+
+    Call arguments:
+        inputs: list of the members' logits, each `(batch, time, vocabulary)`.
+
+    Returns:
+        float32 log-probabilities, `(batch, time, vocabulary)`.
+
+    Raises:
+        ValueError: if the members' vocabularies differ in size.
+
+    Masking: passes on the mask of the first member.
+    Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # logits stay float32 under every policy
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        if not isinstance(input_shape, list):
+            raise ValueError(
+                "`inputs` must be a list of the members' logits. Received: one tensor of shape "
+                f"{input_shape!r}. Put it in a list."
+            )
+        sizes = [shape[-1] for shape in input_shape]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                "`inputs` must be logits of one vocabulary. Received: vocabularies of the sizes "
+                f"{sizes}."
+            )
+
+    def call(self, inputs):
+        members = [ops.log_softmax(ops.cast(logits, "float32")) for logits in inputs]
+        if len(members) == 1:
+            return members[0]
+        return ops.logsumexp(ops.stack(members), axis=0) - math.log(len(members))
+
+    def compute_mask(self, inputs, mask=None):
+        return None if mask is None else mask[0]

@@ -1,0 +1,476 @@
+"""What stands behind the logits: gates, the continuous cache, and the mean of an ensemble."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from dualnet.layers import FeatureGate, IOGate, MeanOfProbabilities, NeuralCache
+from tests import reference
+from tests.checks import (
+    array,
+    by_name,
+    check_against_reference,
+    check_layer,
+    gradients,
+    normal,
+    randomise,
+)
+
+BATCH, TIME, UNITS, HIDDEN, WORDS, SIZE = 2, 5, 3, 4, 6, 3
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def some_tokens(rng, batch=BATCH, time=TIME):
+    return rng.integers(0, WORDS, (batch, time)).astype("int32")
+
+
+def some_logits(rng, count=1, batch=BATCH, time=TIME):
+    return [normal(rng, batch, time, WORDS) for _ in range(count)]
+
+
+# --- gates
+
+
+def numpy_gates(tokens, weights, hidden=None):
+    """Return sigmoid(W_g [h ; e'] + b_g)."""
+    features = weights["embeddings"][np.maximum(tokens, 0)]
+    if hidden is not None:
+        features = np.concatenate([hidden, features], axis=-1)
+    return reference.sigmoid(features @ weights["kernel"] + weights["bias"])
+
+
+def a_gate(rng, **arguments):
+    gate = IOGate(WORDS, UNITS, seed=3, **arguments)
+    hidden = [(BATCH, TIME, HIDDEN)] if gate.use_hidden else []
+    gate.build([(BATCH, TIME), *hidden, (BATCH, TIME, WORDS)])
+    return randomise(gate, rng)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("use_hidden", [False, True])
+def test_gate_and_its_gradients_match_the_paper(use_hidden, members, rng):
+    gate, tokens = a_gate(rng, use_hidden=use_hidden), some_tokens(rng)
+    tokens[0, :2] = -1  # padding, read as word 0
+    hidden = [normal(rng, BATCH, TIME, HIDDEN)] if use_hidden else []
+
+    def call(*inputs):
+        found = gate([ops.convert_to_tensor(tokens), *inputs])
+        return found if members > 1 else [found]
+
+    def expected(weights, *inputs):
+        g = numpy_gates(tokens, weights, *inputs[: len(hidden)])
+        return [g * s for s in inputs[len(hidden) :]]
+
+    inputs = [*hidden, *some_logits(rng, members)]
+    check_against_reference(call, gate.trainable_variables, inputs, expected)
+
+
+def test_gate_of_features_and_its_gradients_match_the_paper(rng):
+    gate = FeatureGate(WORDS)
+    inputs = [normal(rng, BATCH, TIME, HIDDEN), *some_logits(rng, 2)]
+    gate(inputs)
+    randomise(gate, rng)
+
+    def expected(weights, f, *logits):
+        g = reference.sigmoid(f @ weights["kernel"] + weights["bias"])
+        return [g * s for s in logits]
+
+    check_against_reference(
+        lambda *inputs: gate(list(inputs)), gate.trainable_variables, inputs, expected
+    )
+    [right] = expected(by_name(gate), inputs[0], 1.0)
+    np.testing.assert_allclose(array(gate.gates(inputs[0])), right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_hidden", [False, True])
+def test_gates_are_those_of_the_call_without_dropout(use_hidden, rng):
+    gate, tokens = a_gate(rng, use_hidden=use_hidden, dropout=0.5), some_tokens(rng)
+    hidden = [normal(rng, BATCH, TIME, HIDDEN)] if use_hidden else []
+    g = array(gate.gates(tokens, *hidden))
+    np.testing.assert_allclose(g, numpy_gates(tokens, by_name(gate), *hidden), rtol=1e-5)
+    ones = np.ones((BATCH, TIME, WORDS), "float32")
+    np.testing.assert_array_equal(array(gate([tokens, *hidden, ones])), g)
+    one_row = array(gate.gates(tokens[0], *[h[0] for h in hidden]))
+    np.testing.assert_allclose(one_row, g[0], rtol=1e-6)
+
+
+def test_a_gate_with_a_large_bias_leaves_the_logits(rng):
+    gate, [logits] = a_gate(rng), some_logits(rng)
+    gate.bias.assign(np.full(WORDS, 40.0))
+    np.testing.assert_array_equal(array(gate([some_tokens(rng), logits])), logits)
+
+
+def test_a_gate_starts_as_the_released_code_does():
+    gate = IOGate(200, 100)
+    gate.build([(1, 2), (1, 2, 200)])
+    assert [w.name for w in gate.weights] == ["embeddings", "kernel", "bias"]
+    assert [tuple(w.shape) for w in gate.weights] == [(200, 100), (100, 200), (200,)]
+    embeddings, kernel, bias = (array(weight) for weight in gate.weights)
+    for matrix in (embeddings, kernel):
+        assert 0.0499 < np.abs(matrix).max() <= 0.05
+        assert abs(matrix.std() * np.sqrt(12) - 0.1) < 0.002
+    assert not np.array_equal(embeddings, kernel.T) and not bias.any()
+
+
+def test_the_gate_of_ptb_has_the_weights_that_the_papers_tables_add():
+    gate = IOGate(10_000)
+    gate.build([(1, 2), (1, 2, 10_000)])
+    assert gate.count_params() == 6_010_000
+
+
+def gates_under_dropout(gate, tokens, members=1):
+    ones = np.ones((*tokens.shape, WORDS), "float32")
+    return gate([tokens, *[ones] * members], training=True)
+
+
+def test_gate_dropout_is_fresh_at_every_step_and_element(rng):
+    gate = IOGate(WORDS, WORDS, dropout=0.4, seed=3)
+    tokens = np.zeros((20, 50), "int32")
+    gate([tokens, np.zeros((20, 50, WORDS), "float32")])
+    # What is seen of e' = 1 through the identity is a mask.
+    gate.set_weights([np.ones((WORDS, WORDS)), np.eye(WORDS), np.zeros(WORDS)])
+    g = array(gates_under_dropout(gate, tokens))
+    mask = np.log(g / (1 - g))
+    kept = mask > 0.1
+    np.testing.assert_allclose(mask[kept], 1 / 0.6, rtol=1e-4)
+    np.testing.assert_allclose(mask[~kept], 0, atol=1e-6)
+    assert abs(kept.mean() - 0.6) < 0.03
+    for axis in range(3):  # neither rows, steps nor elements share a draw
+        first, *others = np.moveaxis(kept, axis, 0)
+        for other in others:
+            assert 0.3 < (other == first).mean() < 0.75  # 0.52 where they are independent
+    assert not np.array_equal(g, array(gates_under_dropout(gate, tokens)))
+
+
+def test_all_members_are_under_one_gate_with_one_draw(rng):
+    gate, tokens = a_gate(rng, dropout=0.5), some_tokens(rng)
+    first, second = (array(g) for g in gates_under_dropout(gate, tokens, members=2))
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - array(gate.gates(tokens))).max() > 0.01
+
+
+def test_gate_dropout_goes_on_where_it_was_saved(rng, tmp_path):
+    inputs = [keras.Input((None,), dtype="int32"), keras.Input((None, WORDS))]
+    gate, tokens = IOGate(WORDS, UNITS, dropout=0.5), some_tokens(rng)
+    model = keras.Model(inputs, gate(inputs))
+    randomise(gate, rng)
+    gates_under_dropout(gate, tokens)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras").layers[-1]
+    following = array(gates_under_dropout(gate, tokens))
+    np.testing.assert_array_equal(array(gates_under_dropout(again, tokens)), following)
+
+
+def test_gates_pass_the_common_checks(rng, tmp_path):
+    tokens, hidden, logits = some_tokens(rng), normal(rng, BATCH, TIME, HIDDEN), some_logits(rng, 2)
+    for name, layer, inputs, dtypes in (
+        ("one", IOGate(WORDS, UNITS, dropout=0.3), [tokens, *logits[:1]], ["float32"]),
+        ("hidden", IOGate(WORDS, use_hidden=True), [tokens, hidden, *logits], ["float32"] * 2),
+        ("features", FeatureGate(WORDS), [hidden, *logits], ["float32"] * 2),
+    ):
+        (tmp_path / name).mkdir()
+        check_layer(layer, inputs, folder=tmp_path / name, dtypes=dtypes)
+
+
+def test_logits_keep_float32_under_every_policy(rng):
+    gate, tokens = a_gate(rng, dtype="mixed_bfloat16"), some_tokens(rng)
+    gate.bias.assign(np.full(WORDS, 40.0))
+    logits = some_logits(rng, 2)
+    for found, right in zip(gate([tokens, *logits]), logits):
+        np.testing.assert_array_equal(array(found), right)
+    mean = MeanOfProbabilities(dtype="mixed_bfloat16")([logits[0]])
+    np.testing.assert_array_equal(array(mean), array(MeanOfProbabilities()([logits[0]])))
+
+
+# --- continuous cache
+
+
+def numpy_cache(tokens, hidden, logits, *, size, weight, scale, start):
+    """Return log p of the whole text, a word and a step at a time."""
+    p = reference.softmax(logits.astype("float64"))
+    for b, t in np.ndindex(tokens.shape):
+        pairs = [(hidden[b, j], tokens[b, j + 1]) for j in range(max(0, t - size), t)]
+        if t < 1 or (start == "when_full" and t <= size):
+            continue
+        powers = [np.exp(scale * (h @ hidden[b, t])) for h, _ in pairs]
+        for w in range(p.shape[-1]):
+            share = sum(power for power, (_, x) in zip(powers, pairs) if x == w) / sum(powers)
+            p[b, t, w] = weight * share + (1 - weight) * p[b, t, w]
+    return np.log(p)
+
+
+def a_text(rng, batch=BATCH, time=TIME):
+    """Return tokens, hidden vectors and logits."""
+    hidden = normal(rng, batch, time, HIDDEN)
+    return [some_tokens(rng, batch, time), hidden, *some_logits(rng, 1, batch, time)]
+
+
+def read_in_segments(cache, text, lengths):
+    """Return log p of all segments, joined, and the states behind the last."""
+    batch = len(text[0])
+    states = [np.zeros((batch, n), "float32") for n in cache.state_sizes(text[1].shape[-1])]
+    parts, at = [], 0
+    for length in lengths:
+        segment = [part[:, at : at + length] for part in text]
+        log_p, *states = cache(segment, states)
+        parts.append(array(log_p))
+        at += length
+    return np.concatenate(parts, axis=1), [array(state) for state in states]
+
+
+START = pytest.mark.parametrize("start", ["at_once", "when_full"])
+
+
+@START
+@pytest.mark.parametrize(("size", "weight", "scale"), [(3, 0.2, 0.3), (1, 0.7, 2.0), (9, 0.5, 0)])
+def test_cache_and_its_gradients_match_the_paper(size, weight, scale, start, rng):
+    options = {"size": size, "weight": weight, "scale": scale, "start": start}
+    cache, (tokens, hidden, logits) = NeuralCache(**options), a_text(rng)
+
+    def call(hidden, logits):
+        return [cache([ops.convert_to_tensor(tokens), hidden, logits])[0]]
+
+    def expected(_, hidden, logits):
+        return [numpy_cache(tokens, hidden, logits, **options)]
+
+    check_against_reference(call, [], [hidden, logits], expected)
+
+
+@START
+def test_the_cache_mixes_from_exactly_its_first_position_on(start, rng):
+    time = 2 * SIZE + 3
+    cache, text = NeuralCache(SIZE, start=start), a_text(rng, time=time)
+    plain = np.log(reference.softmax(text[2].astype("float64")))
+    first = 1 if start == "at_once" else SIZE + 1
+    for lengths in ([time], [1] * time, [SIZE, time - SIZE], [SIZE + 1, time - SIZE - 1]):
+        log_p, _ = read_in_segments(cache, text, lengths)
+        away = np.abs(log_p - plain).max(axis=(0, 2)) > 1e-3
+        np.testing.assert_array_equal(away, np.arange(time) >= first)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    size=st.integers(1, 7),
+    start=st.sampled_from(["at_once", "when_full"]),
+)
+def test_the_cut_into_segments_changes_nothing(lengths, size, start):
+    rng, time = np.random.default_rng(5), sum(lengths)
+    options = {"size": size, "weight": 0.4, "scale": 0.8, "start": start}
+    cache, text = NeuralCache(**options), a_text(rng, time=time)
+    whole, states = read_in_segments(cache, text, [time])
+    cut, cut_states = read_in_segments(cache, text, lengths)
+    np.testing.assert_allclose(whole, numpy_cache(*text, **options), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cut, whole, rtol=1e-5, atol=1e-6)
+    for a, b in zip(states, cut_states):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_states_are_the_last_vectors_and_words_and_a_capped_count(rng):
+    cache, text = NeuralCache(SIZE), a_text(rng, time=7)
+    tokens, hidden, _ = text
+    _, (keys, words, count) = read_in_segments(cache, text, [2, 5])
+    np.testing.assert_array_equal(keys, hidden[:, -SIZE:].reshape(BATCH, -1))
+    np.testing.assert_array_equal(words, tokens[:, -SIZE:])
+    np.testing.assert_array_equal(count, np.full((BATCH, 1), SIZE + 1))
+    short = [part[:, :2] for part in text]
+    _, (keys, words, count) = read_in_segments(cache, short, [2])
+    np.testing.assert_array_equal(keys[:, HIDDEN:], hidden[:, :2].reshape(BATCH, -1))
+    np.testing.assert_array_equal(count, [[2], [2]])
+    assert [n.shape[1] for n in (keys, words, count)] == cache.state_sizes(HIDDEN)
+
+
+def test_rows_of_a_batch_do_not_mix(rng):
+    cache, text = NeuralCache(SIZE), a_text(rng, batch=3, time=7)
+    together, states = read_in_segments(cache, text, [4, 3])
+    for row in range(3):
+        alone, own = read_in_segments(cache, [part[[row]] for part in text], [4, 3])
+        np.testing.assert_allclose(together[[row]], alone, rtol=1e-5, atol=1e-6)
+        for state, mine in zip(states, own):
+            np.testing.assert_array_equal(state[[row]], mine)
+
+
+def test_rows_may_have_read_different_numbers_of_tokens(rng):
+    cache = NeuralCache(SIZE, start="when_full")
+    texts = [a_text(rng, batch=1, time=time) for time in (5, 9)]
+    rights = [read_in_segments(cache, text, [text[0].shape[1]])[0] for text in texts]
+    heads = [[part[:, :-4] for part in text] for text in texts]  # 1 and 5 tokens
+    states = [read_in_segments(cache, head, [head[0].shape[1]])[1] for head in heads]
+    joined = [np.concatenate(pair) for pair in zip(*states)]
+    tails = [np.concatenate([a[:, -4:], b[:, -4:]]) for a, b in zip(*texts)]
+    found = array(cache(tails, joined)[0])
+    for row, right in enumerate(rights):
+        np.testing.assert_allclose(found[row], right[0, -4:], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_of_weight_0_is_the_softmax(rng):
+    text = a_text(rng)
+    found = NeuralCache(SIZE, weight=0.0)(text)[0]
+    np.testing.assert_array_equal(array(found), array(ops.log_softmax(text[2])))
+
+
+def test_a_cache_of_scale_0_counts_the_last_words(rng):
+    text = a_text(rng)
+    tokens = text[0]
+    found = np.exp(array(NeuralCache(SIZE, weight=0.6, scale=0.0)(text)[0]))
+    counts = np.stack([np.bincount(row[-SIZE:], minlength=WORDS) for row in tokens]) / SIZE
+    wanted = 0.6 * counts + 0.4 * reference.softmax(text[2][:, -1])
+    np.testing.assert_allclose(found[:, -1], wanted, rtol=1e-5)
+
+
+def test_large_scores_and_unlikely_words_stay_finite(rng):
+    tokens, hidden, logits = a_text(rng)
+    hidden, logits = 100 * hidden, 200 * logits
+    options = {"size": SIZE, "weight": 0.2, "scale": 0.01, "start": "at_once"}
+    cache, variables = NeuralCache(**options), [keras.Variable(hidden), keras.Variable(logits)]
+
+    def log_p(scale=0.01):
+        cache.scale = scale
+        return cache([tokens, *[ops.convert_to_tensor(v) for v in variables]])[0]
+
+    found = array(log_p())
+    assert found.min() < -100  # far below what float32 can hold as a probability
+    small = np.exp(found.astype("float64")).sum(-1)
+    np.testing.assert_allclose(small, 1, rtol=1e-4)
+    for scale in (0.01, 1.0, 50.0):  # exp would overflow
+        assert np.isfinite(array(log_p(scale))).all()
+        for gradient in gradients(lambda scale=scale: ops.sum(log_p(scale)), variables):
+            assert np.isfinite(gradient).all()
+
+
+def test_ids_survive_a_coarse_policy(rng):
+    """bfloat16 holds integers up to 256 alone."""
+    words, units = 5000, 2
+    tokens = np.array([[4321, 7, 4321, 300, 4999]], "int32")
+    hidden = normal(rng, 1, 5, units)
+    logits = normal(rng, 1, 5, words)
+    with_policy = NeuralCache(2, weight=0.5, dtype="mixed_bfloat16")
+    exact = numpy_cache(tokens, hidden, logits, size=2, weight=0.5, scale=0.3, start="at_once")
+    inputs = [keras.Input(shape, dtype=dtype) for shape, dtype in (
+        ((None,), "int32"), ((None, units), "float32"), ((None, words), "float32"),
+        ((4,), "float32"), ((2,), "float32"), ((1,), "float32"),
+    )]  # fmt: skip
+    model = keras.Model(inputs, with_policy(inputs[:3], inputs[3:]))
+    states = [np.zeros((1, n), "float32") for n in (4, 2, 1)]
+    found = []
+    for at in range(5):
+        segment = [part[:, at : at + 1] for part in (tokens, hidden, logits)]
+        log_p, *states = model([ops.convert_to_tensor(part) for part in [*segment, *states]])
+        found.append(array(log_p))
+    np.testing.assert_allclose(np.concatenate(found, 1), exact, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(array(states[1]), [[300, 4999]])
+
+
+def test_the_cache_passes_the_common_checks(rng, tmp_path):
+    cache, text = NeuralCache(SIZE, weight=0.3, scale=0.7, start="when_full"), a_text(rng)
+    _, states = read_in_segments(cache, a_text(rng, time=3), [3])
+    check_layer(NeuralCache(**options_of(cache)), text, states, folder=tmp_path,
+                dtypes=["float32"] * 4)  # fmt: skip
+
+
+def options_of(cache):
+    return {key: getattr(cache, key) for key in ("size", "weight", "scale", "start")}
+
+
+# --- ensemble
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_mean_of_probabilities_and_its_gradients_match_the_paper(members, rng):
+    layer = MeanOfProbabilities()
+
+    def expected(_, *logits):
+        return [np.log(sum(reference.softmax(s) for s in logits) / members)]
+
+    check_against_reference(
+        lambda *logits: [layer(list(logits))], [], some_logits(rng, members), expected
+    )
+
+
+def test_an_ensemble_of_twins_is_the_twin(rng):
+    [logits] = some_logits(rng)
+    log_p = array(ops.log_softmax(logits))
+    np.testing.assert_array_equal(array(MeanOfProbabilities()([logits])), log_p)
+    found = array(MeanOfProbabilities()([logits] * 4))
+    np.testing.assert_allclose(np.exp(found), np.exp(log_p), rtol=1e-6)
+
+
+def test_an_ensemble_of_sure_members_stays_finite():
+    sure = np.array([[[500.0, 0.0, -500.0]]], "float32")
+    found = array(MeanOfProbabilities()([sure, sure[..., ::-1].copy()]))
+    np.testing.assert_allclose(found, [[[-np.log(2), -500, -np.log(2)]]], rtol=1e-6)
+
+
+def test_the_mean_passes_the_common_checks(rng, tmp_path):
+    check_layer(MeanOfProbabilities(), some_logits(rng, 2), folder=tmp_path, dtypes=["float32"])
+
+
+# --- masks and bad input
+
+
+def test_the_mask_of_the_logits_is_passed_on(rng):
+    tokens, [hidden, logits] = some_tokens(rng), [np.zeros((BATCH, TIME, HIDDEN)), "logits"]
+    other, mask, second = (np.full((BATCH, TIME), value) for value in (False, True, True))
+    assert IOGate(WORDS).compute_mask([tokens, logits], [other, mask]) is mask
+    assert IOGate(WORDS).compute_mask([tokens, logits, logits], [other, mask, second])[1] is second
+    with_hidden = IOGate(WORDS, use_hidden=True)
+    assert with_hidden.compute_mask([tokens, hidden, logits], [other, other, mask]) is mask
+    assert FeatureGate(WORDS).compute_mask([hidden, logits], [other, mask]) is mask
+    masks = NeuralCache(2).compute_mask([tokens, hidden, logits], [other, other, mask])
+    assert masks[0] is mask and masks[1:] == [None] * 3
+    assert MeanOfProbabilities().compute_mask([logits, logits], [mask, mask]) is mask
+    for layer in (IOGate(WORDS), FeatureGate(WORDS), NeuralCache(2), MeanOfProbabilities()):
+        assert layer.compute_mask([logits, logits, logits]) is None
+
+
+def tensors(*shapes):
+    return [np.zeros(shape, "int32" if len(shape) == 2 else "float32") for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: IOGate(0), "`vocabulary_size` must be an integer of at least 1"),
+        (lambda: FeatureGate(0), "`vocabulary_size` must be an integer of at least 1"),
+        (lambda: IOGate(5, 0), "`units` must be an integer of at least 1"),
+        (lambda: IOGate(5, dropout=1), "`dropout` must be a number"),
+        (lambda: IOGate(5, use_hidden="no"), "`use_hidden` must be a truth value"),
+        (lambda: IOGate(5)(tensors((1, 2))), "`inputs` must be a list of tokens and the logits"),
+        (
+            lambda: IOGate(5, use_hidden=True)(tensors((1, 2), (1, 2, 5))),
+            "`inputs` must be a list of tokens, hidden and the logits",
+        ),
+        (
+            lambda: IOGate(5)(tensors((1, 2), (1, 2, 5), (1, 2, 6))),
+            r"must hold logits \(batch, time, 5\) behind tokens.*Received.*\(1, 2, 6\)",
+        ),
+        (lambda: FeatureGate(5)(tensors((1, 2, 5))[0]), "`inputs` must be a list of features"),
+        (lambda: IOGate(5).gates([[1]], hidden=[[1.0]]), "`hidden` must be left out"),
+        (lambda: IOGate(5, use_hidden=True).gates([[1]]), "`hidden` must be given"),
+        (lambda: NeuralCache(0), "`size` must be an integer of at least 1"),
+        (lambda: NeuralCache(5, weight=1.0), "`weight` must be a number of at least 0 and below 1"),
+        (lambda: NeuralCache(5, scale=-1), "`scale` must be a finite number of at least 0"),
+        (lambda: NeuralCache(5, start="atonce"), "`start` must be one of.*mean 'at_once'"),
+        (lambda: NeuralCache(5)(tensors((1, 2), (1, 2, 3))), "`inputs` must be a list of tokens"),
+        (
+            lambda: NeuralCache(2)(
+                tensors((1, 2), (1, 2, 3), (1, 2, 4)), tensors((1, 3), (1, 1), (1, 1))
+            ),
+            r"`initial_state` must be three tensors of the sizes \[6, 2, 1\]",
+        ),
+        (
+            lambda: MeanOfProbabilities()(tensors((1, 2, 3), (1, 2, 4))),
+            r"`inputs` must be logits of one vocabulary.*\[3, 4\]",
+        ),
+        (lambda: MeanOfProbabilities()(tensors((1, 2, 3))[0]), "Put it in a list"),
+    ],
+)
+def test_bad_input_is_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
