@@ -2,6 +2,7 @@
 
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
+from dualnet.layers.doc_output import DOCOutput
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
@@ -13,6 +14,7 @@ from dualnet.layers.layer_norm_lstm_cell import LayerNormLSTMCell
 from dualnet.layers.locked_dropout import LockedDropout
 from dualnet.layers.lstm_cell import LSTMCell
 from dualnet.layers.mean_of_probabilities import MeanOfProbabilities
+from dualnet.layers.mixture_softmax import MixtureSoftmax
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.neural_cache import NeuralCache
 from dualnet.layers.output_projection import OutputProjection
@@ -23,6 +25,7 @@ from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
     "ActivationRegularization",
+    "DOCOutput",
     "DepthGatedLSTMCell",
     "DualConnection",
     "ElmanCell",
@@ -35,6 +38,7 @@ __all__ = [
     "LayerNormLSTMCell",
     "LockedDropout",
     "MeanOfProbabilities",
+    "MixtureSoftmax",
     "MogrifierLSTMCell",
     "NeuralCache",
     "OutputProjection",

@@ -1,0 +1,68 @@
+import keras
+
+from dualnet._checks import check_count
+from dualnet.layers.doc_output import DOCOutput
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class MixtureSoftmax(DOCOutput):
+    """Mixture of softmaxes: a `DOCOutput` all of whose experts read the same layer.
+
+    k_j = tanh(W_j h + b_j),  pi = softmax(W_pi h),  P = sum_j pi_j softmax(E k_j + b)
+
+    Args:
+        vocabulary_size: int, at least 1.
+        experts: int, at least 1. The number J of softmaxes.
+        latent_units: int, at least 1. Size of each k_j.
+        latent_dropout_per_expert: bool. True here, as in the code of the paper.
+        **kwargs: As those of `DOCOutput`.
+
+    Call arguments:
+        inputs: `(batch, time, units)`, one tensor.
+        targets, mask, training: as those of `DOCOutput`; `mask` is one tensor.
+
+    Returns:
+        As `DOCOutput`.
+
+    Weights: `prior_kernel` (units, experts), `latent_kernel_0` (units, experts *
+    latent_units), with "tanh" `latent_bias_0` (experts * latent_units); `kernel`
+    (latent_units, vocabulary) unless tied; `bias` (vocabulary) if used.
+
+    Raises:
+        ValueError: if an argument is out of range or contradicts the tied embedding.
+
+    Masking: passes on the mask of its input.
+    Differs from the code of the paper: that adds 1e-8 to P, this layer nothing.
+    Reference: Yang et al., 2018, https://arxiv.org/abs/1711.03953
+    """
+
+    def __init__(
+        self, vocabulary_size, experts, latent_units, *, latent_dropout_per_expert=True, **kwargs
+    ):
+        experts = check_count("experts", experts, least=1)
+        super().__init__(
+            vocabulary_size,
+            [experts],
+            latent_units,
+            latent_dropout_per_expert=latent_dropout_per_expert,
+            **kwargs,
+        )
+
+    def build(self, inputs_shape):
+        super().build([inputs_shape])
+
+    def call(self, inputs, targets=None, mask=None, training=False):
+        return super().call([inputs], targets, None if mask is None else [mask], training)
+
+    def priors(self, inputs):
+        """Return pi, float32 `(batch, time, experts)`, the weights of the experts."""
+        return super().priors([inputs])
+
+    def compute_output_spec(self, inputs, targets=None, mask=None, training=False):
+        return super().compute_output_spec([inputs], targets)
+
+    def compute_mask(self, inputs, mask=None):
+        return mask
+
+    def get_config(self):
+        return {**super().get_config(), "experts": self.experts[0]}

@@ -1,0 +1,411 @@
+"""Mixtures of softmaxes, fed by one layer or by several."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _mixture
+from tests import reference
+from tests.checks import (
+    array,
+    by_name,
+    check_against_reference,
+    check_layer,
+    gradients,
+    normal,
+    randomise,
+)
+
+BATCH, TIME, LATENT, WORDS = 2, 3, 3, 6
+UNITS = (3, 2, 4)  # of three layers
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """At most two tokens at a time, with four experts; so that the last chunk is not full."""
+    monkeypatch.setattr(_mixture, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
+
+
+def some_inputs(rng, units=UNITS, batch=BATCH, time=TIME):
+    return [normal(rng, batch, time, size) for size in units]
+
+
+def some_targets(rng, batch=BATCH, time=TIME):
+    return rng.integers(0, WORDS, (batch, time)).astype("int32")
+
+
+def mixture(weights, hidden, experts, activation="tanh"):
+    """Return P, `(batch, time, words)`, by the equations of the papers."""
+    pi = reference.softmax(hidden[-1] @ weights["prior_kernel"])
+    total, j = 0.0, 0
+    for n, (h, count) in enumerate(zip(hidden, experts)):
+        for i in range(count):
+            own = slice(i * LATENT, (i + 1) * LATENT)
+            k = h @ weights[f"latent_kernel_{n}"][:, own]
+            if activation == "tanh":
+                k = np.tanh(k + weights[f"latent_bias_{n}"][own])
+            E = weights["embeddings"] if "embeddings" in weights else weights["kernel"].T
+            total = total + pi[..., j : j + 1] * reference.softmax(
+                k @ E.T + weights.get("bias", 0.0)
+            )
+            j += 1
+    return total
+
+
+def chosen(values, targets):
+    return np.take_along_axis(values, targets[..., None], axis=-1)[..., 0]
+
+
+# --- the equations
+
+
+@pytest.mark.parametrize(
+    ("experts", "activation", "tied", "use_bias"),
+    [
+        ((1, 0, 3), "tanh", True, True),
+        ((0, 2, 2), "linear", False, False),
+        ((2, 1, 1), "tanh", False, True),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_values_and_gradients_match_the_papers(
+    experts, activation, tied, use_bias, given, rng, small_chunks
+):
+    embedding = keras.layers.Embedding(WORDS, LATENT) if tied else None
+    layer = DOCOutput(
+        WORDS, list(experts), LATENT, tied_to=embedding, use_bias=use_bias,
+        latent_activation=activation,
+    )  # fmt: skip
+    inputs, targets = some_inputs(rng), some_targets(rng)
+    layer(inputs)
+    randomise(layer, rng)
+    variables = list(layer.trainable_variables)
+    assert ("embeddings" in {each.name for each in variables}) == tied
+
+    def unread(hidden):  # TensorFlow has no gradient for what nobody reads
+        return [h for h, count in zip(hidden[:-1], experts) if not count]
+
+    def call(*hidden):
+        found = layer(list(hidden), targets) if given else layer(list(hidden))
+        return [found, *unread(hidden)]
+
+    def expected(weights, *hidden):
+        log_p = np.log(mixture(weights, hidden, experts, activation))
+        return [-chosen(log_p, targets) if given else log_p, *unread(hidden)]
+
+    check_against_reference(call, variables, inputs, expected)
+
+
+def test_chunks_change_nothing(rng, monkeypatch):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
+    inputs, targets = some_inputs(rng, time=4), some_targets(rng, time=4)
+    layer(inputs)
+    randomise(layer, rng)
+    weights = layer.trainable_variables
+
+    def results():
+        values = [array(layer(inputs)), array(layer(inputs, targets))]
+        for form in (
+            lambda: ops.mean(ops.square(layer(inputs))),
+            lambda: ops.mean(ops.square(layer(inputs, targets))),
+        ):
+            values += gradients(form, weights)
+        return values
+
+    whole = results()
+    one_token = WORDS * 4 * 4
+    for tokens in (1, 4, 7):  # eight tokens: one each; exact; a rest
+        monkeypatch.setattr(_mixture, "CHUNK_BYTES", tokens * one_token)
+        for a, b in zip(results(), whole):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
+    for tokens in (0, 1, 2, 9, 10, 11, 840):
+        count, chunk = _mixture._chunks(tokens, _mixture.CHUNK_BYTES // 10)
+        assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
+    assert _mixture._chunks(3, 2 * _mixture.CHUNK_BYTES)[1] == 1
+
+
+def test_given_words_get_what_all_words_get(rng):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
+    inputs, targets = some_inputs(rng), some_targets(rng)
+    layer(inputs)
+    randomise(layer, rng)
+    everything = array(layer(inputs))
+    np.testing.assert_allclose(np.exp(everything).sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        array(layer(inputs, targets)), -chosen(everything, targets), rtol=1e-5, atol=1e-6
+    )
+    padded = np.where(targets == targets[0, 0], -1, targets)
+    assert np.all(np.isfinite(array(layer(inputs, padded))))
+
+
+def test_one_linear_expert_with_identity_weights_is_the_plain_softmax(rng):
+    embedding = keras.layers.Embedding(WORDS, LATENT)
+    plain = OutputProjection(tied_to=embedding)
+    layer = MixtureSoftmax(WORDS, 1, LATENT, tied_to=embedding, latent_activation="linear")
+    inputs = normal(rng, BATCH, TIME, LATENT)
+    logits = plain(inputs)
+    layer(inputs)
+    randomise(plain, rng)
+    layer.bias.assign(plain.bias)
+    layer.latent_kernels["0"].assign(np.eye(LATENT))
+    logits = array(plain(inputs)).astype("float64")
+    wanted = np.log(reference.softmax(logits))
+    np.testing.assert_allclose(array(layer(inputs)), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_all_experts_in_the_last_layer_are_a_mixture_of_softmaxes(rng):
+    inputs = some_inputs(rng)
+    several, one = DOCOutput(WORDS, [0, 0, 4], LATENT), MixtureSoftmax(WORDS, 4, LATENT)
+    several(inputs)
+    one(inputs[-1])
+    assert [w.shape for w in several.weights] == [w.shape for w in one.weights]
+    randomise(several, rng)
+    one.set_weights(several.get_weights())
+    np.testing.assert_array_equal(array(several(inputs)), array(one(inputs[-1])))
+    np.testing.assert_array_equal(array(several.priors(inputs)), array(one.priors(inputs[-1])))
+
+
+def test_priors_are_the_weights_of_the_experts_lowest_layer_first(rng):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT, latent_dropout=0.5)
+    inputs = some_inputs(rng)
+    layer(inputs)
+    randomise(layer, rng)
+    weights = by_name(layer)
+    wanted = reference.softmax(inputs[-1] @ weights["prior_kernel"])
+    np.testing.assert_allclose(array(layer.priors(inputs)), wanted, rtol=1e-5)
+    # The first expert has all the weight: the first layer alone decides.
+    layer.prior_kernel.assign(np.zeros((UNITS[-1], 4)))
+    before = array(layer(inputs))
+    layer.prior_kernel.assign(1000 * np.eye(1, 4) * np.ones((UNITS[-1], 1)))
+    inputs[-1] = np.abs(inputs[-1])
+    first = array(layer(inputs))
+    inputs[-1] = inputs[-1] + 1
+    np.testing.assert_allclose(array(layer(inputs)), first, rtol=1e-5, atol=1e-6)
+    inputs[0] = inputs[0] + 1
+    assert np.abs(array(layer(inputs)) - first).max() > 0.01
+    assert np.abs(before - first).max() > 0.01
+
+
+def test_log_probabilities_are_exact_where_every_softmax_underflows(rng):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT, latent_activation="linear")
+    inputs, targets = some_inputs(rng), some_targets(rng)
+    layer(inputs)
+    randomise(layer, rng)
+    bias = np.array([1e3, -1e3, 500, -500, 999, 0])
+    layer.bias.assign(bias)
+    weights = by_name(layer)
+    pi = reference.softmax(inputs[-1] @ weights["prior_kernel"])
+    k = np.concatenate(
+        [inputs[0] @ weights["latent_kernel_0"], inputs[2] @ weights["latent_kernel_2"]], axis=-1
+    ).reshape(BATCH, TIME, 4, LATENT)
+    s = k.astype("longdouble") @ weights["kernel"] + bias
+    s = s - s.max(axis=-1, keepdims=True)
+    s = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
+    s = s + np.log(pi)[..., None]
+    most = s.max(axis=2, keepdims=True)
+    wanted = (most + np.log(np.exp(s - most).sum(axis=2, keepdims=True)))[:, :, 0]
+    assert wanted.min() < -1900
+    np.testing.assert_allclose(array(layer(inputs)), wanted.astype("float64"), rtol=1e-5, atol=1e-4)
+    for gradient in gradients(lambda: ops.mean(layer(inputs, targets)), layer.trainable_variables):
+        assert np.all(np.isfinite(gradient))
+    for gradient in gradients(lambda: ops.mean(layer(inputs)), layer.trainable_variables):
+        assert np.all(np.isfinite(gradient))
+
+
+# --- dropout of the latents
+
+
+@pytest.mark.parametrize("per_expert", [False, True])
+@pytest.mark.parametrize("locked", [False, True])
+def test_latents_are_dropped_with_the_masks_asked_for(per_expert, locked, rng):
+    experts, size, rate = 3, 40, 0.3
+    layer = MixtureSoftmax(
+        WORDS, experts, size, latent_dropout=rate, latent_dropout_per_expert=per_expert,
+        latent_dropout_locked=locked, seed=1,
+    )  # fmt: skip
+    inputs = normal(rng, 2, 6, 4)
+    layer(inputs)
+    kept = array(layer._latents([inputs], False))
+    dropped = array(layer._latents([inputs], True))
+    mask = dropped / kept  # (rows, steps, experts, features)
+    np.testing.assert_allclose(np.unique(np.round(mask, 4)), [0, 1.4286], atol=1e-3)
+    assert abs((mask == 0).mean() - rate) < 0.15
+    zero = mask == 0
+    assert np.array_equal(zero, np.repeat(zero[:, :1], 6, axis=1)) == locked
+    assert np.array_equal(zero, np.repeat(zero[:, :, :1], experts, axis=2)) == (not per_expert)
+    assert np.any(zero[0] != zero[1])
+    assert np.any((array(layer._latents([inputs], True)) == 0) != zero)
+    evaluated = array(layer(inputs))
+    np.testing.assert_array_equal(array(layer(inputs, training=False)), evaluated)
+    assert np.any(array(layer(inputs, training=True)) != evaluated)
+
+
+def test_papers_differ_in_the_masks_of_experts_by_default():
+    assert MixtureSoftmax(WORDS, 2, LATENT).latent_dropout_per_expert
+    assert not DOCOutput(WORDS, [2], LATENT).latent_dropout_per_expert
+
+
+# --- the penalty
+
+
+def numpy_balance(pi, form):
+    """Return cv ** 2, of `pi` (batch, time, experts), zeros where padding is."""
+    if form == "paper":
+        used = pi.sum(axis=(0, 1))
+        return (used.std() / used.mean()) ** 2
+    used = pi.sum(axis=1)
+    return used.var(ddof=1) * (pi.shape[-1] - 1) / used.mean() ** 2
+
+
+@pytest.mark.parametrize("form", ["code", "paper"])
+@pytest.mark.parametrize("padding", ["none", "mask", "targets"])
+def test_the_penalty_is_the_squared_variation_of_use_without_padding(form, padding, rng):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT, balance=0.3, balance_form=form)
+    inputs, targets = some_inputs(rng), some_targets(rng)
+    layer(inputs)
+    randomise(layer, rng)
+    pi = array(layer.priors(inputs)).astype("float64")
+    mask = np.ones((BATCH, TIME), bool)
+    if padding != "none":
+        mask[0, 1:] = False
+    if padding == "mask":
+        layer(inputs, mask=[None, None, mask], training=True)
+    else:
+        layer(inputs, np.where(mask, targets, -1), training=True)
+    wanted = 0.3 * numpy_balance(pi * mask[..., None], form)
+    np.testing.assert_allclose(array(sum(layer.losses)), wanted, rtol=1e-4)
+    layer(inputs, training=False)
+    assert sum(float(array(loss)) for loss in layer.losses) == 0
+
+
+def test_the_penalty_is_added_to_the_loss_and_reaches_the_prior(rng):
+    layer = MixtureSoftmax(WORDS, 3, LATENT, balance=1.0)
+    inputs = normal(rng, BATCH, TIME, 4)
+    layer(inputs)
+    randomise(layer, rng)
+    (found,) = gradients(
+        lambda: layer.squared_variation(layer.priors(inputs)), [layer.prior_kernel]
+    )
+    assert np.abs(found).max() > 1e-4
+    assert float(array(layer.squared_variation(np.zeros((2, 3, 3), "float32")))) == 0
+
+
+# --- in a model
+
+
+@pytest.mark.parametrize("kind", ["doc", "mixture"])
+def test_they_pass_the_common_checks(kind, rng, tmp_path):
+    inputs = some_inputs(rng)
+    embedding = keras.layers.Embedding(WORDS, LATENT)
+    if kind == "doc":
+        layer, inputs = DOCOutput(WORDS, [1, 0, 2], LATENT, tied_to=embedding), inputs
+    else:
+        layer, inputs = MixtureSoftmax(WORDS, 2, LATENT, use_bias=False), inputs[-1]
+    check_layer(layer, inputs, folder=tmp_path, dtypes=["float32"])
+
+
+def test_the_state_of_the_generator_and_the_weights_are_saved(rng, tmp_path):
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, MixtureSoftmax(WORDS, 2, LATENT, latent_dropout=0.5)(inputs))
+    data = normal(rng, BATCH, TIME, 4)
+    model(data, training=True)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    other = keras.models.clone_model(model)
+    other.load_weights(tmp_path / "model.weights.h5")
+    wanted = array(model(data, training=True))
+    np.testing.assert_array_equal(array(again(data, training=True)), wanted)
+    np.testing.assert_array_equal(array(other(data, training=True)), wanted)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_a_compiled_model_of_any_length_learns(policy, rng, small_chunks):
+    tokens = keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(WORDS, LATENT, mask_zero=True, dtype=policy)
+    embedded = embedding(tokens)
+    hidden = keras.layers.Dense(4, activation="tanh", dtype=policy)(embedded)
+    layer = DOCOutput(
+        WORDS, [1, 3], LATENT, tied_to=embedding, latent_dropout=0.1, balance=0.001, dtype=policy
+    )
+    log_p = layer([embedded, hidden])
+    model = keras.Model(tokens, log_p)
+    assert log_p.shape == (None, None, WORDS) and log_p.dtype == "float32"
+    model.compile(
+        keras.optimizers.Adam(0.05),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=keras.backend.backend() == "jax",
+    )
+    words = rng.integers(1, WORDS, (8, 5)).astype("int32")
+    words[0, 3:] = 0  # padding
+    history = model.fit(words, words, batch_size=4, epochs=6, verbose=0).history["loss"]
+    assert np.all(np.isfinite(history)) and history[-1] < 0.8 * history[0]
+
+
+def test_the_mask_of_the_last_input_is_passed_on(rng):
+    tokens = keras.Input((None,), dtype="int32")
+    first = keras.layers.Embedding(WORDS, 3)(tokens)
+    last = keras.layers.Embedding(WORDS, 3, mask_zero=True)(tokens)
+    several = DOCOutput(WORDS, [1, 2], LATENT)([first, last])
+    one = MixtureSoftmax(WORDS, 2, LATENT)(last)
+    none = MixtureSoftmax(WORDS, 2, LATENT)(first)
+    found = [getattr(each, "_keras_mask", None) for each in (several, one, none)]
+    assert found[0] is not None and found[1] is not None and found[2] is None
+
+
+# --- bad arguments
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DOCOutput(0, [1], 2), "`vocabulary_size` must be an integer of at least 1"),
+        (lambda: DOCOutput(5, 3, 2), "`experts` must be a list of integers, one for each layer"),
+        (lambda: DOCOutput(5, [], 2), "`experts` must be a list of integers"),
+        (lambda: DOCOutput(5, [0, 0], 2), "`experts` must have a count above 0.*OutputProjection"),
+        (lambda: DOCOutput(5, [2, -1], 2), "`experts\\[1\\]` must be an integer of at least 0"),
+        (lambda: DOCOutput(5, [2, 1.5], 2), "`experts\\[1\\]` must be an integer"),
+        (lambda: MixtureSoftmax(5, 0, 2), "`experts` must be an integer of at least 1"),
+        (lambda: MixtureSoftmax(5, [2], 2), "`experts` must be an integer of at least 1"),
+        (lambda: DOCOutput(5, [1], 0), "`latent_units` must be an integer of at least 1"),
+        (lambda: DOCOutput(5, [1], 2, latent_activation="tan"), "Did you mean 'tanh'"),
+        (lambda: DOCOutput(5, [1], 2, latent_dropout=1), "`latent_dropout` must be a number"),
+        (lambda: DOCOutput(5, [1], 2, latent_dropout_locked=1), "`latent_dropout_locked` must be"),
+        (
+            lambda: DOCOutput(5, [1], 2, latent_dropout_per_expert=1),
+            "`latent_dropout_per_expert` must be",
+        ),
+        (lambda: DOCOutput(5, [1], 2, use_bias="no"), "`use_bias` must be a truth value"),
+        (lambda: DOCOutput(5, [2], 2, balance=-1), "`balance` must be a finite number"),
+        (lambda: DOCOutput(5, [2], 2, balance_form="codes"), "Did you mean 'code'"),
+        (lambda: DOCOutput(5, [0, 1], 2, balance=0.1), "`balance` must be 0 where there is one"),
+        (
+            lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(6, 2)),
+            "`vocabulary_size` must equal the 6 rows",
+        ),
+        (
+            lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(5, 3)),
+            "`latent_units` must equal the 3 units",
+        ),
+        (
+            lambda: DOCOutput(5, [1, 1], 2)([keras.Input((None, 3))]),
+            "`experts` must have one count for each.*layer that does not exist",
+        ),
+        (
+            lambda: DOCOutput(5, [1, 1, 1], 2)(keras.Input((None, 3))),
+            "`inputs` must be a list.*`MixtureSoftmax`",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
