@@ -2,6 +2,7 @@
 #   make demo                                   the main job
 #   make test                                   lint and the suite on TensorFlow
 #   make test BACKENDS="tensorflow jax torch"   the suite on each
+#   make readme                                 the table of all models in README.md
 PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 python3; do \
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo $$name; done))
@@ -12,7 +13,7 @@ empty :=
 space := $(empty) $(empty)
 extras = $(subst $(space),$(comma),$(strip test $(filter jax torch,$(BACKENDS))))
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint readme clean
 
 demo: .venv/.demo
 	@$(BIN)/dualnet demo
@@ -28,6 +29,9 @@ lint: .venv/.$(extras)
 	@$(BIN)/ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
+
+readme: .venv/.demo
+	@$(BIN)/python benchmarks/model_table.py
 
 # One stamp for each set of packages, made anew when their list changes.
 .venv/.demo: setup.cfg pyproject.toml | .venv

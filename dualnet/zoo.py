@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 KEYS: dict[str, type] = {
     "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
     "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
-    "measured": list, "config": dict, "recipe": dict, "published": dict, "corpora": dict,
+    "measured": list, "config": dict, "recipe": dict, "evaluation": dict, "published": dict,
+    "corpora": dict,
     "corpus": dict,
 }  # fmt: skip
 KINDS = {str: "text", bool: "true or false", int: "an integer", list: "a list", dict: "a table"}
-SIZES = ("embedding_units", "recurrent_units", "dual_units")  # what `units=` replaces
+# What `units=` replaces.
+SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,15 +48,21 @@ class Card:
         paper: Author, year and address of the source.
         table: Where in the paper the numbers stand.
         builder: Name of the builder, a key of `dualnet.builders.BUILDERS`.
-        config: The builder's arguments: sizes, cell, connection, dropouts, penalties.
+        config: The builder's arguments: sizes, cell, connection, dropouts, penalties;
+            or the `members` of an ensemble, names or paths of cards.
         recipe: How it is trained: the arguments of `dualnet.training.Recipe`.
+        evaluation: How it is evaluated: the cache of the results with one.
         lowercase: Whether the corpus is lower-cased first.
         parameters: Exact number of weights, without carried state and seeds.
         printed: The number of parameters as the paper prints it.
-        published: Perplexities of the paper, `static` and `dynamic` (with dynamic
-            evaluation), each `[validation, test]`.
-        measured: Our own results, a list of tables with settings and command.
-        ours: Keys of config and recipe where the source is silent and we chose.
+        published: Perplexities of the paper, each `[validation, test]`, nan where it
+            has none: `static`; `finetuned`, once; `refinetuned`, until no gain;
+            `samples`, averaged over samples of dropout; `cache`; `dynamic`, with
+            dynamic evaluation.
+        measured: Our own results, a list of tables: `settings`, `parameters`,
+            `command`, and perplexities as in `published`.
+        ours: Keys of config, recipe and evaluation where the source is silent and we
+            chose.
         note: What a reader should know beside the numbers.
         file: The file of a card of your own; "" for one of the zoo.
     """
@@ -67,6 +75,7 @@ class Card:
     builder: str
     config: Mapping[str, Any]
     recipe: Mapping[str, Any]
+    evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parameters: int | None = None
     printed: str = ""
     published: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -88,7 +97,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     Args:
         name: one of `list_models()`, or the path of a card, which ends in ".toml":
             `builder`, a table `[config]` of the builder's arguments and a table
-            `[recipe]`. The `card.toml` of a RUN folder is one.
+            `[recipe]`; `[evaluation]` if it has a cache. The `card.toml` of a RUN folder is one.
         corpus: name of a corpus that the card lists.
 
     Raises:
@@ -111,7 +120,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
             "vocabulary_size instead."
         )
     special = dict(corpora.get(corpus, {"lowercase": trained_on.get("lowercase") is True}))
-    for key in ("config", "recipe"):
+    for key in ("config", "recipe", "evaluation"):
         table[key] = {**table.get(key, {}), **special.pop(key, {})}
     for key in ("ours", "measured"):
         table[key] = tuple(table.get(key, ())) + tuple(special.pop(key, ()))
@@ -119,7 +128,9 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     return Card(corpus=corpus, corpora=tuple(corpora), file=str(name) if own else "", **table)
 
 
-def build(name: str, *, corpus: str | None = None, **overrides: Any) -> LanguageModel:
+def build(
+    name: str | os.PathLike[str], *, corpus: str | None = None, **overrides: Any
+) -> LanguageModel:
     """Return model `name`, randomly initialised.
 
     Args:
@@ -127,7 +138,8 @@ def build(name: str, *, corpus: str | None = None, **overrides: Any) -> Language
         corpus: the published corpus whose card is meant; default the card's first.
         **overrides: arguments of the builder that replace the card's.
             `vocabulary_size` for a corpus of your own; `units` replaces all
-            sizes of the card, and a size named beside it wins.
+            sizes of the card, and a size named beside it wins. Those of an ensemble
+            that its builder does not take go to each of its members.
 
     Raises:
         ValueError: for an unknown model, corpus or argument, or a value out of range.
@@ -136,19 +148,134 @@ def build(name: str, *, corpus: str | None = None, **overrides: Any) -> Language
 
     found = card(name, corpus)
     with located(found, overrides):
-        builder = BUILDERS[check_choice("builder", found.builder, BUILDERS)]
-        config = resolve(found.config, overrides)
-        known = builder_arguments(builder)
-        unknown = sorted(set(config) - set(known))
-        if unknown:
-            raise ValueError(
-                f"`{unknown[0]}` must be an argument of the builder {found.builder!r}."
-                f"{did_you_mean(unknown[0], known)} It takes {', '.join(sorted(known))}."
-            )
-        missing = {"vocabulary_size"} - config.keys()
-        if missing:
+        arguments = arguments_of(found, overrides)
+        if _vocabulary_size(arguments) is None:
             raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
-        return builder(**{"name": found.name, **config})
+        return BUILDERS[found.builder](**{"name": found.name, **arguments})
+
+
+def arguments_of(found: Card, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the builder of card `found`, with `overrides`.
+
+    The `members` of an ensemble come as the builder takes them, each a table of
+    `builder` and `arguments`, by its own card for the corpus of `found`. The card of an
+    ensemble of your own finds the cards beside it. An override goes to the ensemble
+    where its builder takes it, else to every member: a member's own gate and cache stay.
+
+    Raises:
+        ValueError: for an unknown argument or member, or members of different
+            vocabulary sizes.
+    """
+    return _arguments(found, overrides, ())
+
+
+def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return `arguments` of a builder with this `vocabulary_size`, in every member."""
+    if "members" not in arguments:
+        return {**arguments, "vocabulary_size": size}
+    members = [
+        {**member, "arguments": with_vocabulary_size(member["arguments"], size)}
+        for member in arguments["members"]
+    ]
+    return {**arguments, "members": members}
+
+
+def _vocabulary_size(arguments: Mapping[str, Any]) -> int | None:
+    while "members" in arguments:  # all of one size
+        arguments = arguments["members"][0]["arguments"]
+    return arguments.get("vocabulary_size")
+
+
+def known_arguments(found: Card) -> list[str]:
+    """Return the names of what can replace arguments of card `found`, or of its members."""
+    from dualnet.builders import BUILDERS
+
+    own = builder_arguments(BUILDERS[check_choice("builder", found.builder, BUILDERS)])
+    others = BUILDERS.values() if "members" in own else ()
+    return list(dict.fromkeys([*own, *(key for each in others for key in builder_arguments(each))]))
+
+
+def _arguments(found: Card, overrides: Mapping[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+    from dualnet.builders import BUILDERS
+
+    check_choice("builder", found.builder, BUILDERS)
+    own, known = builder_arguments(BUILDERS[found.builder]), known_arguments(found)
+    ensemble = "members" in own
+    here = {key: overrides[key] for key in overrides if key in own or not ensemble}
+    below = {key: overrides[key] for key in overrides if key not in here}
+    config = resolve(found.config, here)
+    unknown = sorted(config.keys() - {*own} | below.keys() - {*known})
+    if unknown:
+        raise ValueError(
+            f"`{unknown[0]}` must be an argument of the builder {found.builder!r}"
+            f"{' or of its members' * ensemble}.{did_you_mean(unknown[0], known)} It takes "
+            f"{', '.join(sorted(known))}."
+        )
+    if ensemble:
+        cards = _members(found, config.get("members"), above)
+        config["members"] = _built(found, cards, below, above)
+    return config
+
+
+def _members(found: Card, members: Any, above: tuple[str, ...]) -> list[Card]:
+    """Return the cards of the `members` of `found`, for its corpus."""
+    if not isinstance(members, (list, tuple)) or not members:
+        raise ValueError(
+            "`members` must be a list of models, each the name or the path of a card. Received: "
+            f"members={members!r}."
+        )
+    return [_member(found, member, above) for member in members]
+
+
+def _member(found: Card, member: Any, above: tuple[str, ...]) -> Card:
+    if isinstance(member, Mapping):  # in the card of a RUN folder
+        if {*member} != {"builder", "arguments"}:
+            raise ValueError(
+                "`members` must be names or paths of cards, or tables of `builder` and "
+                f"`arguments`. Received: {dict(member)!r}."
+            )
+        return Card(
+            name=found.name, builder=member["builder"], config=member["arguments"], recipe={}
+        )
+    if not isinstance(member, (str, os.PathLike)):
+        raise ValueError(
+            f"`members` must be names or paths of cards. Received: {member!r} among them."
+        )
+    path = os.path.join(os.path.dirname(found.file), member) if is_file(member) else str(member)
+    if path in (*above, found.file or found.name):
+        raise ValueError(
+            f"`members` of {found.name!r} must be other models. Received: {path!r}, of which it is "
+            "a member itself."
+        )
+    try:
+        corpora = card(path).corpora
+        return card(path, found.corpus if found.corpus and corpora else None)
+    except ValueError as error:
+        raise ValueError(f"`members` of {found.name!r}: {error}") from None
+
+
+def _built(
+    found: Card, cards: list[Card], overrides: Mapping[str, Any], above: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Return each member as its builder's name and arguments."""
+    members = []
+    sizes: dict[int, str] = {}
+    for member in cards:
+        with located(member, overrides):
+            known = known_arguments(member)
+            taken = {key: overrides[key] for key in overrides if key in known}
+            arguments = _arguments(member, taken, (*above, found.file or found.name))
+        members.append({"builder": member.builder, "arguments": arguments})
+        size = _vocabulary_size(arguments)
+        if size is not None:
+            sizes.setdefault(size, member.name)
+    if len(sizes) > 1:
+        each = ", ".join(f"{size} of {name!r}" for size, name in sizes.items())
+        raise ValueError(
+            f"`members` of {found.name!r} must have one vocabulary. Received: sizes {each}. Give "
+            "vocabulary_size, which all of them take."
+        )
+    return members
 
 
 @contextlib.contextmanager
@@ -194,14 +321,15 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
 
 
 def builder_arguments(builder: Any) -> list[str]:
-    """Return the names of a builder's arguments, those of its cells too."""
+    """Return the names of a builder's arguments, those of its cells too where it has any."""
     import inspect
 
     from dualnet.builders.cells import all_options
 
     named = inspect.signature(builder).parameters.values()
     own = [each.name for each in named if each.kind is not each.VAR_KEYWORD]
-    return list(dict.fromkeys([*own, *all_options()]))
+    options = all_options() if len(own) < len(named) else ()
+    return list(dict.fromkeys([*own, *options]))
 
 
 def _names() -> list[str]:

@@ -13,6 +13,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.cli import main
 from dualnet.cli.console import cut
+from dualnet.cli.model_table import _measured
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
 
@@ -47,6 +48,45 @@ def test_list_shows_the_models_that_match(capsys):
     code, out, _ = call(capsys, "list", "dual_m*")
     assert code == 0 and "dual_mdlstm" in out and "22,879,450" in out and "\nlstm" not in out
     assert "No model matches 'x*'" in call(capsys, "list", "x*")[1]
+
+
+def test_the_readme_has_the_table_of_all_models_that_list_prints(capsys):
+    code, table, _ = call(capsys, "list", "--markdown")
+    readme = pathlib.Path(dualnet.__file__).parents[1].joinpath("README.md").read_text("utf-8")
+    shown = readme.partition("<!-- models -->\n")[2].partition("<!-- /models -->")[0]
+    assert code == 0 and shown == table, "run: make readme"
+
+
+def test_the_table_has_every_card_with_what_is_published_and_measured(capsys):
+    rows = [line.split(" | ") for line in call(capsys, "list", "--markdown")[1].splitlines()]
+    assert {len(row) for row in rows} == {9}
+    found = {(row[0].strip("| `"), row[1]): row for row in rows[2:]}
+    every = [(name, corpus) for name in zoo.list_models() for corpus in zoo.card(name).corpora]
+    assert list(found) == every
+    for (name, corpus), row in found.items():
+        assert row[2] == f"{zoo.card(name, corpus).parameters:,}"
+    doc, rhn = found["awd_lstm_doc", "ptb"], found["variational_rhn_iog_hidden", "ptb"]
+    assert doc[4] == "54.62/52.87; until no gain 54.12/52.38" and rhn[3] == "-/75.6"
+    assert found["awd_lstm", "ptb"][4:8] == ["60.0/57.3", "", "53.9/52.8", "51.6/51.1"]
+    assert "units=200, 6 epochs" in found["lstm", "ptb"][8]
+    assert "static 130.54/123.28, dynamic nadam 128.22/121.52" in found["lstm", "ptb"][8]
+    rows = call(capsys, "list", "dual_mdlstm_t*", "--markdown")[1].splitlines()[2:]
+    assert len(rows) == 1 and "52.87/51.19" in rows[0]
+    code, _, err = call(capsys, "list", "--markdown", "--json")
+    assert code == 2 and "`--markdown` cannot go with --json" in err
+
+
+def test_a_measured_row_says_its_parameters():
+    result = {"settings": "units=128, 3 epochs", "parameters": 1234, "static": [130.5, 120.25]}
+    assert _measured(result) == "units=128, 3 epochs, 1,234 parameters: static 130.5/120.25"
+
+
+def test_card_shows_how_the_cache_of_a_published_result_was_set(capsys):
+    _, out, _ = call(capsys, "card", "awd_lstm_iog")
+    assert "published   cache: perplexity 53.30 validation, 53.00 test" in out
+    assert "[evaluation]\ncache_size = 500\n" in out
+    assert "cache_scale = 1.0  (our choice: the source is silent)" in out
+    assert "[evaluation]" not in call(capsys, "card", "lstm")[1]
 
 
 def test_card_says_what_is_published_and_what_is_ours(capsys):

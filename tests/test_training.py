@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet.builders import language_model
 from dualnet import analysis
+from dualnet.builders import language_model
 from dualnet.training import checkpoints, recorder
 from dualnet.training.start import is_gated, load_start
 from tests.conftest import values
@@ -417,6 +417,8 @@ def test_a_gate_needs_all_weights_but_its_own(run, corpus, tmp_path, monkeypatch
     gated = dualnet.builders.LanguageModel(core, builder="language_model", arguments={})
     found = load_start(run.model, gated, "RUN", {})
     assert found.missing == ("gate/kernel", "gate/bias") and len(found.taken) == 7
+
+
 def test_learning_curves_are_read_from_what_training_writes(run):
     for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
         found = analysis.learning_curves({"run": run.folder}, split=split)["run"]

@@ -17,12 +17,18 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet.cli.console import print_table, quietly, settings_of
+from dualnet.cli.model_table import model_table
 
 TUNING_TOKENS = 50_000  # of the validation split, on which a temperature is chosen: Melis et al.
 
 
 def list_models(options: argparse.Namespace) -> None:
     names = zoo.list_models(options.pattern)
+    if options.markdown:
+        if options.json:
+            raise ValueError("`--markdown` cannot go with --json. Give one of the two.")
+        print(model_table(names))
+        return
     if options.json:
         print(json.dumps(names))
         return
@@ -80,7 +86,9 @@ def card(options: argparse.Namespace) -> None:
     for result in found.measured:
         found_here = ", ".join(f"{key} {value}" for key, value in result.items())
         print(f"measured    {found_here}")
-    for part in ("config", "recipe"):
+    for part in ("config", "recipe", "evaluation"):
+        if not getattr(found, part):
+            continue
         print(f"\n[{part}]")
         for key, value in getattr(found, part).items():
             ours = "  (our choice: the source is silent)" if f"{part}.{key}" in found.ours else ""

@@ -24,6 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = add("list", commands.list_models, "List the models of the zoo.")
     command.add_argument("pattern", nargs="?", default="*", help='e.g. "dual_*"')
+    command.add_argument("--markdown", action="store_true", help="all corpora and results")
 
     command = add("card", commands.card, "Show a model's card: source, sizes, recipe, results.")
     command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")

@@ -160,7 +160,7 @@ def train(
             source = load_source(begin, config, resume=False)
             corpus = load_corpus(corpus, source, lowercase=card.lowercase)
             with zoo.located(card, overrides):
-                config["vocabulary_size"] = _vocabulary_size(corpus, overrides)
+                config = zoo.with_vocabulary_size(config, _vocabulary_size(corpus, overrides))
                 by_sentence = recipe.batching == "sentences"
                 if by_sentence and config.setdefault("padded", True) is False:
                     raise ValueError(

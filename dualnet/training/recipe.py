@@ -19,7 +19,6 @@ from dualnet._checks import (
     did_you_mean,
     is_number,
 )
-from dualnet.builders import BUILDERS
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
@@ -221,8 +220,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     Raises:
         ValueError: for a key that neither takes, or a value of the recipe out of range.
     """
-    builder = BUILDERS[check_choice("builder", card.builder, BUILDERS)]
-    arguments = [key for key in zoo.builder_arguments(builder) if key != "name"]
+    arguments = [key for key in zoo.known_arguments(card) if key != "name"]
     fields = [field.name for field in dataclasses.fields(Recipe)]
     config, recipe = dict(card.config), dict(card.recipe)
     given = {
@@ -242,5 +240,5 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
                 f"`{key}` must be an argument of the recipe.{did_you_mean(key, fields)} "
                 f"It takes {', '.join(fields)}."
             )
-    config = zoo.resolve(config, {key: given[key] for key in given if key in arguments})
+    config = zoo.arguments_of(card, {key: given[key] for key in given if key in arguments})
     return config, Recipe(**{**recipe, **{key: given[key] for key in given if key in fields}})
