@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dualnet import analysis as analysis
     from dualnet import corpora as corpora
     from dualnet import layers as layers
     from dualnet import zoo as zoo
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from dualnet.training import load as load
     from dualnet.training import train as train
 
-_MODULES = ("builders", "corpora", "layers", "zoo")
+_MODULES = ("analysis", "builders", "corpora", "layers", "zoo")
 _FUNCTIONS = {
     "best_temperature": "evaluation",
     "dynamic_evaluation": "adaptation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,39 @@ import numpy as np
 
 from dualnet._files import write_whole
 
+VISIBLE = 2  # times the lowest perplexity: where a scale that is cut ends, if it may
+MARKED = 40  # epochs up to which each has a dot of its own
+
 
 def plot_curves(
-    curves: Mapping[str, Sequence[float]], path: str | Path, *, title: str = "Learning curves"
+    curves: Mapping[str, Sequence[float]],
+    path: str | Path,
+    *,
+    title: str = "Learning curves",
+    cut: bool = False,
 ) -> None:
     """Draw perplexity by epoch, one line for each of `curves`, as a PNG.
 
-    A curve whose name ends in "train" is drawn thin and dashed.
+    A curve whose name ends in "train" is drawn thin and dashed. With `cut` the
+    scale ends a few times above the lowest value, so that curves of many epochs
+    can be told apart.
     """
     figure, axes = _figure(title, "epoch", "perplexity (log scale)")
     colours: dict[str, str] = {}
+    longest = max((len(values) for values in curves.values()), default=0)
+    marker = "o" if longest <= MARKED else ""
     for name, values in curves.items():
         training = name.endswith("train")
         model = name.rsplit(" ", 1)[0]
         colour = colours.setdefault(model, f"C{len(colours)}")
-        style = {"linestyle": "--", "linewidth": 1} if training else {"marker": "o"}
+        style = {"linestyle": "--", "linewidth": 1} if training else {"marker": marker}
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:.0f}")
-    axes.yaxis.set_minor_formatter("{x:.0f}")
+    if cut:
+        _cut(axes, [np.asarray(values, np.float64) for values in curves.values()])
+    else:
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.yaxis.set_minor_formatter("{x:.0f}")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend()
     _save(figure, path)
@@ -62,6 +77,98 @@ def plot_positions(
     _save(figure, path)
 
 
+def plot_bars(
+    panels: Mapping[str, Sequence[tuple[str, float]]],
+    path: str | Path,
+    *,
+    title: str,
+    axis: str,
+    compared: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Draw panels of horizontal bars, each with its label and value, as a PNG.
+
+    Args:
+        panels: name to `(label, value)` of each bar, from the top; values from 0 to 1.
+        path: file to write.
+        title: of the figure.
+        axis: what the values are.
+        compared: name to other labels of that panel, which stand below it.
+    """
+    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
+
+    compared = compared or {}
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    bars = max(len(each) for each in panels.values())
+    figure = Figure(
+        figsize=(3.6 * columns + 0.4, (0.3 * bars + 1.2) * rows + 0.6), layout="constrained"
+    )
+    figure.suptitle(f"{title} (orange: published, too)" if any(compared.values()) else title)
+    every = figure.subplots(rows, columns, squeeze=False).flat
+    for (name, found), axes in zip(panels.items(), every):
+        others = list(compared.get(name, ()))
+        colours = ["C1" if label in others else "C0" for label, _ in found]
+        places = range(len(found))
+        axes.barh(places, [value for _, value in found], color=colours)
+        for place, (_, value) in enumerate(found):
+            axes.text(value + 0.02, place, f"{value:.3f}", va="center", fontsize=8)
+        axes.set_yticks(places, [_plain(_short(label)) for label, _ in found])
+        axes.set_ylim(bars - 0.5, -0.5)  # the first on top, bars of one width everywhere
+        axes.set_xlim(0, 1.18)
+        axes.set_xticks([0, 0.5, 1])
+        axes.set_title(_plain(_short(name)), fontweight="bold")
+        below = axis
+        if others:
+            published = textwrap.fill(", ".join(map(_short, others)), 44)
+            below += f"\npublished: {_plain(published)}"
+        axes.set_xlabel(below, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(every):  # those left over
+        axes.set_visible(False)
+    _save(figure, path)
+
+
+def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: str) -> None:
+    """Draw a bar for each of `values`, which sum to 1, coloured by group, as a PNG."""
+    figure, axes = _figure(title, "expert", "share (mean prior)")
+    places = np.arange(1, len(values) + 1)
+    for i, group in enumerate(dict.fromkeys(groups)):
+        own = [k for k, each in enumerate(groups) if each == group]
+        axes.bar(places[own], np.asarray(values)[own], color=f"C{i}", label=group)
+    equal = 1 / len(values)
+    axes.axhline(equal, color="black", linestyle="--", linewidth=1, label=f"equal: {equal:.3g}")
+    axes.set_xlim(0.4, len(values) + 0.6)
+    axes.set_ylim(0, 1.25 * max(*values, equal))  # room for the legend
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(visible=False, axis="x")
+    axes.legend(ncols=4, loc="upper center")
+    _save(figure, path)
+
+
+def plot_spectra(spectra: Mapping[str, Any], tolerances: Sequence[float], path: str | Path) -> None:
+    """Draw singular values, the largest first and as parts of it, on log scales, as a PNG.
+
+    Args:
+        spectra: name to the singular values, `(n,)`.
+        tolerances: what counts as zero in each.
+        path: file to write.
+    """
+    figure, axes = _figure(
+        "Singular values of log p", "number", "singular value / the largest (log scale)"
+    )
+    for i, ((name, values), tolerance) in enumerate(zip(spectra.items(), tolerances)):
+        largest = values[0] or 1.0
+        places = np.arange(1, len(values) + 1)
+        axes.plot(places, np.where(values > 0, values / largest, np.nan), color=f"C{i}", label=name)
+        if tolerance > 0:
+            axes.axhline(tolerance / largest, color=f"C{i}", linestyle="--", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(title="dashed: tolerance", loc="lower left")
+    _save(figure, path)
+
+
 def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
     from matplotlib.figure import Figure  # here, because it takes a second; needs no display
 
@@ -72,6 +179,37 @@ def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
     axes.set_ylabel(y)
     axes.grid(alpha=0.3)
     return figure, axes
+
+
+def _cut(axes: Any, curves: list[np.ndarray]) -> None:
+    """End the scale of perplexity above the lowest value of each curve."""
+    finite = [values[np.isfinite(values)] for values in curves]
+    finite = [values for values in finite if len(values)]
+    if not finite:
+        return
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+    low = min(values.min() for values in finite)
+    # At least the better part of each curve is seen.
+    high = max(VISIBLE * low, *(1.2 * np.median(values) for values in finite))
+    highest = max(values.max() for values in finite)
+    if high < highest:
+        axes.set_ylabel(f"perplexity (log scale, cut off above {high:.0f})")
+    margin = (min(high, highest) / low) ** 0.04
+    low, high = low / margin, min(high, highest) * margin
+    axes.set_ylim(low, high)
+    ticks = MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 18 else label[:17] + "…"
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", r"\$")  # else matplotlib reads a formula
 
 
 def _save(figure: Any, path: str | Path) -> None:

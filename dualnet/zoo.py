@@ -23,11 +23,13 @@ from dualnet._data import folder
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
-# What a card may hold, and of what kind; [corpus] and seed stand in the card of a RUN folder.
+# What a card may hold, and of what kind; [corpus], seed and weights stand in the card of a RUN
+# folder.
 KEYS: dict[str, type] = {
     "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
-    "lowercase": bool, "parameters": int, "seed": int, "ours": list, "measured": list,
-    "config": dict, "recipe": dict, "evaluation": dict, "published": dict, "corpora": dict,
+    "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
+    "measured": list, "config": dict, "recipe": dict, "evaluation": dict, "published": dict,
+    "corpora": dict,
     "corpus": dict,
 }  # fmt: skip
 KINDS = {str: "text", bool: "true or false", int: "an integer", list: "a list", dict: "a table"}
@@ -107,7 +109,8 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     table = _read_file(Path(name)) if own else dict(_read(str(name)))
     corpora = table.pop("corpora", {})
     trained_on = table.pop("corpus", {})
-    table.pop("seed", None)
+    for key in ("seed", "weights"):
+        table.pop(key, None)
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
@@ -356,7 +359,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     check(table, KEYS)
     for special in table.get("corpora", {}).values():
         check({"corpora": special}, KEYS)
-        check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", "corpus", "seed")})
+        of_runs = ("corpus", "seed", "weights")
+        check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", *of_runs)})
     return table
 
 

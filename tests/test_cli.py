@@ -203,6 +203,16 @@ def test_resume_goes_on(capsys, folder, run):
     assert code == 0 and json.loads(out)["epochs"] == 2
 
 
+def test_a_run_begins_with_the_weights_of_another(capsys, folder, run, tmp_path):
+    arguments = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUN"]
+    settings = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1e-9"]
+    code, out, err = call(capsys, *arguments, "--weights", run, "--epochs", 1, "--json", *settings)
+    assert code == 0 and f"weights in {str(run)!r}. All 4 weights are taken.\n" in err
+    _, before, _ = call(capsys, "evaluate", run, "--json")
+    expected = json.loads(before)["perplexity"]
+    assert json.loads(out)["test_perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
 def strictly(text):
     """Return the JSON of `text`; `NaN` and `Infinity` are none."""
 
@@ -428,6 +438,9 @@ def bad(folder, run, tmp_path):
         "a cold score": (["score", run, "--text", "a", "--temperature", 0], "`temperature` must"),
         "a temperature of zero": (["evaluate", run, "--temperature", 0], "`temperature` must be"),
         "a finished run": ([*train[:-1], run, "--resume"], "is finished: it has"),
+        "weights that are not there": (
+            [*train, "--weights", tmp_path / "none"], "`weights` must be a RUN folder",
+        ),
         "nothing to resume": ([*train, "--resume"], "--resume needs a RUN folder"),
         "a card that is not there": (["train", "my.toml", *train[2:]], "There is no file"),
         "a set that is an option": ([*train, "--set", "seed=3"], "`--set` takes an argument"),

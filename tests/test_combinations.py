@@ -65,6 +65,12 @@ def rows_of_all_pairs():
     return rows
 
 
+def gain(left, row, choice):
+    """Return how many new pairs `choice` makes in `row`, impossible ones before all."""
+    pairs = [pair_of(choice, other) for other in row.items()]
+    return -len(IMPOSSIBLE.intersection(pairs)), len(left.intersection(pairs))
+
+
 def pair_of(one, other):
     names = list(STATIONS)
     return tuple(sorted([one, other], key=lambda choice: names.index(choice[0])))

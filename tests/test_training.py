@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import dualnet
+from dualnet import analysis
+from dualnet.builders import language_model
 from dualnet.training import checkpoints, recorder
+from dualnet.training.start import is_gated, load_start
 from tests.conftest import values
 
 QUICK = {
@@ -299,3 +302,124 @@ def test_random_lengths_and_shuffles_are_for_streams_alone(corpus, tmp_path):
 def test_a_recipe_gives_its_settings_to_the_optimizer(optimizer):
     made = dualnet.training.Recipe(optimizer=optimizer, beta_1=0.5, epsilon=1e-3).make_optimizer()
     assert (made.beta_1, made.epsilon) == (0.5, 1e-3)
+
+
+# --- weights to begin with
+
+
+@pytest.fixture(scope="module")
+def started(run, corpus, tmp_path_factory):
+    """A run of one epoch that begins with the weights of `run` and hardly moves them."""
+    output = tmp_path_factory.mktemp("started") / "RUN"
+    return train(corpus, output, weights=run.folder, epochs=1, learning_rate=1e-9, seed=8)
+
+
+def test_a_run_goes_on_from_the_weights_of_another(run, started):
+    best = min(row["val_perplexity"] for row in run.history)
+    np.testing.assert_allclose(started.history[0]["val_perplexity"], best, rtol=1e-5)
+    used = started.folder / "card.toml"
+    assert tomllib.loads(used.read_text())["weights"] == str(run.folder.resolve())
+    assert dualnet.zoo.card(used).name == "dual_lstm"
+    assert "weights" not in tomllib.loads((run.folder / "card.toml").read_text())
+
+
+def left_before_the_first_checkpoint(run, folder):
+    """Leave what a run has written when it is killed before its first checkpoint."""
+    folder.mkdir()
+    for name in ("card.toml", "vocabulary.txt"):
+        shutil.copy(run.folder / name, folder)
+    sums = json.loads((run.folder / "sums.json").read_text())
+    del sums["model.weights.h5"]
+    (folder / "sums.json").write_text(json.dumps(sums))
+
+
+def test_a_run_without_a_checkpoint_begins_with_its_weights_again(
+    run, started, corpus, tmp_path, capsys
+):
+    left_before_the_first_checkpoint(started, tmp_path / "RUN")
+    again = dualnet.train(
+        "dual_lstm", corpus, output=tmp_path / "RUN", resume=True, weights=run.folder,
+        progress=False,
+    )  # fmt: skip
+    for key in ("loss", "val_loss"):
+        assert again.history[0][key] == started.history[0][key]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match=r"`weights` must stay as the run began, '.*RUN'. Rec"):
+        train(corpus, tmp_path / "RUN", resume=True, weights=started.folder)
+
+
+def test_weights_that_are_gone_are_missed_before_the_first_checkpoint_alone(
+    run, started, corpus, tmp_path
+):
+    left_before_the_first_checkpoint(started, tmp_path / "RUN")
+    shutil.copytree(started.folder, tmp_path / "done")
+    for name in ("RUN", "done"):
+        card = tmp_path / name / "card.toml"
+        card.write_text(card.read_text().replace(str(run.folder.resolve()), "/gone"))
+        (tmp_path / name / "sums.json").unlink()
+    with pytest.raises(FileNotFoundError, match="`weights` must be .*'/gone', which.*put it back"):
+        dualnet.train("dual_lstm", corpus, output=tmp_path / "RUN", resume=True)
+    train(corpus, tmp_path / "done", resume=True, epochs=2, learning_rate=1e-9)
+    with pytest.raises(ValueError, match="`weights` must stay as the run began, None"):
+        train(corpus, run.folder, resume=True, epochs=3, weights=started.folder)
+
+
+def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_match_is_told(
+    run, corpus, tmp_path, capsys
+):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("the fish finds the dog\n" * 20)
+    own = dualnet.corpora.load(tmp_path)
+    assert own.vocabulary.words != corpus.vocabulary.words
+    settings = {"weights": run.folder, "epochs": 1, "recurrent_layers": 2, "progress": True}
+    with pytest.raises(ValueError, match="`corpus` must have the vocabulary of the model that"):
+        train(own, tmp_path / "RUN", **settings)
+    assert capsys.readouterr().err == ""
+    found = train(tmp_path, tmp_path / "RUN", **settings)
+    assert found.model.vocabulary.words == corpus.vocabulary.words
+    told = capsys.readouterr().err
+    assert f"Begins with the weights in {str(run.folder)!r}. 7 of 10 weights are taken.\n" in told
+    assert "\n3 not there, left as they were: recurrence_2/cell_2/kernel," in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (
+            {"units": 5},
+            ValueError,
+            r"`weights` must be of a model like this one. Received: '.*RUN'",
+        ),
+        ({"weights": "/none"}, FileNotFoundError, "`weights` must be .*'/none', which does not"),
+        ({"weights": __file__}, ValueError, "must be a RUN folder or a .keras file"),
+    ],
+)
+def test_weights_that_cannot_be_begun_with_are_refused(
+    run, corpus, tmp_path, settings, error, message
+):
+    with pytest.raises(error, match=message):
+        train(corpus, tmp_path / "RUN", **{"weights": run.folder, **settings})
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_a_gate_needs_all_weights_but_its_own(run, corpus, tmp_path, monkeypatch):
+    assert is_gated({"gate": "input"}) and not is_gated({"gate": "none"}) and not is_gated({})
+    monkeypatch.setattr("dualnet.training.start.is_gated", lambda config: True)
+    with pytest.raises(ValueError, match="`weights` must be given: a gate is trained on a model"):
+        train(corpus, tmp_path / "RUN")
+    with pytest.raises(ValueError, match="`weights` must hold all.*without recurrence_2/cell_2/k"):
+        train(corpus, tmp_path / "RUN", weights=run.folder, recurrent_layers=2)
+    assert not (tmp_path / "RUN").exists()
+    model = language_model(len(corpus.vocabulary), units=8, connection="dual")
+    gate = keras.layers.Dense(len(corpus.vocabulary), name="gate")
+    logits, *states = model.core.outputs
+    core = keras.Model(model.core.inputs, [gate(logits), *states])
+    gated = dualnet.builders.LanguageModel(core, builder="language_model", arguments={})
+    found = load_start(run.model, gated, "RUN", {})
+    assert found.missing == ("gate/kernel", "gate/bias") and len(found.taken) == 7
+
+
+def test_learning_curves_are_read_from_what_training_writes(run):
+    for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
+        found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
+        assert found.tolist() == [row[name] for row in run.history]

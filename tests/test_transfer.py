@@ -14,7 +14,7 @@ WORDS = Vocabulary(["<eos>", "<unk>", "the", "cat", "sees", "a", "dog"])
 
 
 def build(**settings):
-    return language_model(7, **{"units": 4, "recurrent_layers": 2, **settings})
+    return language_model(7, **{"units": 4, **settings})
 
 
 def by_name(model):
@@ -31,7 +31,7 @@ def assert_taken(found, source, before, target):
 
 
 def test_names_are_places_in_the_graph_and_a_tied_matrix_comes_once():
-    model = build(connection="dual", past_decode_regularization=0.1, input_dropout=0.2)
+    model = build(recurrent_layers=2, connection="dual", past_decode_regularization=0.1)
     names = weight_names(model)
     assert {id(weight) for weight in names.values()} == {id(weight) for weight in model.weights}
     assert len(names) == len({id(weight) for weight in model.weights})
@@ -42,7 +42,7 @@ def test_names_are_places_in_the_graph_and_a_tied_matrix_comes_once():
 def test_names_within_an_ensemble_begin_with_the_member():
     graphs = []
     for number in (1, 2):
-        part = build(recurrent_layers=1, tied=number == 1).core
+        part = build(tied=number == 1).core
         graphs.append(keras.Model(part.inputs, part.outputs, name=f"member_{number}"))
     tokens = keras.Input((None,), dtype="int32")
     states = [keras.Input((4,)) for _ in range(4)]
@@ -69,7 +69,7 @@ def test_an_equal_model_takes_all_weights_and_the_vocabulary():
     source.vocabulary = WORDS
     before = by_name(source)
     found = dualnet.transfer(source, target)
-    assert str(found) == "All 7 weights are taken."
+    assert str(found) == "All 4 weights are taken."
     assert (found.other_shape, found.missing, found.unused) == ((), (), ())
     assert target.vocabulary is WORDS
     logits = [ops.convert_to_numpy(model(TOKENS)) for model in (source, target)]
@@ -83,14 +83,14 @@ def test_an_equal_model_takes_all_weights_and_the_vocabulary():
 
 
 def test_a_deeper_model_keeps_its_upper_layers_and_says_so():
-    source, target = build(), build(recurrent_layers=3)
+    source, target = build(), build(recurrent_layers=2)
     before = by_name(target)
     found = dualnet.transfer(source, target)
     assert_taken(found, source, before, target)
-    upper = [f"recurrence_3/cell_3/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+    upper = [f"recurrence_2/cell_2/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
     assert found.missing == tuple(upper) and found.unused == ()
     assert str(found).splitlines() == [
-        "7 of 10 weights are taken.",
+        "4 of 7 weights are taken.",
         f"3 not there, left as they were: {', '.join(upper)}.",
     ]
     back = dualnet.transfer(target, build())
@@ -99,20 +99,21 @@ def test_a_deeper_model_keeps_its_upper_layers_and_says_so():
 
 
 def test_weights_of_another_size_stay_and_their_shapes_are_told():
-    source, target = build(), build(recurrent_units=[4, 6], tied=False)
+    source, target = build(tied=False), build(recurrent_units=6, tied=False)
     before = by_name(target)
     found = dualnet.transfer(source, target)
     assert_taken(found, source, before, target)
     assert found.other_shape == (
-        ("recurrence_2/cell_2/kernel", (4, 16), (4, 24)),
-        ("recurrence_2/cell_2/recurrent_kernel", (4, 16), (6, 24)),
-        ("recurrence_2/cell_2/bias", (16,), (24,)),
+        ("recurrence_1/cell_1/kernel", (4, 16), (4, 24)),
+        ("recurrence_1/cell_1/recurrent_kernel", (4, 16), (6, 24)),
+        ("recurrence_1/cell_1/bias", (16,), (24,)),
+        ("output/kernel", (4, 7), (6, 7)),
     )
-    assert str(found).splitlines()[:2] == [
-        "4 of 8 weights are taken.",
-        "3 of another shape, left as they were: recurrence_2/cell_2/kernel (4, 16) for (4, 24), "
-        "recurrence_2/cell_2/recurrent_kernel (4, 16) for (6, 24), "
-        "recurrence_2/cell_2/bias (16,) for (24,).",
+    assert str(found).splitlines() == [
+        "1 of 5 weights are taken.",
+        "4 of another shape, left as they were: recurrence_1/cell_1/kernel (4, 16) for (4, 24), "
+        "recurrence_1/cell_1/recurrent_kernel (4, 16) for (6, 24), "
+        "recurrence_1/cell_1/bias (16,) for (24,), output/kernel (4, 7) for (6, 7).",
     ]
 
 
@@ -121,7 +122,7 @@ def test_an_output_of_its_own_is_missing_in_a_tied_source():
     before = by_name(target)
     found = dualnet.transfer(source, target)
     assert_taken(found, source, before, target)
-    assert found.missing == ("output/kernel",) and len(found.taken) == 7
+    assert found.missing == ("output/kernel",) and len(found.taken) == 4
 
 
 def test_another_vocabulary_is_refused_and_nothing_copied():
@@ -133,7 +134,7 @@ def test_another_vocabulary_is_refused_and_nothing_copied():
         dualnet.transfer(source, target)
     for name, value in by_name(target).items():
         np.testing.assert_array_equal(value, before[name])
-    more = language_model(9, units=4, recurrent_layers=2)
+    more = language_model(9, units=4)
     found = dualnet.transfer(source, more)  # without one, and of another size
     assert found.other_shape == (("embedding/embeddings", (7, 4), (9, 4)),)
     assert more.vocabulary is None

@@ -9,7 +9,7 @@ from dualnet._checks import check_count
 from dualnet.builders.ensembles import ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel
-from dualnet.builders.weights import weight_names
+from dualnet.builders.weights import copy_weight, weight_names
 
 BUILDERS = {"ensemble": ensemble_model, "language_model": language_model}
 
@@ -117,4 +117,4 @@ def _copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = ""
     places = weight_names(target)
     for name, weight in weight_names(source).items():
         if prefix + name in places:  # past decoding has no part in the logits
-            places[prefix + name].assign(weight)
+            copy_weight(weight, places[prefix + name])

@@ -69,4 +69,4 @@ def ensemble_model(
         raise ValueError(f"`members` must have one vocabulary. Received: models of {sizes} words.")
     if cache_size and any(member.padded for member in made):
         check_wrappers({**arguments, "padded": True})
-    return wrap(side_by_side(made), arguments, builder="ensemble", arguments=arguments, name=name)
+    return wrap(side_by_side(made), builder="ensemble", arguments=arguments, name=name)

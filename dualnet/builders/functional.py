@@ -222,7 +222,6 @@ def language_model(
         below = (quiet(below) if gate != "none" else below) | WRAPPERS
         return wrap(
             Parts.of(language_model(**below)),
-            arguments,
             builder="language_model",
             arguments={**arguments, **cell_options},
             name=name,

@@ -15,7 +15,8 @@ INITIALIZERS = {
     "uniform_matrices": "Matrices uniform within initializer_range; biases as the layers make "
     "them (the Chainer models of Takase et al., recurrent highway networks).",
     "by_units": "All weights of a cell uniform within 1 / sqrt(units), as PyTorch makes them "
-    "(with two biases for one here); other matrices within initializer_range (AWD-LSTM).",
+    "(with two biases for one here); those of the "
+    "experts within 1 / sqrt(size in), other matrices within initializer_range (AWD-LSTM).",
     "by_shape": "All weights uniform within sqrt(6 / sum of their dimensions), each gate's part of "
     "a matrix or bias and each vector of the embedding for itself (depth-gated LSTM).",
     "by_fan_in": "Matrices truncated normal of standard deviation 1 / sqrt(size in), the same "

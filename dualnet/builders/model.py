@@ -71,7 +71,7 @@ class LanguageModel(keras.Model):
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        self._losses = _losses_of(core)
+        self._find_losses = _losses_of(core)
         self._vocabulary = None
         self.built = True
 
@@ -88,7 +88,7 @@ class LanguageModel(keras.Model):
         if self._targets is None:
             found, *states = self.core([tokens, *states], training=training)
         else:
-            found, *states = self._losses([tokens, *states], self._targets, training)
+            found, *states = self._find_losses([tokens, *states], self._targets, training)
         if rows is not None:
             rows.write(states)
         return found
@@ -229,7 +229,7 @@ class LanguageModel(keras.Model):
     def _carrying(self, rows, step, *args):
         self._rows = rows if rows.carried else None
         self._step_under_way = True
-        if self._losses is not None and self._asks_for_losses_alone():
+        if self._find_losses is not None and self._asks_for_losses_alone():
             _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(args[-1])
         try:
             return step(*args)

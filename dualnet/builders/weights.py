@@ -116,8 +116,7 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
             "target with layers and sizes of the source."
         )
     for name in fits:
-        # A copy: on JAX two models with one array would lose it to the first that trains.
-        here[name].assign(np.array(keras.ops.convert_to_numpy(there[name])))
+        copy_weight(there[name], here[name])
     if target.vocabulary is None and source.vocabulary_size == target.vocabulary_size:
         target.vocabulary = words
     return Transfer(
@@ -128,6 +127,12 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
         missing=tuple(name for name in here if name not in there),
         unused=tuple(name for name in there if name not in here),
     )
+
+
+def copy_weight(source: keras.Variable, target: keras.Variable) -> None:
+    """Give `target` the value of `source`."""
+    # A copy: on JAX two models with one array would lose it to the first that trains.
+    target.assign(np.array(keras.ops.convert_to_numpy(source)))
 
 
 def _shape(weight: keras.Variable) -> Shape:

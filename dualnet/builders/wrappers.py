@@ -95,13 +95,13 @@ def side_by_side(members: Sequence[LanguageModel]) -> Parts:
     return parts
 
 
-def wrap(parts: Parts, arguments: Mapping[str, Any], **kwargs: Any) -> LanguageModel:
+def wrap(parts: Parts, *, builder: str, arguments: Mapping[str, Any], name: str) -> LanguageModel:
     """Return a model of `parts` with the gate, the mean and the cache that they need.
 
     Args:
         parts: of one model, or of several.
-        arguments: with those of `WRAPPERS`, already checked.
-        **kwargs: of `LanguageModel`.
+        builder, arguments, name: of the model; among the arguments those of `WRAPPERS`,
+            already checked.
     """
     words = parts.logits[0].shape[-1]
     logits = parts.logits
@@ -125,7 +125,7 @@ def wrap(parts: Parts, arguments: Mapping[str, Any], **kwargs: Any) -> LanguageM
         together, *final = cache([parts.tokens, hidden, together], initial_state=states)
         parts.new_states = parts.new_states + final
     core = keras.Model([parts.tokens, *parts.states], [together, *parts.new_states], name="core")
-    return LanguageModel(core, hidden=hidden, **kwargs)
+    return LanguageModel(core, builder=builder, arguments=arguments, hidden=hidden, name=name)
 
 
 def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:

@@ -136,6 +136,7 @@ def train(options: argparse.Namespace) -> None:
         options.corpus,
         output=options.output,
         seed=options.seed,
+        weights=options.weights,
         resume=options.resume,
         checkpoint_steps=options.checkpoint_steps,
         progress=not options.quiet,

@@ -42,6 +42,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--epochs", type=int, help="those of fine-tuning come on top")
     _add_set(command, "argument of the builder or the recipe, e.g. units=200")
     command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
+    command.add_argument(
+        "--weights", metavar="RUN", help="begin with the weights of this RUN folder or .keras file"
+    )
     command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     command.add_argument(
         "--checkpoint-steps", type=int, default=500, metavar="N",

@@ -19,19 +19,21 @@ def perplexity_of(losses: Any) -> float:
     return math.inf if mean > 700 else math.exp(mean)
 
 
-def check_tokens(tokens: Any, vocabulary_size: int, *, least: int) -> np.ndarray:
-    """Return `tokens` as int32 if they are one stream of ids of the vocabulary."""
+def check_tokens(
+    tokens: Any, vocabulary_size: int, *, least: int, name: str = "tokens"
+) -> np.ndarray:
+    """Return `tokens`, the argument `name`, as int32 if they are one stream of ids."""
     tokens = np.asarray(tokens)
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise ValueError(
-            "`tokens` must be a one-dimensional array of integer ids. Received: shape "
+            f"`{name}` must be a one-dimensional array of integer ids. Received: shape "
             f"{tokens.shape}, {tokens.dtype}."
         )
     if len(tokens) < least:
-        raise ValueError(f"`tokens` must hold at least {least} tokens. Received: {len(tokens)}.")
+        raise ValueError(f"`{name}` must hold at least {least} tokens. Received: {len(tokens)}.")
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
         raise ValueError(
-            f"`tokens` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+            f"`{name}` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
             f"Received: {tokens.min()} to {tokens.max()}. Load the corpus with "
             "vocabulary=model.vocabulary."
         )

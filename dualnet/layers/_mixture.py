@@ -56,13 +56,13 @@ def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=No
     def function(latents, log_priors, kernel, *bias):
         ks, log_pis = split(latents), split(log_priors)
 
-        def forward(_, values):
-            k, log_pi, *y = values
-            s = logits_of(k, kernel, bias)
+        def forward(_, i):
+            log_pi = log_pis[i]
+            s = logits_of(ks[i], kernel, bias)
             log_z = ops.logsumexp(s, axis=-1)
-            if y:
+            if chosen is not None:
                 rows = ops.arange(chunk * experts, dtype="int32") * words
-                at = rows + ops.repeat(y[0], experts)
+                at = rows + ops.repeat(chosen[i], experts)
                 s = ops.reshape(ops.take(ops.reshape(s, (-1,)), at), (-1, experts))
                 log_p = ops.logsumexp(log_pi + s - log_z, axis=1)
             else:
@@ -72,8 +72,9 @@ def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=No
         # TensorFlow wants a carry like what each step returns.
         size = (chunk,) if chosen is not None else (chunk, words)
         nothing = ops.zeros(size, dtype="float32"), ops.zeros((chunk, experts), dtype="float32")
-        read = (ks, log_pis) if chosen is None else (ks, log_pis, chosen)
-        _, (log_ps, log_zs) = ops.scan(forward, nothing, read)
+        # Over places alone: Keras takes several arrays of unknown length on some backends only.
+        places = ops.arange(count, dtype="int32")
+        _, (log_ps, log_zs) = ops.scan(forward, nothing, places)
 
         def gradient(*args, upstream=None):
             if upstream is None:

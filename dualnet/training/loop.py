@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +42,7 @@ from dualnet.training.run_folder import (
     write_card,
 )
 from dualnet.training.schedule import is_round, plan
+from dualnet.training.start import load_corpus, load_source, load_start
 
 RESUMABLE = (  # what may be given anew with `resume`
     "epochs",
@@ -77,6 +79,7 @@ def train(
     *,
     output: str | os.PathLike[str],
     seed: int | None = None,
+    weights: str | os.PathLike[str] | None = None,
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
@@ -104,10 +107,16 @@ def train(
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
         seed: int. Of weights and masks; default 0.
+        weights: a RUN folder or a `.keras` file, to begin with its weights: those whose
+            names and shapes agree, as `dualnet.transfer` says. What did not match is told
+            on standard error, with `progress`. A corpus that is loaded by its name gets
+            the vocabulary of that model. A model with a gate needs them, all but those of
+            the gate.
         resume: bool. Go on with the run in `output`, from its last checkpoint, with
             its own settings and seed; `epochs`, `learning_rate`, `clipnorm`,
             `global_clipnorm`, `finetune`, `finetune_epochs` and `finetune_learning_rate`
-            may be given anew.
+            may be given anew. A run that was stopped before its first checkpoint
+            reads its `weights` once more.
         checkpoint_steps: int. Steps between two checkpoints; without influence on
             the result.
         progress: bool. Show a progress bar and a line per epoch on standard error.
@@ -115,10 +124,11 @@ def train(
 
     Raises:
         ValueError: for an unknown model or override, a value out of range, a corpus
-            of less than one batch, a loss that is no longer a number, or a RUN
-            folder that is in use, altered or finished.
+            of less than one batch, a loss that is no longer a number, a RUN
+            folder that is in use, altered or finished, or `weights` of a model
+            with another vocabulary or of which none fits.
         FileExistsError: if `output` holds files and `resume` is False.
-        FileNotFoundError: if there is no run in `output` to resume.
+        FileNotFoundError: if there is no run in `output` to resume, or no `weights`.
         OSError: if `output` cannot be written to.
         KeyboardInterrupt: after Ctrl-C or SIGTERM.
     """
@@ -136,15 +146,20 @@ def train(
                     f"{str(folder)!r}, without {CARD}. Train anew, without --resume."
                 )
             held.enter_context(claimed(folder, resume=True))
-            used = _resumed_card(folder, name, seed, overrides)
+            used = _resumed_card(folder, name, seed, weights, overrides)
             corpus = _resumed_corpus(folder, used, corpus)
             config, recipe = used["config"], Recipe(**used["recipe"])
+            begun = checkpoints.exist(folder)  # with the weights in it
+            begin = used.get("weights", "")
+            source = None if begun else load_source(begin, config, resume=True)
         else:
             card = zoo.card(name, _published(name, corpus))
             with zoo.located(card, overrides):
                 config, recipe = split_overrides(card, overrides)
-                if not isinstance(corpus, Corpus):
-                    corpus = corpora.load(corpus, lowercase=card.lowercase)
+            begin = _absolute(weights)
+            source = load_source(begin, config, resume=False)
+            corpus = load_corpus(corpus, source, lowercase=card.lowercase)
+            with zoo.located(card, overrides):
                 config = zoo.with_vocabulary_size(config, _vocabulary_size(corpus, overrides))
                 by_sentence = recipe.batching == "sentences"
                 if by_sentence and config.setdefault("padded", True) is False:
@@ -166,6 +181,8 @@ def train(
                 "config": config,
                 "recipe": dataclasses.asdict(recipe),
             }
+            if begin:
+                used["weights"] = begin
         train_batches = _batches(corpus, "train", recipe, seed=used["seed"])
         valid_batches = _batches(corpus, "valid", recipe)
         if len(corpus.test) < 2:
@@ -182,12 +199,18 @@ def train(
         # All variables now, so that a checkpoint finds its own in a new model.
         model.optimizer.build(model.trainable_variables)
         model.training_rows.resize(recipe.batch_size)
+        taken = None
+        if source is not None:
+            taken = load_start(source, model, begin, config)
+            del source  # its memory is needed
         if not resume:
             # Now that nothing is left that could be refused.
             held.enter_context(claimed(folder, resume=False))
         if not resume or not (folder / WORDS).is_file():
             put_words(folder, corpus.vocabulary)
         write_card(folder, used)
+        if taken is not None and progress:
+            print(f"Begins with the weights in {begin!r}. {taken}", file=sys.stderr, flush=True)
         state = (checkpoints.restore(folder, model) if resume else None) or Progress()
         interrupts = held.enter_context(Interrupts())
         recorder = Recorder(
@@ -220,6 +243,10 @@ def train(
         # Saved with one of ours, the model could be loaded only where that is registered.
         model.compile(optimizer=optimizer_of(model).plain())
         return Run(model, folder, results, state.history)
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> str:
+    return "" if path is None else str(Path(path).resolve())
 
 
 def _published(name: str, corpus: Corpus | str) -> str | None:
@@ -261,7 +288,11 @@ def _batches(corpus: Corpus, split: str, recipe: Recipe, seed: int | None = None
 
 
 def _resumed_card(
-    folder: Path, name: str, seed: int | None, overrides: Mapping[str, Any]
+    folder: Path,
+    name: str,
+    seed: int | None,
+    weights: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the card that the run in `folder` goes on with, its recipe at most as `RESUMABLE`."""
     check_sums(folder, (CARD, WORDS))
@@ -274,6 +305,9 @@ def _resumed_card(
     before_recipe = dict(used["recipe"])
     before = {**used["config"], **before_recipe, "seed": used["seed"]}
     given = dict(overrides) if seed is None else {**overrides, "seed": seed}
+    if weights is not None:
+        before["weights"] = used.get("weights")
+        given["weights"] = _absolute(weights)
     for key, value in given.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
             raise ValueError(

@@ -103,6 +103,8 @@ def _load_folder(folder: Path) -> LanguageModel:
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the card as used of a RUN folder: name, builder, corpus, seed, config, recipe.
 
+    And `weights`, the path of the model whose weights the run began with, if there was one.
+
     Raises:
         FileNotFoundError: if there is none.
         ValueError: if it is no such card.
@@ -115,6 +117,8 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
         )
     used = read_toml(file)
     needed = {key: KEYS[key] for key in ("name", "builder", "seed", "corpus", "config", "recipe")}
+    if "weights" in used:
+        needed["weights"] = KEYS["weights"]
     for key, kind in needed.items():
         if type(used.get(key)) is not kind:
             raise ValueError(

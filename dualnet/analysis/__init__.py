@@ -1,0 +1,22 @@
+"""What the papers look at beside perplexity: gates, experts, rank and learning curves.
+
+All numbers are NumPy float64 on the host; all figures are PNG files.
+"""
+
+from dualnet.analysis.curves import learning_curves, plot_learning_curves
+from dualnet.analysis.experts import Shares, expert_shares, plot_expert_shares
+from dualnet.analysis.gates import favoured_words, plot_favoured_words
+from dualnet.analysis.ranks import Rank, plot_singular_values, rank
+
+__all__ = [
+    "Rank",
+    "Shares",
+    "expert_shares",
+    "favoured_words",
+    "learning_curves",
+    "plot_expert_shares",
+    "plot_favoured_words",
+    "plot_learning_curves",
+    "plot_singular_values",
+    "rank",
+]

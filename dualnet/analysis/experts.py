@@ -1,0 +1,120 @@
+"""How much each expert of a mixture is used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from dualnet import plots
+from dualnet.analysis.reading import layer_of, read
+from dualnet.builders import LanguageModel
+from dualnet.evaluation import check_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """What `expert_shares` found.
+
+    Attributes:
+        shares: float64 `(experts,)`, the prior of each expert, averaged over all tokens;
+            of sum 1.
+        coefficient_of_variation: Population standard deviation over mean of the priors
+            summed over the text. 0 where all experts are used alike.
+        layers: The layer that each expert reads.
+        tokens: Number of tokens read.
+    """
+
+    shares: np.ndarray
+    coefficient_of_variation: float
+    layers: tuple[str, ...]
+    tokens: int
+
+
+def expert_shares(
+    model: LanguageModel, tokens: Any, *, sequence_length: int | None = None
+) -> Shares:
+    """Return how much `model` uses each expert of its mixture on a text.
+
+    The text is read as one stream with carried state, dropouts off. The prior of
+    each expert is summed over all tokens, in float64.
+
+    Args:
+        model: `LanguageModel` with a mixture as output, built with `experts`.
+        tokens: int array `(num_tokens,)`, in reading order, at least one.
+        sequence_length: int. Tokens per call, without influence on the values; default 256.
+
+    Raises:
+        ValueError: if the model has no mixture, or `tokens` holds no ids of its vocabulary.
+
+    Differs from the paper: Table 4 does not say which standard deviation it takes.
+
+    Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
+    `coefficient_of_variation`.
+    """
+    output = layer_of(model, "output")
+    if not hasattr(output, "priors"):
+        kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
+        raise ValueError(
+            f"`model` must have a mixture as output. Received: a model with {kind}. Build or "
+            "train one with `experts`."
+        )
+    tokens = check_tokens(tokens, model.vocabulary_size, least=1)
+    core = model.core
+    graph = keras.Model(core.inputs, [_Priors(output)(output.input), *core.outputs[1:]])
+    sums = sum(priors.sum(0) for priors in read(graph, model, tokens, sequence_length))
+    return Shares(
+        shares=sums / len(tokens),
+        coefficient_of_variation=float(np.std(sums) / np.mean(sums)),
+        layers=_layers_of_experts(model, output, len(sums)),
+        tokens=len(tokens),
+    )
+
+
+def plot_expert_shares(shares: Shares, path: str | Path) -> None:
+    """Draw the share of each expert as a PNG, coloured by layer, beside that of equal use.
+
+    Args:
+        shares: what `expert_shares` returned.
+        path: file to write.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    plots.plot_shares(
+        shares.shares,
+        shares.layers,
+        path,
+        title=f"Use of the experts, coefficient of variation {shares.coefficient_of_variation:.3f}",
+    )
+
+
+class _Priors(keras.layers.Layer):
+    """The priors of a mixture, from what enters it."""
+
+    def __init__(self, mixture, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.mixture = mixture
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return self.mixture.priors(inputs)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+
+def _layers_of_experts(model: LanguageModel, output: Any, number: int) -> tuple[str, ...]:
+    names = [layer.name for layer in model.core.layers]
+    stations = ["embedding", *(name for name in names if name.startswith("recurrence_"))]
+    stations += ["connection"] * ("connection" in names)
+    counts = model.arguments.get("experts") or getattr(output, "experts", None)
+    if not isinstance(counts, Sequence):
+        return (stations[-1],) * number  # all read what a plain output reads
+    if len(counts) != len(stations):  # a graph that no builder made
+        stations = [f"input_{i}" for i, _ in enumerate(counts, start=1)]
+    return tuple(name for name, count in zip(stations, counts) for _ in range(count))

@@ -1,0 +1,123 @@
+"""The words that a gate favours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from dualnet import plots
+from dualnet._checks import check_count, check_texts, did_you_mean
+from dualnet.analysis.reading import check_some, layer_of
+from dualnet.builders import LanguageModel
+from dualnet.evaluation import check_tokens, vocabulary_of
+
+
+def favoured_words(
+    model: LanguageModel,
+    words: str | Sequence[str],
+    *,
+    count: int = 5,
+    corpus_tokens: Any = None,
+    least_occurrences: int = 100,
+) -> dict[str, list[tuple[str, float]]]:
+    """Return for each of `words` those that the gate lets through most after it.
+
+    Args:
+        model: `LanguageModel` with a vocabulary and a gate on tokens alone (`IOGate`),
+            whose values depend on nothing but the current word.
+        words: str, or a sequence of str: words of the vocabulary.
+        count: int, at least 1. How many words are returned for each.
+        corpus_tokens: int array `(num_tokens,)`, ids of the training text; None to leave
+            no word out.
+        least_occurrences: int, at least 0. Words that `corpus_tokens` holds less often
+            are left out, as in the paper: their gates are hardly trained.
+
+    Returns:
+        dict of each word to a list of `(word, value)`, with the largest value first and the
+        lowest id first among equals. It is shorter than `count` where fewer words are left.
+
+    Raises:
+        ValueError: if the model has no such gate or no vocabulary, if a word is
+            unknown, if no word is left, or if an argument is out of range.
+
+    Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
+    """
+    gate = _gate_of(model)
+    vocabulary = vocabulary_of(model)
+    check_count("count", count, least=1)
+    check_count("least_occurrences", least_occurrences, least=0)
+    words = check_texts("words", words)
+    ids = []
+    for word in words:
+        listed = word.lower() if vocabulary.lowercase else word
+        if listed not in vocabulary:
+            raise ValueError(
+                f"`words` must be in the vocabulary of the model. Received: {word!r}."
+                + did_you_mean(listed, vocabulary.words)
+            )
+        ids.append(vocabulary.id(listed))
+    candidates = np.arange(len(vocabulary))
+    if corpus_tokens is not None:
+        corpus_tokens = check_tokens(corpus_tokens, len(vocabulary), least=1, name="corpus_tokens")
+        counts = np.bincount(corpus_tokens, minlength=len(vocabulary))
+        candidates = np.flatnonzero(counts >= least_occurrences)
+        if not len(candidates):
+            raise ValueError(
+                "`least_occurrences` must leave a word. Received: least_occurrences="
+                f"{least_occurrences}, where the most frequent word of `corpus_tokens` has "
+                f"{counts.max()}."
+            )
+    found = {}
+    for word, i in zip(words, ids):  # one by one: a row is as wide as the vocabulary
+        tokens = ops.convert_to_tensor(np.array([[i]], np.int32))
+        values = ops.convert_to_numpy(ops.cast(gate.gates(tokens), "float32"))
+        values = values.reshape(-1).astype(np.float64)[candidates]
+        best = np.argsort(-values, kind="stable")[:count]
+        found[word] = [(vocabulary.words[candidates[k]], float(values[k])) for k in best]
+    return found
+
+
+def plot_favoured_words(
+    found: Mapping[str, Sequence[tuple[str, float]]],
+    path: str | Path,
+    *,
+    published: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Draw what `favoured_words` found, as a PNG: one panel for each word, a bar for each value.
+
+    Args:
+        found: what `favoured_words` returned.
+        path: file to write.
+        published: dict of a word to the words that a paper found after it. They stand
+            below the panel, and the bars of those found here, too, are of another colour.
+
+    Raises:
+        ValueError: if `found` holds no word.
+        OSError: if the file cannot be written.
+    """
+    check_some("found", found)
+    plots.plot_bars(
+        found, path, title="Words that the gate favours", axis="gate value", compared=published
+    )
+
+
+def _gate_of(model: LanguageModel) -> Any:
+    """Return the layer that gates by the current token alone, or raise `ValueError`."""
+    layer = layer_of(model, "gate")
+    kind = model.arguments.get("gate", "input")  # what it reads, where a builder was told
+    if layer is None:
+        kind = "none"
+    elif getattr(layer, "use_hidden", False):
+        kind = "input_and_hidden"
+    elif kind == "input" and not hasattr(layer, "gates"):
+        kind = type(layer).__name__
+    if kind != "input":
+        raise ValueError(
+            "`model` must have a gate that reads the current token alone. Received: a model with "
+            f"gate={kind!r}. Build or train one with gate='input'."
+        )
+    return layer

@@ -1,0 +1,376 @@
+"""The analyses of the papers, against NumPy."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from dualnet import analysis, builders
+from dualnet.analysis import experts, reading
+from dualnet.builders import LanguageModel
+from dualnet.corpora import Vocabulary
+from tests.checks import array, normal
+
+WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
+COUNT = len(WORDS)
+
+
+class TokenGate(keras.layers.Layer):
+    """A gate on tokens alone, as small as can be."""
+
+    def __init__(self, words, **kwargs):
+        super().__init__(**kwargs)
+        self.words = words
+
+    def build(self, *shapes):
+        self.kernel = self.add_weight(shape=(self.words, self.words), name="kernel")
+
+    def gates(self, tokens):
+        return ops.sigmoid(ops.take(self.kernel, tokens, axis=0))
+
+    def call(self, inputs):
+        tokens, logits = inputs
+        return self.gates(tokens) * logits
+
+
+class Mixture(keras.layers.Layer):
+    """A mixture of softmaxes of several layers, written as the paper has it."""
+
+    def __init__(self, words, experts, units, **kwargs):
+        super().__init__(**kwargs)
+        self.words, self.experts, self.units = words, experts, units
+
+    def build(self, shapes):
+        self.prior = self.add_weight(shape=(shapes[-1][-1], sum(self.experts)), name="prior")
+        self.matrix = self.add_weight(shape=(self.units, self.words), name="matrix")
+        self.latent = [
+            self.add_weight(shape=(count, shape[-1], self.units), name=f"latent_{i}")
+            for i, (count, shape) in enumerate(zip(self.experts, shapes))
+        ]
+
+    def priors(self, inputs):
+        return ops.softmax(ops.matmul(inputs[-1], self.prior))
+
+    def call(self, inputs):
+        k = ops.concatenate(
+            [ops.einsum("bti,jid->btjd", x, w) for x, w in zip(inputs, self.latent)], axis=2
+        )
+        words = ops.softmax(ops.matmul(k, self.matrix))
+        return ops.log(ops.sum(ops.expand_dims(self.priors(inputs), -1) * words, axis=2))
+
+
+def base(**settings):
+    return builders.language_model(
+        **{"vocabulary_size": COUNT, "units": 4, "input_dropout": 0.5} | settings
+    )
+
+
+def wrapped(graph, logits):
+    """Return the model of `graph` with other logits, its weights random."""
+    core = keras.Model(graph.inputs, [logits, *graph.outputs[1:]], name="core")
+    return randomised(LanguageModel(core, builder="language_model", arguments={}))
+
+
+def randomised(model, seed=0):
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(normal(random, *weight.shape))
+    model.vocabulary = Vocabulary(WORDS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return randomised(base(tied=False, output_bias=True))
+
+
+@pytest.fixture(scope="module")
+def gated():
+    graph = base().core
+    return wrapped(graph, TokenGate(COUNT, name="gate")([graph.inputs[0], graph.outputs[0]]))
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    graph = base(recurrent_layers=2).core
+    inputs = [graph.get_layer(f"recurrence_{i}").output[0] for i in (1, 2)]
+    return wrapped(graph, Mixture(COUNT, [2, 3], 3, name="output")(inputs))
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return np.random.default_rng(5).integers(COUNT, size=60).astype("int32")
+
+
+def whole(graph, model, tokens):
+    """Return the first output of `graph` on `tokens` read at once, `(tokens, n)`, float64."""
+    states = [np.zeros((1, size), "float32") for size in model.state_size]
+    found, *_ = graph.predict_on_batch([tokens[None], *states])
+    return found[0].astype("float64")
+
+
+def log_softmax(logits):
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def check_png(path, least=10_000):
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
+    assert least < len(data) < 400_000
+    assert [each.name for each in path.parent.iterdir()] == [path.name]  # nothing left beside it
+    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+
+
+# --- gates
+
+
+def test_the_words_favoured_are_those_of_the_largest_gate_values(gated):
+    kernel = array(gated.core.get_layer("gate").kernel).astype("float64")
+    found = analysis.favoured_words(gated, ["w3", "<unk>"], count=4)
+    assert list(found) == ["w3", "<unk>"]
+    for word, best in found.items():
+        values = 1 / (1 + np.exp(-kernel[WORDS.index(word)]))
+        ids = sorted(range(COUNT), key=lambda i: -values[i])[:4]
+        assert [each for each, _ in best] == [WORDS[i] for i in ids]
+        np.testing.assert_allclose([value for _, value in best], values[ids], rtol=1e-5)
+        assert type(best[0][1]) is float
+
+
+def test_words_that_are_rare_in_the_training_text_are_left_out(gated):
+    text = np.repeat([2, 5, 7, 9], [3, 2, 3, 4])
+    everything = [each for each, _ in analysis.favoured_words(gated, "w3", count=COUNT)["w3"]]
+    found = analysis.favoured_words(gated, "w3", corpus_tokens=text, least_occurrences=3)
+    frequent = [WORDS[i] for i in (2, 7, 9)]
+    assert [each for each, _ in found["w3"]] == [each for each in everything if each in frequent]
+
+
+def test_a_vocabulary_in_lower_case_knows_words_in_capitals(gated):
+    before = gated.vocabulary
+    try:
+        gated.vocabulary = Vocabulary(WORDS, lowercase=True)
+        capital = analysis.favoured_words(gated, "W3")["W3"]
+    finally:
+        gated.vocabulary = before
+    assert capital == analysis.favoured_words(gated, "w3")["w3"]
+
+
+def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain, monkeypatch):
+    ask = analysis.favoured_words
+    with pytest.raises(ValueError, match=r"`model` must have a gate .* gate='none'"):
+        ask(plain, "w3")
+    with pytest.raises(ValueError, match=r"Received: 'w33'\. Did you mean 'w3'"):
+        ask(gated, ["w1", "w33"])
+    with pytest.raises(ValueError, match=r"`count` must be an integer of at least 1"):
+        ask(gated, "w3", count=0)
+    with pytest.raises(ValueError, match=r"`corpus_tokens` must be ids of the model's vocabulary"):
+        ask(gated, "w3", corpus_tokens=np.array([COUNT]))
+    with pytest.raises(ValueError, match=r"`least_occurrences` must leave a word.* has 2"):
+        ask(gated, "w3", corpus_tokens=np.array([1, 1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(gated.core.get_layer("gate"), "use_hidden", True, raising=False)
+        with pytest.raises(ValueError, match="gate='input_and_hidden'"):
+            ask(gated, "w3")
+    with monkeypatch.context() as patch:
+        patch.setitem(gated.arguments, "gate", "lstm")
+        with pytest.raises(ValueError, match="gate='lstm'"):
+            ask(gated, "w3")
+    with monkeypatch.context() as patch:
+        patch.setattr(gated, "_vocabulary", None)
+        with pytest.raises(ValueError, match="with a vocabulary"):
+            ask(gated, "w3")
+
+
+def test_favoured_words_are_drawn_a_panel_for_each(gated, tmp_path):
+    found = analysis.favoured_words(gated, ["w1", "w2", "w3", "w4"])
+    published = {"w1": ["security", "$", "w2"]}
+    analysis.plot_favoured_words(found, tmp_path / "words.png", published=published)
+    four = check_png(tmp_path / "words.png")
+    analysis.plot_favoured_words({"w1": found["w1"]}, tmp_path / "words.png")
+    one = check_png(tmp_path / "words.png", least=5000)
+    assert four[0] > 2 * one[0] and four[1] > 1.5 * one[1]
+    with pytest.raises(ValueError, match="`found` must hold at least one"):
+        analysis.plot_favoured_words({}, tmp_path / "words.png")
+
+
+# --- experts
+
+
+def test_shares_are_the_means_of_the_priors_whatever_the_segments(mixture, tokens):
+    core = mixture.core
+    graph = keras.Model(core.inputs, [core.get_layer("recurrence_2").output[0], *core.outputs[1:]])
+    hidden = whole(graph, mixture, tokens)
+    weights = array(core.get_layer("output").prior).astype("float64")
+    sums = np.exp(log_softmax(hidden @ weights)).sum(0)
+    for length in (None, 7):
+        found = analysis.expert_shares(mixture, tokens, sequence_length=length)
+        np.testing.assert_allclose(found.shares, sums / 60, rtol=1e-5)
+        expected = np.sqrt(np.mean((sums - sums.mean()) ** 2)) / sums.mean()
+        assert found.coefficient_of_variation == pytest.approx(expected, rel=1e-5)
+        assert found.shares.dtype == np.float64 and found.shares.sum() == pytest.approx(1)
+        assert found.tokens == 60
+
+
+def test_each_expert_is_told_its_layer(mixture, tokens, monkeypatch):
+    assert analysis.expert_shares(mixture, tokens).layers == ("input_1",) * 2 + ("input_2",) * 3
+    told = lambda: experts._layers_of_experts(mixture, mixture.core.get_layer("output"), 5)  # noqa: E731
+    monkeypatch.setitem(mixture.arguments, "experts", [0, 2, 3])
+    assert told() == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
+    monkeypatch.setitem(mixture.arguments, "experts", 5)
+    assert told() == ("recurrence_2",) * 5
+
+
+def test_a_model_without_a_mixture_is_told_so(plain, tokens):
+    with pytest.raises(ValueError, match=r"must have a mixture .* output OutputProjection"):
+        analysis.expert_shares(plain, tokens)
+
+
+def test_the_shares_of_experts_are_drawn(tmp_path):
+    shares = np.arange(1, 21) / 210
+    layers = ("recurrence_2",) * 5 + ("recurrence_3",) * 15
+    found = analysis.Shares(shares, float(shares.std() / shares.mean()), layers, 100)
+    analysis.plot_expert_shares(found, tmp_path / "shares.png")
+    assert check_png(tmp_path / "shares.png") == (840, 540)
+
+
+# --- rank
+
+
+@pytest.mark.parametrize("read", [60, 10])  # of 12 words: by a triangle, and as it is
+def test_rank_and_singular_values_are_those_of_numpy(plain, tokens, read):
+    matrix = log_softmax(whole(plain.core, plain, tokens))[:read]
+    values = np.linalg.svd(matrix, compute_uv=False)
+    found = analysis.rank(plain, tokens, rows=read, sequence_length=7)
+    assert found.shape == matrix.shape
+    np.testing.assert_allclose(found.singular_values, values, rtol=1e-5, atol=1e-5 * values[0])
+    tolerance = max(matrix.shape) * 2.0**-23 * values[0]
+    assert found.tolerance == pytest.approx(tolerance, rel=1e-5)
+    assert found.rank == np.linalg.matrix_rank(matrix, tol=tolerance)
+    between = (values[1] + values[2]) / 2
+    chosen = analysis.rank(plain, tokens, rows=read, tolerance=between)
+    assert (chosen.rank, chosen.tolerance) == (2, between)
+
+
+def test_a_triangle_in_place_of_many_rows_keeps_small_singular_values(plain, monkeypatch):
+    random = np.random.default_rng(1)
+    left, right = (np.linalg.qr(normal(random, n, COUNT))[0] for n in (600, COUNT))
+    logits = left * 10.0 ** -np.arange(COUNT) @ right.T
+    monkeypatch.setattr("dualnet.analysis.ranks.read", lambda *_: np.array_split(logits, 9))
+    found = analysis.rank(plain, np.zeros(600, "int32"))
+    expected = np.linalg.svd(log_softmax(logits), compute_uv=False)
+    assert expected[-1] < 1e-10 * expected[0]  # the square of the matrix would hold less than 1e-20
+    np.testing.assert_allclose(found.singular_values, expected, rtol=1e-3)
+
+
+def test_a_softmax_has_at_most_the_rank_of_its_units_and_two_and_a_mixture_more(
+    plain, mixture, tokens
+):
+    assert analysis.rank(plain, tokens).rank == 6  # 4 units, the bias, the normaliser
+    assert analysis.rank(mixture, tokens).rank == COUNT  # experts of 3 units each
+
+
+def test_what_has_no_rank_is_refused(plain, tokens):
+    with pytest.raises(ValueError, match="`rows` must be an integer of at least 1"):
+        analysis.rank(plain, tokens, rows=0)
+    with pytest.raises(ValueError, match="`tolerance` must be a finite number of at least 0"):
+        analysis.rank(plain, tokens, tolerance=-1)
+    with pytest.raises(ValueError, match="`sequence_length` must be an integer of at least 1"):
+        analysis.rank(plain, tokens, sequence_length=0)
+    with pytest.raises(ValueError, match="`tokens` must hold at least 1 tokens"):
+        analysis.rank(plain, tokens[:0])
+    broken = randomised(base())
+    broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
+    with pytest.raises(ValueError, match="must give logits that are numbers"):
+        analysis.rank(broken, tokens[:5])
+
+
+def test_singular_values_are_drawn_also_where_some_are_zero(tmp_path):
+    values = np.append(2.0 ** -np.arange(30), 0.0)
+    ranks = {
+        "softmax": analysis.Rank(9, values, 1e-3, (40, 31)),
+        "mixture": analysis.Rank(31, np.ones(31), 0.0, (40, 31)),
+    }
+    analysis.plot_singular_values(ranks, tmp_path / "values.png")
+    assert check_png(tmp_path / "values.png") == (840, 540)
+    with pytest.raises(ValueError, match="`ranks` must hold at least one"):
+        analysis.plot_singular_values({}, tmp_path / "values.png")
+
+
+def test_a_text_is_read_with_carried_state_without_dropout(plain, tokens):
+    found = np.concatenate(list(reading.read(plain.core, plain, tokens, 7)))
+    np.testing.assert_allclose(found, whole(plain.core, plain, tokens), rtol=1e-5, atol=1e-5)
+    assert found.dtype == np.float64
+
+
+# --- learning curves
+
+
+def write_run(folder, train, valid):
+    folder.mkdir()
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["epoch", "phase", "loss", "perplexity", "val_loss", "val_perplexity"])
+        for epoch, (a, b) in enumerate(zip(train, valid), start=1):
+            table.writerow([epoch, "train", np.log(a), a, np.log(b), b])
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    epochs = np.arange(1, 51)
+    (tmp_path / "runs").mkdir()
+    return {
+        name: write_run(tmp_path / "runs" / name, low + 500 / epochs**2, low + 400 / epochs)
+        for name, low in (("lstm", 80.0), ("doc", 60.0))
+    }
+
+
+def test_learning_curves_are_the_perplexities_of_the_epochs(runs):
+    epochs = np.arange(1, 51)
+    found = analysis.learning_curves(runs)
+    assert list(found) == ["lstm", "doc"]
+    np.testing.assert_array_equal(found["doc"], 60 + 400 / epochs)
+    assert found["doc"].dtype == np.float64
+    trained = analysis.learning_curves(runs, split="train")["lstm"]
+    np.testing.assert_array_equal(trained, 80 + 500 / epochs**2)
+
+
+def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_path):
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / "curves.png"
+    drawn = set()
+    for split in ("val", "both"):
+        analysis.plot_learning_curves(runs, path, split=split)
+        assert check_png(path) == (840, 540)
+        drawn.add(path.read_bytes())
+    assert len(drawn) == 2
+
+
+def test_curves_that_end_in_infinity_or_fall_far_are_drawn(tmp_path):
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / "curves.png"
+    infinite = write_run(tmp_path / "infinite", [np.inf] * 3, [np.inf, np.inf, np.inf])
+    fallen = write_run(tmp_path / "fallen", [1e30, 20.0], [1e30, 1.0])
+    analysis.plot_learning_curves({"infinite": infinite, "fallen": fallen}, path, split="both")
+    check_png(path)
+
+
+def test_a_folder_without_metrics_is_told_so(runs, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"must hold metrics\.csv.*nowhere"):
+        analysis.learning_curves({"a": tmp_path / "nowhere"})
+    for text in ("", "epoch,perplexity\n1,5\n", "val_perplexity\nx\n", "val_perplexity\nnan\n"):
+        (runs["doc"] / "metrics.csv").write_text(text)
+        with pytest.raises(ValueError, match="in the column val_perplexity .*damaged"):
+            analysis.learning_curves(runs)
+    with pytest.raises(ValueError, match="`split` must be one of"):
+        analysis.learning_curves(runs, split="test")
+    with pytest.raises(ValueError, match="`runs` must hold at least one"):
+        analysis.plot_learning_curves({}, tmp_path / "x.png")
+
+
+def test_a_figure_goes_nowhere_but_into_a_folder_that_is_there(tmp_path):
+    found = analysis.Shares(np.array([0.5, 0.5]), 0.0, ("output",) * 2, 3)
+    for path in (tmp_path / "nowhere" / "shares.png", tmp_path):
+        with pytest.raises(OSError, match="could not be written"):
+            analysis.plot_expert_shares(found, path)
