@@ -546,7 +546,7 @@ def test_members_have_one_vocabulary_and_a_card_for_the_corpus(ensemble):
 
 def test_an_ensemble_is_trained_into_a_run_whose_card_builds_it_again(ensemble, corpus, tmp_path):
     settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 1, "progress": False}
-    members = {"members": ["lstm", "lstm"], "gate_units": 3}
+    members = {"members": ["lstm", "lstm"], "gate": "none"}
     run = dualnet.train(ensemble(), corpus, output=tmp_path / "RUN", **settings, **members)
     built = zoo.build(str(tmp_path / "RUN" / "card.toml"))
     assert built.arguments == run.model.arguments == dualnet.load(tmp_path / "RUN").arguments
