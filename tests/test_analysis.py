@@ -5,60 +5,16 @@ import csv
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 from dualnet import analysis, builders
 from dualnet.analysis import experts, reading
 from dualnet.builders import LanguageModel
 from dualnet.corpora import Vocabulary
-from tests.checks import array, normal
+from dualnet.layers import DOCOutput, FeatureGate, IOGate, MixtureSoftmax
+from tests.checks import array, by_name, normal
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
 COUNT = len(WORDS)
-
-
-class TokenGate(keras.layers.Layer):
-    """A gate on tokens alone, as small as can be."""
-
-    def __init__(self, words, **kwargs):
-        super().__init__(**kwargs)
-        self.words = words
-
-    def build(self, *shapes):
-        self.kernel = self.add_weight(shape=(self.words, self.words), name="kernel")
-
-    def gates(self, tokens):
-        return ops.sigmoid(ops.take(self.kernel, tokens, axis=0))
-
-    def call(self, inputs):
-        tokens, logits = inputs
-        return self.gates(tokens) * logits
-
-
-class Mixture(keras.layers.Layer):
-    """A mixture of softmaxes of several layers, written as the paper has it."""
-
-    def __init__(self, words, experts, units, **kwargs):
-        super().__init__(**kwargs)
-        self.words, self.experts, self.units = words, experts, units
-
-    def build(self, shapes):
-        self.prior = self.add_weight(shape=(shapes[-1][-1], sum(self.experts)), name="prior")
-        self.matrix = self.add_weight(shape=(self.units, self.words), name="matrix")
-        self.latent = [
-            self.add_weight(shape=(count, shape[-1], self.units), name=f"latent_{i}")
-            for i, (count, shape) in enumerate(zip(self.experts, shapes))
-        ]
-
-    def priors(self, inputs):
-        return ops.softmax(ops.matmul(inputs[-1], self.prior))
-
-    def call(self, inputs):
-        k = ops.concatenate(
-            [ops.einsum("bti,jid->btjd", x, w) for x, w in zip(inputs, self.latent)], axis=2
-        )
-        words = ops.softmax(ops.matmul(k, self.matrix))
-        return ops.log(ops.sum(ops.expand_dims(self.priors(inputs), -1) * words, axis=2))
 
 
 def base(**settings):
@@ -89,14 +45,17 @@ def plain():
 @pytest.fixture(scope="module")
 def gated():
     graph = base().core
-    return wrapped(graph, TokenGate(COUNT, name="gate")([graph.inputs[0], graph.outputs[0]]))
+    return wrapped(
+        graph, IOGate(COUNT, 3, dropout=0.5, name="gate")([graph.inputs[0], graph.outputs[0]])
+    )
 
 
 @pytest.fixture(scope="module")
 def mixture():
     graph = base(recurrent_layers=2).core
     inputs = [graph.get_layer(f"recurrence_{i}").output[0] for i in (1, 2)]
-    return wrapped(graph, Mixture(COUNT, [2, 3], 3, name="output")(inputs))
+    inputs.insert(0, graph.get_layer("embedding").output)
+    return wrapped(graph, DOCOutput(COUNT, [0, 2, 3], 3, latent_dropout=0.5, name="output")(inputs))
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +86,12 @@ def check_png(path, least=10_000):
 
 
 def test_the_words_favoured_are_those_of_the_largest_gate_values(gated):
-    kernel = array(gated.core.get_layer("gate").kernel).astype("float64")
+    weights = by_name(gated.core.get_layer("gate"))
     found = analysis.favoured_words(gated, ["w3", "<unk>"], count=4)
     assert list(found) == ["w3", "<unk>"]
     for word, best in found.items():
-        values = 1 / (1 + np.exp(-kernel[WORDS.index(word)]))
+        products = weights["embeddings"][WORDS.index(word)] @ weights["kernel"]
+        values = 1 / (1 + np.exp(-products - weights["bias"]))
         ids = sorted(range(COUNT), key=lambda i: -values[i])[:4]
         assert [each for each, _ in best] == [WORDS[i] for i in ids]
         np.testing.assert_allclose([value for _, value in best], values[ids], rtol=1e-5)
@@ -160,6 +120,11 @@ def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain,
     ask = analysis.favoured_words
     with pytest.raises(ValueError, match=r"`model` must have a gate .* gate='none'"):
         ask(plain, "w3")
+    graph = base().core
+    features = graph.get_layer("recurrence_1").output[0]
+    of_features = FeatureGate(COUNT, name="gate")([features, graph.outputs[0]])
+    with pytest.raises(ValueError, match="gate='FeatureGate'"):
+        ask(wrapped(graph, of_features), "w3")
     with pytest.raises(ValueError, match=r"Received: 'w33'\. Did you mean 'w3'"):
         ask(gated, ["w1", "w33"])
     with pytest.raises(ValueError, match=r"`count` must be an integer of at least 1"):
@@ -169,12 +134,8 @@ def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain,
     with pytest.raises(ValueError, match=r"`least_occurrences` must leave a word.* has 2"):
         ask(gated, "w3", corpus_tokens=np.array([1, 1]))
     with monkeypatch.context() as patch:
-        patch.setattr(gated.core.get_layer("gate"), "use_hidden", True, raising=False)
+        patch.setattr(gated.core.get_layer("gate"), "use_hidden", True)
         with pytest.raises(ValueError, match="gate='input_and_hidden'"):
-            ask(gated, "w3")
-    with monkeypatch.context() as patch:
-        patch.setitem(gated.arguments, "gate", "lstm")
-        with pytest.raises(ValueError, match="gate='lstm'"):
             ask(gated, "w3")
     with monkeypatch.context() as patch:
         patch.setattr(gated, "_vocabulary", None)
@@ -201,7 +162,7 @@ def test_shares_are_the_means_of_the_priors_whatever_the_segments(mixture, token
     core = mixture.core
     graph = keras.Model(core.inputs, [core.get_layer("recurrence_2").output[0], *core.outputs[1:]])
     hidden = whole(graph, mixture, tokens)
-    weights = array(core.get_layer("output").prior).astype("float64")
+    weights = array(core.get_layer("output").prior_kernel).astype("float64")
     sums = np.exp(log_softmax(hidden @ weights)).sum(0)
     for length in (None, 7):
         found = analysis.expert_shares(mixture, tokens, sequence_length=length)
@@ -212,13 +173,24 @@ def test_shares_are_the_means_of_the_priors_whatever_the_segments(mixture, token
         assert found.tokens == 60
 
 
-def test_each_expert_is_told_its_layer(mixture, tokens, monkeypatch):
-    assert analysis.expert_shares(mixture, tokens).layers == ("input_1",) * 2 + ("input_2",) * 3
-    told = lambda: experts._layers_of_experts(mixture, mixture.core.get_layer("output"), 5)  # noqa: E731
-    monkeypatch.setitem(mixture.arguments, "experts", [0, 2, 3])
-    assert told() == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
-    monkeypatch.setitem(mixture.arguments, "experts", 5)
-    assert told() == ("recurrence_2",) * 5
+def test_each_expert_is_told_its_layer(mixture, tokens):
+    found = analysis.expert_shares(mixture, tokens)
+    assert found.layers == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
+    of_two = DOCOutput(COUNT, [1, 2], 3)
+    assert experts._layers_of_experts(mixture, of_two) == ("input_1", "input_2", "input_2")
+
+
+def test_experts_of_one_layer_are_read_too(tokens):
+    graph = base(connection="dual").core
+    joined = graph.get_layer("connection").output
+    model = wrapped(graph, MixtureSoftmax(COUNT, 4, 3, name="output")(joined))
+    hidden = whole(keras.Model(graph.inputs, [joined, *graph.outputs[1:]]), model, tokens)
+    weights = array(model.core.get_layer("output").prior_kernel).astype("float64")
+    found = analysis.expert_shares(model, tokens)
+    np.testing.assert_allclose(
+        found.shares, np.exp(log_softmax(hidden @ weights)).mean(0), rtol=1e-5
+    )
+    assert found.layers == ("connection",) * 4
 
 
 def test_a_model_without_a_mixture_is_told_so(plain, tokens):

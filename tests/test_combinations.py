@@ -48,21 +48,19 @@ def rows_of_all_pairs():
     rows = []
     while left:
         # The longest two stations first; then, for each other, the choice with most new pairs.
-        row = dict(
-            min(left, key=lambda pair: (pair[0][0] != "cell", pair[1][0] != "evaluation", pair))
-        )
+        row = dict(min(left, key=order))
         for name in sorted(names, key=lambda name: -len(STATIONS[name])):
             if name not in row:
-                others = list(row.items())
-
-                def gain(choice, name=name, others=others):
-                    pairs = [pair_of((name, choice), other) for other in others]
-                    return -len(IMPOSSIBLE.intersection(pairs)), len(left.intersection(pairs))
-
-                row[name] = max(STATIONS[name], key=gain)
+                gains = [gain(left, row, (name, choice)) for choice in STATIONS[name]]
+                row[name] = STATIONS[name][gains.index(max(gains))]
         left -= set(pairs_of(row))
         rows.append({name: row[name] for name in names})
     return rows
+
+
+def order(pair):
+    (a, _), (b, _) = pair
+    return a != "cell", b != "evaluation", pair
 
 
 def gain(left, row, choice):

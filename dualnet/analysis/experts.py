@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from dualnet import plots
 from dualnet.analysis.reading import layer_of, read
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens
+from dualnet.layers import DOCOutput, MixtureSoftmax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ def expert_shares(
     `coefficient_of_variation`.
     """
     output = layer_of(model, "output")
-    if not hasattr(output, "priors"):
+    if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
         raise ValueError(
             f"`model` must have a mixture as output. Received: a model with {kind}. Build or "
@@ -70,7 +70,7 @@ def expert_shares(
     return Shares(
         shares=sums / len(tokens),
         coefficient_of_variation=float(np.std(sums) / np.mean(sums)),
-        layers=_layers_of_experts(model, output, len(sums)),
+        layers=_layers_of_experts(model, output),
         tokens=len(tokens),
     )
 
@@ -108,13 +108,12 @@ class _Priors(keras.layers.Layer):
         return None
 
 
-def _layers_of_experts(model: LanguageModel, output: Any, number: int) -> tuple[str, ...]:
+def _layers_of_experts(model: LanguageModel, output: DOCOutput) -> tuple[str, ...]:
     names = [layer.name for layer in model.core.layers]
     stations = ["embedding", *(name for name in names if name.startswith("recurrence_"))]
     stations += ["connection"] * ("connection" in names)
-    counts = model.arguments.get("experts") or getattr(output, "experts", None)
-    if not isinstance(counts, Sequence):
-        return (stations[-1],) * number  # all read what a plain output reads
-    if len(counts) != len(stations):  # a graph that no builder made
-        stations = [f"input_{i}" for i, _ in enumerate(counts, start=1)]
-    return tuple(name for name, count in zip(stations, counts) for _ in range(count))
+    if isinstance(output, MixtureSoftmax):
+        return (stations[-1],) * sum(output.experts)
+    if len(output.experts) != len(stations):  # a graph that no builder made
+        stations = [f"input_{i}" for i, _ in enumerate(output.experts, start=1)]
+    return tuple(name for name, count in zip(stations, output.experts) for _ in range(count))

@@ -14,6 +14,7 @@ from dualnet._checks import check_count, check_texts, did_you_mean
 from dualnet.analysis.reading import check_some, layer_of
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens, vocabulary_of
+from dualnet.layers import IOGate
 
 
 def favoured_words(
@@ -34,7 +35,7 @@ def favoured_words(
         corpus_tokens: int array `(num_tokens,)`, ids of the training text; None to leave
             no word out.
         least_occurrences: int, at least 0. Words that `corpus_tokens` holds less often
-            are left out, as in the paper: their gates are hardly trained.
+            are left out, as in the paper.
 
     Returns:
         dict of each word to a list of `(word, value)`, with the largest value first and the
@@ -74,8 +75,7 @@ def favoured_words(
     found = {}
     for word, i in zip(words, ids):  # one by one: a row is as wide as the vocabulary
         tokens = ops.convert_to_tensor(np.array([[i]], np.int32))
-        values = ops.convert_to_numpy(ops.cast(gate.gates(tokens), "float32"))
-        values = values.reshape(-1).astype(np.float64)[candidates]
+        values = ops.convert_to_numpy(gate.gates(tokens)).reshape(-1).astype(np.float64)[candidates]
         best = np.argsort(-values, kind="stable")[:count]
         found[word] = [(vocabulary.words[candidates[k]], float(values[k])) for k in best]
     return found
@@ -108,13 +108,9 @@ def plot_favoured_words(
 def _gate_of(model: LanguageModel) -> Any:
     """Return the layer that gates by the current token alone, or raise `ValueError`."""
     layer = layer_of(model, "gate")
-    kind = model.arguments.get("gate", "input")  # what it reads, where a builder was told
-    if layer is None:
-        kind = "none"
-    elif getattr(layer, "use_hidden", False):
-        kind = "input_and_hidden"
-    elif kind == "input" and not hasattr(layer, "gates"):
-        kind = type(layer).__name__
+    kind = "none" if layer is None else model.arguments.get("gate", type(layer).__name__)
+    if isinstance(layer, IOGate):
+        kind = "input_and_hidden" if layer.use_hidden else "input"
     if kind != "input":
         raise ValueError(
             "`model` must have a gate that reads the current token alone. Received: a model with "

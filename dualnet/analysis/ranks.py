@@ -58,7 +58,7 @@ def rank(
 
     The singular values are those of the matrix itself; the square of it (its Gram matrix)
     would lose all below 1e-8 of the largest. Of more contexts than twice the words a
-    triangle with the same singular values is kept, by QR. Memory is about 32 words^2 bytes, 3 GB
+    triangle with the same singular values is kept, by QR. Memory is up to 60 words^2 bytes, 6 GB
     for 10,000 words, and the decomposition of 10,000 x 10,000 takes minutes on two
     cores: `rows` limits both.
 

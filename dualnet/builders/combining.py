@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import check_count
@@ -11,7 +11,10 @@ from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel
 from dualnet.builders.weights import copy_weight, weight_names
 
-BUILDERS = {"ensemble": ensemble_model, "language_model": language_model}
+BUILDERS: dict[str, Callable[..., LanguageModel]] = {
+    "ensemble": ensemble_model,
+    "language_model": language_model,
+}
 
 
 def with_gate(

@@ -325,14 +325,14 @@ def language_model(
             name="output",
         )(x)
     else:
-        of_layers = isinstance(experts, Sequence)
-        if of_layers and len(experts) != len(levels):
+        if isinstance(experts, Sequence) and len(experts) != len(levels):
             places = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(len(outputs)))]
             places += ["the dual connection"] if connection != "plain" else []
             raise ValueError(
                 f"`experts` must have {len(levels)} numbers, one for each layer: "
                 f"{', '.join(places)}. Received: experts={list(experts)}."
             )
+        of_layers = isinstance(experts, Sequence)
         logits = (DOCOutput if of_layers else MixtureSoftmax)(
             vocabulary_size,
             experts,

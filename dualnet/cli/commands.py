@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualnet import zoo
+from dualnet._checks import did_you_mean
 from dualnet.cli.console import print_table, quietly, settings_of
 from dualnet.cli.model_table import model_table
 
@@ -119,29 +120,59 @@ def data(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    settings = settings_of(options.set)
-    if options.epochs is not None:
-        settings["epochs"] = options.epochs
     # What needs no TensorFlow is checked before the seconds that it takes to load.
     zoo.card(options.name)
+    settings = settings_of(options.set)
     training = quietly("dualnet.training", seeds=True)
+    run = training.train(
+        options.name, options.corpus, weights=options.weights, **_for_training(options, settings)
+    )
+    _print_run(options, run)
+
+
+def gate(options: argparse.Namespace) -> None:
+    settings = settings_of(options.set)
+    training = quietly("dualnet.training", seeds=True)
+    corpus = options.corpus
+    if corpus is None:
+        vocabulary = training.load(options.run_folder).vocabulary
+        corpus = _corpus_of(training.read_card(options.run_folder), None, vocabulary)
+    run = training.train_gate(options.run_folder, corpus, **_for_training(options, settings))
+    _print_run(options, run)
+
+
+def ensemble(options: argparse.Namespace) -> None:
+    training = quietly("dualnet.training")
+    folder = training.combine_runs(options.run_folders, options.output)
+    if options.json:
+        print(json.dumps({"path": str(folder), "members": options.run_folders}))
+    else:
+        print(f"An ensemble of {len(options.run_folders)} models in {folder}")
+
+
+def _for_training(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `training.train` that `train` and `gate` have in common."""
+    from dualnet import training
+
     for key in inspect.signature(training.train).parameters:
         if key in settings:
             raise ValueError(
                 f"`--set` takes an argument of the builder or the recipe. Received: {key}="
-                f"{settings[key]}. `dualnet train --help` shows the options."
+                f"{settings[key]}. `dualnet {options.command} --help` shows the options."
             )
-    run = training.train(
-        options.name,
-        options.corpus,
-        output=options.output,
-        seed=options.seed,
-        weights=options.weights,
-        resume=options.resume,
-        checkpoint_steps=options.checkpoint_steps,
-        progress=not options.quiet,
+    if options.epochs is not None:
+        settings = {**settings, "epochs": options.epochs}
+    return {
+        "output": options.output,
+        "seed": options.seed,
+        "resume": options.resume,
+        "checkpoint_steps": options.checkpoint_steps,
+        "progress": not options.quiet,
         **settings,
-    )
+    }
+
+
+def _print_run(options: argparse.Namespace, run: Any) -> None:
     if options.json:
         print(json.dumps(run.results))
         return
@@ -157,7 +188,7 @@ def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_ways(options, settings)
     training = quietly("dualnet.training")
-    from dualnet import adaptation, evaluation
+    from dualnet import adaptation, builders, evaluation
 
     model = training.load(options.run_folder)
     used = None
@@ -167,6 +198,9 @@ def evaluate(options: argparse.Namespace) -> None:
         raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
     corpus = _corpus_of(used, options.corpus, model.vocabulary)
     tokens = corpus.split(options.split)
+    if options.cache is not None:
+        cache = _cache_settings(options.cache, used, corpus.name)
+        model = builders.with_cache(model, **cache)
     recipe = used["recipe"] if used else {}
     trained_by_sentence = recipe.get("batching") == "sentences"
     for key in ("temperature", "sequence_length"):
@@ -215,6 +249,8 @@ def evaluate(options: argparse.Namespace) -> None:
             found |= {"dropout_scale": static.dropout_scale, "seed": static.seed}
     if options.temperature == "best":
         found["tuning_tokens"] = len(valid)
+    if options.cache is not None:
+        found["cache"] = cache
     found |= {"split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
         print(json.dumps(found))
@@ -228,6 +264,8 @@ def evaluate(options: argparse.Namespace) -> None:
         print("read by sentence, each after <eos> from the zero state")
     elif trained_by_sentence:
         print("read as one stream, although the model was trained by sentence")
+    if options.cache is not None:
+        print("with a neural cache, " + ", ".join(f"{key}={value}" for key, value in cache.items()))
     if options.temperature == "best":
         print(f"temperature {found['temperature']:.4g}, the best on the first {len(valid):,} "
               "tokens of the validation split")  # fmt: skip
@@ -237,6 +275,31 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         used_settings = ", ".join(f"{key}={value:g}" for key, value in result.settings.items())
         print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
+
+
+def _cache_settings(
+    given: list[str], used: Mapping[str, Any] | None, corpus: str
+) -> dict[str, Any]:
+    """Return the cache's settings: those given, else as published for the card and the corpus."""
+    from dualnet.builders import with_cache
+
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(with_cache).parameters.items()
+        if name != "model"
+    }
+    settings = settings_of(given)
+    for key in settings:
+        if key not in defaults:
+            raise ValueError(
+                f"`--cache` takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
+                f"{key}={settings[key]}."
+            )
+    name = used["name"] if used else ""
+    if name in zoo.list_models() and corpus in zoo.card(name).corpora:
+        published = zoo.card(name, corpus).evaluation
+        defaults |= {key.removeprefix("cache_"): value for key, value in published.items()}
+    return {**defaults, **settings}
 
 
 def _check_ways(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
@@ -391,8 +454,6 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
 
 def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     """Refuse what `function` does not take: that is bad input and no fault of the program."""
-    from dualnet._checks import did_you_mean
-
     known = [
         name
         for name, parameter in inspect.signature(function).parameters.items()

@@ -38,19 +38,19 @@ def make_parser() -> argparse.ArgumentParser:
     command = add("train", commands.train, "Train a model into a RUN folder.")
     command.add_argument("name", help="model of the zoo, or a card of your own (.toml)")
     command.add_argument("--corpus", required=True, help="name of a corpus, or a folder")
-    command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
-    command.add_argument("--epochs", type=int, help="those of fine-tuning come on top")
-    _add_set(command, "argument of the builder or the recipe, e.g. units=200")
-    command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
     command.add_argument(
         "--weights", metavar="RUN", help="begin with the weights of this RUN folder or .keras file"
     )
-    command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    command.add_argument(
-        "--checkpoint-steps", type=int, default=500, metavar="N",
-        help="steps between two checkpoints within an epoch (default: 500)",
-    )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_training(command, "argument of the builder or the recipe, e.g. units=200")
+
+    command = add("gate", commands.gate, "Train an input-to-output gate over the model of a RUN.")
+    command.add_argument("run_folder", metavar="RUN", help="RUN folder, of an ensemble too")
+    command.add_argument("--corpus", help="default: the one that it was trained on")
+    _add_training(command, "argument of the gate or the recipe, e.g. gate_units=100")
+
+    command = add("ensemble", commands.ensemble, "Put the models of several RUNs into one RUN.")
+    command.add_argument("run_folders", metavar="RUN", nargs="+", help="RUN folders, at least two")
+    command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
 
     command = add("evaluate", commands.evaluate, "Perplexity of a RUN, static or dynamic.")
     command.add_argument("run_folder", metavar="RUN")
@@ -76,6 +76,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--dropout-scale", type=float, metavar="S", help="of --samples: rates are multiplied by it"
     )
     command.add_argument("--seed", type=int, metavar="K", help="of the masks of --samples")
+    command.add_argument(
+        "--cache", nargs="*", metavar="KEY=VALUE",
+        help="with a neural cache: size=500 weight=0.1 scale=1.0 start=when_full (default: as "
+        "published for the card, else size=500 weight=0.2 scale=0.3 start=at_once)",
+    )  # fmt: skip
     command.add_argument("--plot", metavar="PNG", help="draw the dynamic trace to this file")
 
     command = add("generate", commands.generate, "Go on with prompts, word by word.")
@@ -106,6 +111,19 @@ def make_parser() -> argparse.ArgumentParser:
     command = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     command.add_argument("--output", default="demo", help="folder (default: demo)")
     return parser
+
+
+def _add_training(command: argparse.ArgumentParser, settings: str) -> None:
+    command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
+    command.add_argument("--epochs", type=int, help="those of fine-tuning come on top")
+    _add_set(command, settings)
+    command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
+    command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    command.add_argument(
+        "--checkpoint-steps", type=int, default=500, metavar="N",
+        help="steps between two checkpoints within an epoch (default: 500)",
+    )  # fmt: skip
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_texts(command: argparse.ArgumentParser, option: str, text: str) -> None:

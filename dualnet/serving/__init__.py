@@ -99,6 +99,12 @@ def export(
     if format == "saved_model":
         _export_folder(model, path)
         return path
+    if model.cache_size:
+        raise ValueError(
+            "`format` must be 'saved_model' for a model with a cache, which a file of one step "
+            f"cannot hold. Received: format={format!r}, a cache of {model.cache_size} words. "
+            "Export it without the cache, or as a SavedModel."
+        )
     if path.suffix != SUFFIXES[format] or path.is_dir():
         raise ValueError(
             f"`path` must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "

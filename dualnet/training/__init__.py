@@ -1,7 +1,18 @@
 """Recipes, and training into a RUN folder that can be stopped, resumed and loaded."""
 
+from dualnet.training.combining import combine_runs, train_gate
 from dualnet.training.loop import Run, train, versions
 from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.run_folder import load, read_card
 
-__all__ = ["Recipe", "Run", "load", "read_card", "split_overrides", "train", "versions"]
+__all__ = [
+    "Recipe",
+    "Run",
+    "combine_runs",
+    "load",
+    "read_card",
+    "split_overrides",
+    "train",
+    "train_gate",
+    "versions",
+]

@@ -42,7 +42,7 @@ from dualnet.training.run_folder import (
     write_card,
 )
 from dualnet.training.schedule import is_round, plan
-from dualnet.training.start import load_corpus, load_source, load_start
+from dualnet.training.start import is_gated, load_corpus, load_source, load_start
 
 RESUMABLE = (  # what may be given anew with `resume`
     "epochs",
@@ -156,6 +156,12 @@ def train(
             card = zoo.card(name, _published(name, corpus))
             with zoo.located(card, overrides):
                 config, recipe = split_overrides(card, overrides)
+            if "members" in config and not is_gated(config):
+                raise ValueError(
+                    "`name` must be a model that is trained as a whole, or an ensemble with a "
+                    f"gate. Received: {card.name!r}, an ensemble. Train each member, and put "
+                    "the RUN folders together with `dualnet ensemble`."
+                )
             begin = _absolute(weights)
             source = load_source(begin, config, resume=False)
             corpus = load_corpus(corpus, source, lowercase=card.lowercase)
