@@ -544,10 +544,22 @@ def test_members_have_one_vocabulary_and_a_card_for_the_corpus(ensemble):
         zoo.build(ensemble(text.replace("zaremba_medium", "gru")), corpus="wikitext-2")
 
 
-def test_an_ensemble_is_trained_into_a_run_whose_card_builds_it_again(ensemble, corpus, tmp_path):
-    settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 1, "progress": False}
-    members = {"members": ["lstm", "lstm"], "gate": "none"}
-    run = dualnet.train(ensemble(), corpus, output=tmp_path / "RUN", **settings, **members)
+def test_the_gate_of_an_ensemble_is_trained_into_a_run_whose_card_builds_it_again(
+    ensemble, corpus, tmp_path
+):
+    sizes = {"units": 4, "members": ["lstm", "lstm"]}
+    members = zoo.build(ensemble(), vocabulary_size=len(corpus.vocabulary), gate="none", **sizes)
+    members.vocabulary = corpus.vocabulary
+    members.save(tmp_path / "members.keras")
+    run = dualnet.train(
+        ensemble(),
+        corpus,
+        output=tmp_path / "RUN",
+        weights=str(tmp_path / "members.keras"),
+        progress=False,
+        **sizes,
+        **{"gate_units": 3, "batch_size": 4, "sequence_length": 9, "epochs": 1},
+    )
     built = zoo.build(str(tmp_path / "RUN" / "card.toml"))
     assert built.arguments == run.model.arguments == dualnet.load(tmp_path / "RUN").arguments
     assert built.vocabulary_size == len(corpus.vocabulary)
