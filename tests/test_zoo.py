@@ -38,7 +38,59 @@ OTHERS = {
     "zaremba_large": 66_022_000,
     "zaremba_medium": 19_775_200,
 }
-PTB = DUAL | OTHERS
+# The mixtures, counted from their sizes: embedding and output bias, LSTMs, experts, priors.
+MIXTURES = {
+    "awd_lstm_mos": 2_810_000 + 16_062_960 + 15 * (620 * 280 + 280) + 620 * 15,
+    "awd_lstm_doc": 2_810_000 + 16_062_960 + 2_608_200 + 5 * (960 * 280 + 280) + 620 * 20,
+}
+# No paper's: AWD-LSTM with a dual layer of 400; Mogrifier LSTMs of 1064, of rank 100, of which the
+# first and the dual layer of 620 feed experts.
+COMBINATIONS = {
+    "awd_dual_lstm": OTHERS["awd_lstm"] + 2 * 400 * 400 + 400,
+    "dual_mdlstm_doc": (
+        280 * 10_000 + 10_000  # the embedding, tied, and the output's bias
+        + 4 * 1064 * (280 + 1064 + 1) + 4 * 1064 * (1064 + 1064 + 1)
+        + 4 * 100 * (280 + 1064) + 2 * (280 + 1064) + 4 * 100 * (1064 + 1064) + 4 * 1064
+        + 620 * (280 + 1064 + 1)
+        + 15 * 280 * (620 + 1) + 5 * 280 * (1064 + 1) + 20 * 620
+    ),
+}  # fmt: skip
+# The gate adds an embedding of 300 units and as many for each word, and a bias.
+GATE = {10_000: 6_010_000, 33_278: 20_000_078, 28_912: 17_376_112}
+GATED = (
+    "awd_lstm",
+    "dual_mdlstm",
+    "variational_lstm_large",
+    "variational_lstm_medium",
+    "variational_rhn",
+    "variational_rhn_tied",
+    "zaremba_large",
+    "zaremba_medium",
+)
+BUILT = DUAL | OTHERS | MIXTURES | COMBINATIONS
+BUILT |= {f"{name}_iog": BUILT[name] + GATE[10_000] for name in GATED}
+BUILT |= {
+    "variational_rhn_iog_hidden": BUILT["variational_rhn_iog"] + 890 * 10_000,
+    "variational_rhn_iog_lstm": BUILT["variational_rhn_iog"] + 4 * 300 * (300 + 300 + 1),
+}
+MEMBERS = {
+    "awd_lstm_doc_5": ("awd_lstm_doc", 5),
+    "variational_rhn_5": ("variational_rhn", 5),
+    "variational_rhn_10": ("variational_rhn", 10),
+    "variational_rhn_5_iog": ("variational_rhn", 5),
+    "variational_rhn_10_iog": ("variational_rhn", 10),
+}
+
+
+def of_members(counts, words):
+    return {
+        name: times * counts[member] + GATE[words] * name.endswith("_iog")
+        for name, (member, times) in MEMBERS.items()
+        if member in counts
+    }
+
+
+PTB = BUILT | of_members(BUILT, 10_000)
 DUAL_WIKITEXT = {
     "lstm": 20_229_600,
     "dual_lstm": 20_950_200,
@@ -47,17 +99,38 @@ DUAL_WIKITEXT = {
     "mdlstm": 37_508_800,
     "dual_mdlstm": 38_954_650,
 }
-WIKITEXT = DUAL_WIKITEXT | {
+BUILT_WIKITEXT = DUAL_WIKITEXT | {
+    "awd_dual_lstm": 33_545_278 + 2 * 400 * 400 + 400,
     "awd_lstm": 33_545_278,
+    "awd_lstm_doc": 36_627_478,
+    "awd_lstm_mos": 34_897_728,
+    "mogrifier_lstm": 34_991_552,
     "variational_lstm_medium": 50_059_878,
     "variational_rhn_tied": 42_826_418,
     "zaremba_medium": 50_059_878,
 }
+BUILT_WIKITEXT |= {
+    f"{name}_iog": BUILT_WIKITEXT[name] + GATE[28_912 if name in DUAL else 33_278]
+    for name in GATED
+    if name in BUILT_WIKITEXT
+}
+WIKITEXT = BUILT_WIKITEXT | of_members(BUILT_WIKITEXT, 33_278)
+LOWERCASE = {*DUAL, "dual_mdlstm_iog"}
 ROWS = [("ptb", *row) for row in PTB.items()] + [("wikitext-2", *row) for row in WIKITEXT.items()]
+# Printed otherwise than our count rounds to.
+PRINTED = {
+    ("awd_lstm", "wikitext-2"): "33M",  # 33.5M, cut
+    ("awd_lstm_iog", "wikitext-2"): "53M",  # 53.5M, cut
+    ("awd_lstm_mos", "ptb"): "22M",  # 21.501M with two biases
+    ("awd_lstm_doc_5", "wikitext-2"): "185M",  # five times 37M
+    ("variational_rhn_10", "ptb"): "320M",  # ten times 32M
+    ("variational_rhn_10_iog", "ptb"): "326M",
+}
 
 
-# A count does not depend on the backend: all on one, two on the others.
-COUNTED = ROWS if keras.config.backend() == "tensorflow" else ROWS[:2]
+# A count does not depend on the backend: all on one, two on the others. Ensembles take too much.
+COUNTED = [row for row in ROWS if row[1] not in MEMBERS]
+COUNTED = COUNTED if keras.config.backend() == "tensorflow" else COUNTED[:2]
 
 
 @pytest.fixture
@@ -75,19 +148,36 @@ def cheap_weights(monkeypatch):
 def test_a_published_model_has_exactly_the_parameters_of_its_card(
     corpus, name, count, cheap_weights
 ):
+    assert zoo.build(name, corpus=corpus).count_params() == count
+
+
+@pytest.mark.parametrize(("corpus", "name", "count"), ROWS)
+def test_a_card_has_the_count_of_its_sizes_and_prints_what_the_paper_does(corpus, name, count):
     card = zoo.card(name, corpus)
     assert card.parameters == count
-    assert zoo.build(name, corpus=corpus).count_params() == count
     if name in DUAL:
         assert card.printed == f"{count / 1e6:.2f}M"
     elif card.printed:
-        assert card.printed == f"{count / 1e6:.0f}M" or name == "awd_lstm"  # 33.5M, cut to 33M
+        assert card.printed == PRINTED.get((name, corpus), f"{count / 1e6:.0f}M")
+
+
+def test_an_ensemble_has_the_parameters_of_its_members_and_one_gate():
+    for name, (member, times) in MEMBERS.items():
+        assert zoo.card(name).config["members"] == [member] * times
+        for corpus in zoo.card(name).corpora:
+            members = zoo.arguments_of(zoo.card(name, corpus), {})["members"]
+            own = {"builder": "language_model", "arguments": zoo.card(member, corpus).config}
+            assert members == [own] * times
+    small = {"units": 8, "depth": 2, "vocabulary_size": 20}
+    built = zoo.build("variational_rhn_5_iog", **small)
+    one = zoo.build("variational_rhn", **small).count_params()
+    assert built.count_params() == 5 * one + 2 * 300 * 20 + 20
 
 
 def test_every_row_of_the_papers_has_a_card():
     assert zoo.list_models() == sorted(PTB)
     assert zoo.list_models("dual_*") == sorted(name for name in PTB if name.startswith("dual_"))
-    assert [name for name in PTB if "wikitext-2" in zoo.card(name).corpora] == list(WIKITEXT)
+    assert {name for name in PTB if "wikitext-2" in zoo.card(name).corpora} == {*WIKITEXT}
 
 
 @pytest.mark.parametrize(("corpus", "name", "_"), ROWS)
@@ -98,29 +188,79 @@ def test_a_card_says_what_is_ours_and_its_recipe_can_be_used(corpus, name, _):
         assert recipe.optimizer == "nadam" and recipe.sequence_length == 25
         assert recipe.batch_size == {"ptb": 32, "wikitext-2": 128}[corpus]
         assert set(card.published) == {"static", "dynamic"}
-    assert card.lowercase == (corpus == "wikitext-2" and name in DUAL)
+    assert card.lowercase == (corpus == "wikitext-2" and name in LOWERCASE)
     for key, pair in card.published.items():
-        assert key in ("static", "finetuned", "samples", "cache", "dynamic") and len(pair) == 2
+        assert key in ("static", "finetuned", "refinetuned", "samples", "cache", "dynamic")
+        assert len(pair) == 2
+    assert ("cache" in card.published) == bool(card.evaluation)
+    assert set(card.evaluation) in (
+        set(),
+        {"cache_size", "cache_weight", "cache_scale", "cache_start"},
+    )
+    if card.paper.startswith("none: a combination of"):
+        assert not card.published and not card.printed and card.ours
     assert set(card.config) <= set(zoo.builder_arguments(BUILDERS[card.builder]))
     for key in card.ours:
         part, _, name_of_value = key.partition(".")
         assert name_of_value in getattr(card, part)
 
 
+@pytest.mark.parametrize("name", GATED)
+def test_a_gated_model_is_its_base_without_dropouts_and_penalties(name):
+    gate = {"gate": "input", "gate_units": 300, "gate_dropout": 0.5}
+    for corpus in zoo.card(f"{name}_iog").corpora:
+        base, gated = zoo.card(name, corpus).config, zoo.card(f"{name}_iog", corpus).config
+        left_out = base.keys() - gated.keys()
+        assert {**{key: base[key] for key in base if key not in left_out}, **gate} == gated
+        for key in left_out:  # and what the frozen weights start with
+            assert re.search(
+                "dropout|_l2$|_regularization$|^initializer|^(forget|trans.*)_bias", key
+            )
+
+
+def test_the_cache_of_a_published_result_is_in_its_card():
+    awd = {"cache_size": 500, "cache_weight": 0.1, "cache_scale": 1.0, "cache_start": "when_full"}
+    assert zoo.card("awd_lstm").evaluation == zoo.card("awd_lstm_iog").evaluation == awd
+    for name in ("awd_lstm", "awd_lstm_iog"):
+        assert zoo.card(name, "wikitext-2").evaluation["cache_size"] == 3785
+    for name in ("variational_lstm_medium", "variational_lstm_medium_iog"):
+        assert not zoo.card(name).evaluation
+        assert zoo.card(name, "wikitext-2").evaluation == {
+            "cache_size": 2000,
+            "cache_weight": 0.2,
+            "cache_scale": 0.3,
+            "cache_start": "at_once",
+        }
+
+
+# Those that differ from another in sizes or a recipe alone.
+ALIKE = {f"{name}_iog" for name in GATED if name != "zaremba_medium"} | {
+    "awd_lstm_doc_5",
+    "dual_mdlstm_tuned",
+    "variational_lstm_large",
+    "variational_rhn_5",
+    "variational_rhn_10",
+    "variational_rhn_10_iog",
+    "zaremba_large",
+}
 # Where each step is compiled anew, those that have a cell or a regulariser of their own.
-SOME = ("awd_lstm", "dglstm", "layernorm_gru", "mogrifier_lstm", "variational_rhn")
-TRAINED = PTB if keras.config.backend() == "tensorflow" else SOME
+SOME = ("awd_lstm_doc", "dglstm", "layernorm_gru", "mogrifier_lstm", "variational_rhn_iog_lstm")
+TRAINED = [name for name in PTB if name not in ALIKE]
+TRAINED = TRAINED if keras.config.backend() == "tensorflow" else SOME
 SMALL = {"rounds": 2, "rank": 2, "depth": 2, "recurrent_layers": 1}
-LAYERED = ("awd_lstm", "mogrifier_lstm")  # in which something happens between the layers
+# In which something happens between the layers.
+LAYERED = ("awd_dual_lstm", "awd_lstm", "awd_lstm_doc", "dual_mdlstm_doc", "mogrifier_lstm")
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_card_trains_two_steps_saves_loads_and_exports(name, corpus, tmp_path):
+def test_every_kind_of_card_trains_two_steps_saves_loads_and_exports(name, corpus, tmp_path):
     card = zoo.card(name)
     recipe = Recipe(**card.recipe)
     sizes = {"units": 4, **{key: SMALL[key] for key in SMALL if key in card.config}}
     if name in LAYERED:
         del sizes["recurrent_layers"]
+    if name in MEMBERS:
+        sizes["members"] = ["lstm", "zaremba_medium"]
     model = zoo.build(name, vocabulary_size=len(corpus.vocabulary), **sizes)
     model.vocabulary = corpus.vocabulary
     model.loss_reduction = recipe.loss_reduction
@@ -129,10 +269,10 @@ def test_every_card_trains_two_steps_saves_loads_and_exports(name, corpus, tmp_p
         batches = corpus.sentence_batches("train", batch_size=3)
     else:
         batches = corpus.batches("train", batch_size=3, sequence_length=6)
-    before = model.get_weights()
+    before = [array(weight) for weight in model.trainable_variables]
     history = model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0).history
     assert np.isfinite(history["loss"]).all()
-    assert all(np.any(a != b) for a, b in zip(before, model.get_weights()))
+    assert all(np.any(a != array(b)) for a, b in zip(before, model.trainable_variables))
 
     model.compile(optimizer="sgd")
     model.save(tmp_path / "model.keras")
@@ -184,6 +324,11 @@ def test_another_cell_or_initializer_leaves_out_what_was_meant_for_the_cards():
     assert built.arguments["initializer_range"] == 0
     with pytest.raises(ValueError, match="`cell` must be one of.*Did you mean 'gru'"):
         zoo.build("dglstm", vocabulary_size=20, units=4, cell="gur")
+
+
+def test_units_replaces_latent_units_too_and_leaves_experts_and_the_gate():
+    config = {"latent_units": 5, "experts": [0, 1], "gate_units": 7, "recurrent_units": [3]}
+    assert zoo.resolve(config, {"units": 4}) == {"experts": [0, 1], "gate_units": 7, "units": 4}
 
 
 def test_tying_forces_the_last_layer_of_a_plain_model():
@@ -315,3 +460,94 @@ def test_the_card_of_a_run_trains_it_again(corpus, tmp_path):
     )
     assert again.results["test_perplexity"] == first.results["test_perplexity"]
     assert again.results["name"] == "lstm"
+
+
+ENSEMBLE = """\
+builder = "ensemble"
+
+[config]
+members = ["lstm", "two_layers.toml"]
+gate = "lstm"
+"""
+
+
+@pytest.fixture
+def ensemble(own, tmp_path):
+    def ensemble(text=ENSEMBLE, member=OWN):
+        own(member)
+        (tmp_path / "both.toml").write_text(text)
+        return str(tmp_path / "both.toml")
+
+    return ensemble
+
+
+def test_an_ensemble_of_ones_own_takes_names_and_cards_beside_it(ensemble):
+    card = zoo.card(ensemble())
+    found = zoo.arguments_of(card, {"vocabulary_size": 9, "units": 4, "gate_units": 3})
+    lstm, two_layers = (member["arguments"] for member in found.pop("members"))
+    assert found == {"gate": "lstm", "gate_units": 3}
+    assert lstm["units"] == 4 and "embedding_units" not in lstm and "gate" not in lstm
+    assert two_layers == {"cell": "lstm", "recurrent_layers": 2, "vocabulary_size": 9, "units": 4}
+    again = zoo.with_vocabulary_size(zoo.arguments_of(card, {"units": 4, "gate_units": 3}), 9)
+    assert [each["arguments"] for each in again["members"]] == [lstm, two_layers]
+
+
+def test_the_gate_and_the_cache_of_a_member_stay_its_own(ensemble):
+    member = OWN.replace("units = 8", 'units = 8\ngate = "input"\ncache_size = 5')
+    card = zoo.card(ensemble(member=member))
+    found = zoo.arguments_of(card, {"gate": "none", "cache_size": 7, "vocabulary_size": 9})
+    assert (found["gate"], found["cache_size"]) == ("none", 7)
+    own = found["members"][1]["arguments"]
+    assert (own["gate"], own["cache_size"]) == ("input", 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "overrides", "message"),
+    [
+        ('"lstm", ', '"lstn", ', {}, r"both.toml, line 4: `members` of 'both': Unknown.*'lstm'"),
+        (
+            '["lstm", "two_layers.toml"]',
+            '"lstm"',
+            {},
+            "line 4: `members` must be a list",
+        ),
+        ('["lstm", "two_layers.toml"]', "[]", {}, "line 4: `members` must be a list"),
+        ('"lstm"', "5", {}, r"line 4: `members` must be names or paths of cards. Received: 5"),
+        ('"lstm"', '{ name = "lstm" }', {}, r"line 4: `members` must be names.*`arguments`"),
+        ('"lstm"', '"both.toml"', {}, r"`members` of 'both' must be other models"),
+        ("gate =", "gat =", {}, r"line 5: `gat` must be an argument of the builder 'ensemble'"),
+        ("gate =", "units = 3\ngate =", {}, r"line 5: `units` must be an argument of the builder"),
+        ("", "", {"unts": 3}, r"^`unts` must be an argument .* its members. Did you mean 'units'"),
+        ("", "", {"vocabulary_size": None}, r"^`vocabulary_size` must be"),
+    ],
+)
+def test_a_mistake_in_an_ensemble_is_one_clear_sentence(
+    ensemble, before, after, overrides, message
+):
+    with pytest.raises(ValueError, match=message):
+        zoo.build(ensemble(ENSEMBLE.replace(before, after)), **{"vocabulary_size": 9, **overrides})
+
+
+def test_a_mistake_in_a_member_is_told_with_the_line_of_its_card(ensemble):
+    with pytest.raises(ValueError, match=r"two_layers.toml, line 6: `unts` must be an argument"):
+        zoo.build(ensemble(member=OWN.replace("units", "unts")), vocabulary_size=9)
+    with pytest.raises(FileNotFoundError, match="There is no file .*nowhere.toml"):
+        zoo.build(ensemble(ENSEMBLE.replace("two_layers", "nowhere")), vocabulary_size=9)
+
+
+def test_members_have_one_vocabulary_and_a_card_for_the_corpus(ensemble):
+    text = ENSEMBLE.replace('"two_layers.toml"', '"zaremba_medium"')
+    text += "\n[corpora.wikitext-2]\n"
+    with pytest.raises(ValueError, match=r"`members` of 'both'.*28912 of 'lstm', 33278 of 'zar"):
+        zoo.build(ensemble(text), corpus="wikitext-2")
+    with pytest.raises(ValueError, match=r"`members` of 'both': `corpus`.*model 'gru'"):
+        zoo.build(ensemble(text.replace("zaremba_medium", "gru")), corpus="wikitext-2")
+
+
+def test_an_ensemble_is_trained_into_a_run_whose_card_builds_it_again(ensemble, corpus, tmp_path):
+    settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 1, "progress": False}
+    members = {"members": ["lstm", "lstm"], "gate": "none"}
+    run = dualnet.train(ensemble(), corpus, output=tmp_path / "RUN", **settings, **members)
+    built = zoo.build(str(tmp_path / "RUN" / "card.toml"))
+    assert built.arguments == run.model.arguments == dualnet.load(tmp_path / "RUN").arguments
+    assert built.vocabulary_size == len(corpus.vocabulary)
