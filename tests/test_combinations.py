@@ -121,7 +121,7 @@ def trained(model, row, corpus, batches=2):
     before = values(model)
     model.loss_reduction = recipe.loss_reduction
     optimizer = recipe.make_optimizer()
-    model.compile(optimizer=optimizer, run_eagerly=TENSORFLOW, jit_compile=False)
+    model.compile(optimizer=optimizer, jit_compile=False)
     optimizer.averages_on = recipe.averaging != "none"
     for inputs, targets, *weight in (data[i] for i in range(batches)):
         model.training_rows.carries(recipe.batching == "streams")
@@ -145,6 +145,19 @@ def evaluated(model, row, corpus):
     if how == "samples":
         return dualnet.evaluate(model, tokens, samples=2)
     return dualnet.evaluate(model, tokens, by_sentence=how == "by_sentence")
+
+
+@pytest.fixture(autouse=True)
+def without_tracing():
+    """Compile nothing: each model takes a few steps alone."""
+    if not TENSORFLOW:
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 def name_of(row):

@@ -70,7 +70,6 @@ def chosen(values, targets):
     [
         ((1, 0, 3), "tanh", True, True),
         ((0, 2, 2), "linear", False, False),
-        ((2, 1, 1), "tanh", False, True),
     ],
 )
 @pytest.mark.parametrize("given", [False, True])
@@ -109,21 +108,17 @@ def test_chunks_change_nothing(rng, monkeypatch):
     randomise(layer, rng)
     weights = layer.trainable_variables
 
+    def both():
+        return ops.mean(ops.square(layer(inputs))) + ops.mean(ops.square(layer(inputs, targets)))
+
     def results():
-        values = [array(layer(inputs)), array(layer(inputs, targets))]
-        for form in (
-            lambda: ops.mean(ops.square(layer(inputs))),
-            lambda: ops.mean(ops.square(layer(inputs, targets))),
-        ):
-            values += gradients(form, weights)
-        return values
+        return [array(both()), *gradients(both, weights)]
 
     whole = results()
-    one_token = WORDS * 4 * 4
-    for tokens in (1, 4, 7):  # eight tokens: one each; exact; a rest
-        monkeypatch.setattr(_mixture, "CHUNK_BYTES", tokens * one_token)
-        for a, b in zip(results(), whole):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    # Of eight tokens at most four at a time: three chunks of three, one to spare.
+    monkeypatch.setattr(_mixture, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
+    for a, b in zip(results(), whole):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
@@ -328,7 +323,7 @@ def test_the_state_of_the_generator_and_the_weights_are_saved(rng, tmp_path):
     np.testing.assert_array_equal(array(other(data, training=True)), wanted)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_compiled_model_of_any_length_learns(policy, rng, small_chunks):
     tokens = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(WORDS, LATENT, mask_zero=True, dtype=policy)

@@ -165,6 +165,12 @@ class NeuralCache(keras.layers.Layer):
         both = highest + ops.log(ops.exp(log_p - highest) + ops.exp(cached - highest))
         return ops.where(found, both, log_p)
 
+    def compute_output_spec(self, inputs, initial_state=None):
+        # Without it torch would run the layer to learn the shapes, on a large made-up batch.
+        _, hidden, logits = inputs
+        shapes = [(logits.shape[0], size) for size in self.state_sizes(hidden.shape[-1])]
+        return [keras.KerasTensor(shape, "float32") for shape in (logits.shape, *shapes)]
+
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else [mask[2], None, None, None]
 
