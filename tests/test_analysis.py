@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from dualnet import analysis, builders
-from dualnet.analysis import experts, reading
-from dualnet.builders import LanguageModel
+from dualnet.analysis import reading
 from dualnet.corpora import Vocabulary
-from dualnet.layers import DOCOutput, FeatureGate, IOGate, MixtureSoftmax
 from tests.checks import array, by_name, normal
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
@@ -21,12 +19,6 @@ def base(**settings):
     return builders.language_model(
         **{"vocabulary_size": COUNT, "units": 4, "input_dropout": 0.5} | settings
     )
-
-
-def wrapped(graph, logits):
-    """Return the model of `graph` with other logits, its weights random."""
-    core = keras.Model(graph.inputs, [logits, *graph.outputs[1:]], name="core")
-    return randomised(LanguageModel(core, builder="language_model", arguments={}))
 
 
 def randomised(model, seed=0):
@@ -44,18 +36,17 @@ def plain():
 
 @pytest.fixture(scope="module")
 def gated():
-    graph = base().core
-    return wrapped(
-        graph, IOGate(COUNT, 3, dropout=0.5, name="gate")([graph.inputs[0], graph.outputs[0]])
-    )
+    return randomised(builders.with_gate(base(), 3))
 
 
 @pytest.fixture(scope="module")
 def mixture():
-    graph = base(recurrent_layers=2).core
-    inputs = [graph.get_layer(f"recurrence_{i}").output[0] for i in (1, 2)]
-    inputs.insert(0, graph.get_layer("embedding").output)
-    return wrapped(graph, DOCOutput(COUNT, [0, 2, 3], 3, latent_dropout=0.5, name="output")(inputs))
+    return randomised(mixed([0, 2, 3], recurrent_layers=2))
+
+
+def mixed(experts, **settings):
+    settings = {"experts": experts, "latent_units": 3, "latent_dropout": 0.5, **settings}
+    return base(tied=False, output_bias=True, output_dropout=0.5, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +111,9 @@ def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain,
     ask = analysis.favoured_words
     with pytest.raises(ValueError, match=r"`model` must have a gate .* gate='none'"):
         ask(plain, "w3")
-    graph = base().core
-    features = graph.get_layer("recurrence_1").output[0]
-    of_features = FeatureGate(COUNT, name="gate")([features, graph.outputs[0]])
-    with pytest.raises(ValueError, match="gate='FeatureGate'"):
-        ask(wrapped(graph, of_features), "w3")
+    for gate in ("lstm", "input_and_hidden"):
+        with pytest.raises(ValueError, match=f"gate='{gate}'"):
+            ask(randomised(builders.with_gate(base(), 3, gate=gate)), "w3")
     with pytest.raises(ValueError, match=r"Received: 'w33'\. Did you mean 'w3'"):
         ask(gated, ["w1", "w33"])
     with pytest.raises(ValueError, match=r"`count` must be an integer of at least 1"):
@@ -176,15 +165,13 @@ def test_shares_are_the_means_of_the_priors_whatever_the_segments(mixture, token
 def test_each_expert_is_told_its_layer(mixture, tokens):
     found = analysis.expert_shares(mixture, tokens)
     assert found.layers == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
-    of_two = DOCOutput(COUNT, [1, 2], 3)
-    assert experts._layers_of_experts(mixture, of_two) == ("input_1", "input_2", "input_2")
 
 
 def test_experts_of_one_layer_are_read_too(tokens):
-    graph = base(connection="dual").core
-    joined = graph.get_layer("connection").output
-    model = wrapped(graph, MixtureSoftmax(COUNT, 4, 3, name="output")(joined))
-    hidden = whole(keras.Model(graph.inputs, [joined, *graph.outputs[1:]]), model, tokens)
+    model = randomised(mixed(4, connection="dual"))
+    core = model.core
+    joined = core.get_layer("connection").output
+    hidden = whole(keras.Model(core.inputs, [joined, *core.outputs[1:]]), model, tokens)
     weights = array(model.core.get_layer("output").prior_kernel).astype("float64")
     found = analysis.expert_shares(model, tokens)
     np.testing.assert_allclose(

@@ -65,7 +65,7 @@ def expert_shares(
         )
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     core = model.core
-    graph = keras.Model(core.inputs, [_Priors(output)(output.input), *core.outputs[1:]])
+    graph = keras.Model(core.inputs, [_Priors(output)(model.features), *core.outputs[1:]])
     sums = sum(priors.sum(0) for priors in read(graph, model, tokens, sequence_length))
     return Shares(
         shares=sums / len(tokens),
@@ -114,6 +114,4 @@ def _layers_of_experts(model: LanguageModel, output: DOCOutput) -> tuple[str, ..
     stations += ["connection"] * ("connection" in names)
     if isinstance(output, MixtureSoftmax):
         return (stations[-1],) * sum(output.experts)
-    if len(output.experts) != len(stations):  # a graph that no builder made
-        stations = [f"input_{i}" for i, _ in enumerate(output.experts, start=1)]
     return tuple(name for name, count in zip(stations, output.experts) for _ in range(count))

@@ -317,6 +317,7 @@ def language_model(
         )([dropout("dual_input", embedded), x])
         x = dropout("dual_output", x)
         levels.append(x)
+    features: Any = None
     if not experts:
         logits = OutputProjection(
             None if tied else vocabulary_size,
@@ -333,6 +334,7 @@ def language_model(
                 f"{', '.join(places)}. Received: experts={list(experts)}."
             )
         of_layers = isinstance(experts, Sequence)
+        features = levels if of_layers else x
         logits = (DOCOutput if of_layers else MixtureSoftmax)(
             vocabulary_size,
             experts,
@@ -346,7 +348,7 @@ def language_model(
             balance=balance_regularization,
             balance_form=balance_form,
             name="output",
-        )(levels if of_layers else x)
+        )(features)
     if past_decode_regularization > 0:
         past = PastDecode(past_decode_regularization, tied_to=embedding, name="past_decode")
         logits = past([tokens, logits])
@@ -361,6 +363,7 @@ def language_model(
         builder="language_model",
         arguments={**arguments, **cell_options},
         hidden=raw,
+        features=features,
         name=name,
     )
 

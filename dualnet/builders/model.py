@@ -6,7 +6,6 @@ from keras import ops
 
 from dualnet._checks import check_choice
 from dualnet.corpora import Vocabulary
-from dualnet.layers import DOCOutput, MixtureSoftmax
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -35,6 +34,8 @@ class LanguageModel(keras.Model):
             needed to make the model again.
         hidden: symbolic tensor of `core`, `(batch, time, units)`: the output of the
             recurrence, without dropout; None where nothing is to be built upon it.
+        features: symbolic tensor of `core` or list of them: what enters the mixture that
+            is its layer "output"; None without one.
         **kwargs: Passed to `keras.Model`, e.g. `name`.
 
     Attributes:
@@ -51,12 +52,13 @@ class LanguageModel(keras.Model):
         cache_size: int. Words that its neural cache remembers; 0 without one.
     """
 
-    def __init__(self, core, *, builder, arguments, hidden=None, **kwargs):
+    def __init__(self, core, *, builder, arguments, hidden=None, features=None, **kwargs):
         super().__init__(**kwargs)
         self.core = core
         self.builder = builder
         self.arguments = dict(arguments)
         self.hidden = hidden
+        self.features = features
         self.padded = _is_padded(arguments)
         self.gated = self.arguments.get("gate", "none") != "none"
         self.cache_size = int(self.arguments.get("cache_size", 0))
@@ -71,7 +73,7 @@ class LanguageModel(keras.Model):
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        self._find_losses = _losses_of(core)
+        self._find_losses = _losses_of(core, features, self.padded)
         self._vocabulary = None
         self.built = True
 
@@ -406,20 +408,23 @@ class _FromZeros(keras.callbacks.Callback):
         self.model.training_rows.zero()
 
 
-def _losses_of(core):
-    """Return what finds -log p of given words without the logits of all, None if nothing does.
+def _losses_of(core, features, padded):
+    """Return what finds -log p of given words without the logits of all, None if nothing can.
 
     That is a function of the inputs of `core`, the targets and `training`, which
     returns the losses, float32 `(batch, time)`, and the new states.
     """
-    output = core.outputs[0]._keras_history.operation
-    if not isinstance(output, (DOCOutput, MixtureSoftmax)):
+    if features is None or core.outputs[0]._keras_history.operation.name != "output":
         return None
-    below = keras.Model(core.inputs, [output.input, *core.outputs[1:]])
+    output = core.get_layer("output")
+    below = keras.Model(core.inputs, [features, *core.outputs[1:]])
 
     def losses(inputs, targets, training):
-        features, *states = below(inputs, training=training)
-        return [output(features, targets=targets, training=training), *states]
+        found, *states = below(inputs, training=training)
+        mask = inputs[0] >= 0 if padded else None
+        if isinstance(found, (list, tuple)):
+            mask = [mask] * len(found)
+        return [output(found, targets=targets, mask=mask, training=training), *states]
 
     return losses  # a function: Keras would save a model that is an attribute once more
 

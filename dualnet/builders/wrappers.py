@@ -46,6 +46,7 @@ class Parts:
         logits: of each model, `(batch, time, words)`.
         hidden: of each model, the output of its recurrence, `(batch, time, units)`.
         padded: bool. Whether tokens below 0 are padding.
+        features: as of `LanguageModel`, of one model.
     """
 
     tokens: Any
@@ -54,6 +55,7 @@ class Parts:
     logits: list[Any]
     hidden: list[Any]
     padded: bool
+    features: Any = None
 
     @classmethod
     def of(cls, model: LanguageModel) -> Parts:
@@ -63,7 +65,9 @@ class Parts:
         last = logits._keras_history.operation
         if isinstance(last, PastDecode):
             logits = last.input[1]
-        return cls(tokens, states, new_states, [logits], [model.hidden], model.padded)
+        return cls(
+            tokens, states, new_states, [logits], [model.hidden], model.padded, model.features
+        )
 
     def add_states(self, sizes: Sequence[int]) -> list[Any]:
         """Return new inputs of these sizes, which stand behind those that there are."""
@@ -125,7 +129,14 @@ def wrap(parts: Parts, *, builder: str, arguments: Mapping[str, Any], name: str)
         together, *final = cache([parts.tokens, hidden, together], initial_state=states)
         parts.new_states = parts.new_states + final
     core = keras.Model([parts.tokens, *parts.states], [together, *parts.new_states], name="core")
-    return LanguageModel(core, builder=builder, arguments=arguments, hidden=hidden, name=name)
+    return LanguageModel(
+        core,
+        builder=builder,
+        arguments=arguments,
+        hidden=hidden,
+        features=parts.features,
+        name=name,
+    )
 
 
 def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:

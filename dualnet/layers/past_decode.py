@@ -37,7 +37,7 @@ class PastDecode(keras.layers.Layer):
 
     def __init__(self, factor, *, tied_to, **kwargs):
         factor = check_penalty("factor", factor)
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the logits go through as they are
         self.factor = factor
         self.tied_to = tied_to
         self.supports_masking = True
@@ -62,7 +62,8 @@ class PastDecode(keras.layers.Layer):
         """Return the mean of -log r_t(current word) over all tokens, in nats, a scalar."""
         embeddings = ops.cast(self.tied_to.embeddings, self.compute_dtype)
         p = ops.cast(ops.softmax(logits), self.compute_dtype)
-        v = ops.tanh(ops.matmul(ops.matmul(p, embeddings), self.kernel) + self.bias)
+        kernel, bias = (ops.cast(each, self.compute_dtype) for each in (self.kernel, self.bias))
+        v = ops.tanh(ops.matmul(ops.matmul(p, embeddings), kernel) + bias)
         past = ops.cast(ops.matmul(v, ops.transpose(embeddings)), "float32")
         past = past + ops.cast(self.output_bias, "float32")
         losses = ops.sparse_categorical_crossentropy(ops.maximum(tokens, 0), past, from_logits=True)
