@@ -15,6 +15,7 @@ def ensemble_model(
     gate: str = "none",
     gate_units: int = 300,
     gate_dropout: float = 0.0,
+    gate_initializer_range: float = 0.05,
     cache_size: int = 0,
     cache_weight: float = 0.2,
     cache_scale: float = 0.3,
@@ -30,8 +31,8 @@ def ensemble_model(
     Args:
         members: one table for each, `{"builder": name, "arguments": {...}}`.
         gate: "none", "input" or "lstm", as for `language_model`.
-        gate_units, gate_dropout, cache_size, cache_weight, cache_scale, cache_start: as
-            for `language_model`.
+        gate_units, gate_dropout, gate_initializer_range: as for `language_model`.
+        cache_size, cache_weight, cache_scale, cache_start: as for `language_model`.
         name: str. Name of the model.
 
     Returns:

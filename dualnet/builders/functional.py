@@ -69,6 +69,7 @@ def language_model(
     latent_activation: str = "tanh",
     gate: str = "none",
     gate_units: int = 300,
+    gate_initializer_range: float = 0.05,
     cache_size: int = 0,
     cache_weight: float = 0.2,
     cache_scale: float = 0.3,
@@ -145,6 +146,7 @@ def language_model(
             "lstm" (an LSTM over the gate's own embedding). The model below is frozen,
             its dropouts and penalties are off. See `dualnet.with_gate`.
         gate_units: int. Size of the gate's embedding (and LSTM).
+        gate_initializer_range: its matrices start uniform within it.
         cache_size: int. Words that a neural cache remembers (`NeuralCache`), 0 for none.
             It has no weights; see `dualnet.with_cache`.
         cache_weight: of the cache's probabilities, from 0 to below 1 (lambda).

@@ -28,6 +28,7 @@ WRAPPERS: dict[str, Any] = {
     "gate": "none",
     "gate_units": 300,
     "gate_dropout": 0.0,
+    "gate_initializer_range": 0.05,
     "cache_size": 0,
     "cache_weight": 0.2,
     "cache_scale": 0.3,
@@ -142,11 +143,12 @@ def wrap(parts: Parts, *, builder: str, arguments: Mapping[str, Any], name: str)
 def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:
     """Return the logits of each model through one gate."""
     kind, units = arguments["gate"], arguments["gate_units"]
+    scale = arguments["gate_initializer_range"]
     if kind == "lstm":
         embedded = keras.layers.Embedding(
             words,
             units,
-            embeddings_initializer=keras.initializers.RandomUniform(-0.05, 0.05),
+            embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
             name="gate_embedding",
         )(keras.ops.maximum(parts.tokens, 0) if parts.padded else parts.tokens)
         embedded = StepDropout(arguments["gate_dropout"], name="gate_dropout")(embedded)
@@ -157,11 +159,16 @@ def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:
             mask=parts.tokens >= 0 if parts.padded else None,
         )
         parts.new_states = parts.new_states + final
-        gated = FeatureGate(words, name="gate")([features, *parts.logits])
+        gated = FeatureGate(words, initializer_range=scale, name="gate")([features, *parts.logits])
     else:
         use_hidden = kind == "input_and_hidden"
         gate = IOGate(
-            words, units, dropout=arguments["gate_dropout"], use_hidden=use_hidden, name="gate"
+            words,
+            units,
+            dropout=arguments["gate_dropout"],
+            use_hidden=use_hidden,
+            initializer_range=scale,
+            name="gate",
         )
         gated = gate([parts.tokens, *(parts.hidden if use_hidden else []), *parts.logits])
     return list(gated) if isinstance(gated, (list, tuple)) else [gated]
@@ -172,6 +179,7 @@ def check_wrappers(arguments: Mapping[str, Any]) -> None:
     check_choice("gate", arguments["gate"], GATES)
     check_count("gate_units", arguments["gate_units"], least=1)
     check_rate("gate_dropout", arguments["gate_dropout"])
+    check_penalty("gate_initializer_range", arguments["gate_initializer_range"])
     check_count("cache_size", arguments["cache_size"], least=0)
     check_fraction("cache_weight", arguments["cache_weight"])
     check_penalty("cache_scale", arguments["cache_scale"])

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count
+from dualnet._checks import check_count, check_penalty
 
 
 class Gate(keras.layers.Layer):
@@ -11,13 +11,16 @@ class Gate(keras.layers.Layer):
 
     Args:
         vocabulary_size: int, at least 1.
+        initializer_range: float, at least 0. Matrices start uniform within it.
     """
 
-    def __init__(self, vocabulary_size, **kwargs):
+    def __init__(self, vocabulary_size, *, initializer_range=0.05, **kwargs):
         vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        initializer_range = check_penalty("initializer_range", initializer_range)
         # Float inputs are cast here: Keras would cast the logits, too.
         super().__init__(autocast=False, **kwargs)
         self.vocabulary_size = vocabulary_size
+        self.initializer_range = initializer_range
         self.supports_masking = True
 
     def check_inputs(self, shapes, *names):
@@ -36,11 +39,15 @@ class Gate(keras.layers.Layer):
                     f"Received: logits of shape {tuple(shape)!r}."
                 )
 
-    def add_gate(self, features, initializer):
+    def add_gate(self, features):
         """Make the weights of a gate that reads vectors of the size `features`."""
-        shape = (features, self.vocabulary_size)
-        self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer)
-        self.bias = self.add_weight(name="bias", shape=shape[1:], initializer="zeros")
+        self.kernel = self.add_matrix("kernel", (features, self.vocabulary_size))
+        self.bias = self.add_weight(name="bias", shape=(self.vocabulary_size,), initializer="zeros")
+
+    def add_matrix(self, name, shape):
+        scale = self.initializer_range
+        uniform = keras.initializers.RandomUniform(-scale, scale)
+        return self.add_weight(name=name, shape=shape, initializer=uniform)
 
     def gates_of(self, features):
         """Return the gates for `features`, float32."""
@@ -60,4 +67,8 @@ class Gate(keras.layers.Layer):
         return masks[0] if len(masks) == 1 else list(masks)
 
     def get_config(self):
-        return {**super().get_config(), "vocabulary_size": self.vocabulary_size}
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "initializer_range": self.initializer_range,
+        }

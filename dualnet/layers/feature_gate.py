@@ -14,6 +14,8 @@ class FeatureGate(Gate):
 
     Args:
         vocabulary_size: int, at least 1.
+        initializer_range: float, at least 0. The kernel starts uniform within it, the bias
+            at 0.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
@@ -35,8 +37,7 @@ class FeatureGate(Gate):
 
     def build(self, input_shape):
         self.check_inputs(input_shape, "features")
-        # As the kernel of the released gate; for this one there is no code.
-        self.add_gate(input_shape[0][-1], keras.initializers.RandomUniform(-0.05, 0.05))
+        self.add_gate(input_shape[0][-1])
 
     def call(self, inputs):
         features, *logits = inputs
