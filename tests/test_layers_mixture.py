@@ -123,9 +123,10 @@ def test_chunks_change_nothing(rng, monkeypatch):
 
 def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
     for tokens in (0, 1, 2, 9, 10, 11, 840):
-        count, chunk = _mixture._chunks(tokens, _mixture.CHUNK_BYTES // 10)
+        chunks = _mixture._Chunks(tokens, _mixture.CHUNK_BYTES // 10)
+        count, chunk = chunks.count, chunks.length
         assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
-    assert _mixture._chunks(3, 2 * _mixture.CHUNK_BYTES)[1] == 1
+    assert _mixture._Chunks(3, 2 * _mixture.CHUNK_BYTES).length == 1
 
 
 def test_given_words_get_what_all_words_get(rng):

@@ -1,12 +1,10 @@
 """log sum_j pi_j softmax(k_j W + b), without a tensor of size tokens x experts x vocabulary.
 
-The tokens are taken in chunks. Of each chunk the forward pass keeps log Z_j alone, the
-logarithm of the sum in the softmax of expert j; the backward pass computes the logits of the
-chunk again. With s_jv the logits, q_j their softmax and r_jv the share of expert j in p(v),
+Both forms work in chunks. Of each the forward pass keeps log Z_j alone, the logarithm of
+the sum in the softmax of expert j; the backward pass computes the logits s_j again.
 
-    log p(v) = log sum_j exp(log pi_j + s_jv - log Z_j)
-    d log p(v) / d log pi_j = r_jv
-    d log p(v) / d s_jw = r_jv (1[w = v] - q_jw)
+    log p(v) = log sum_j exp(log pi_j + log q_j(v)),  log q_j(v) = s_jv - log Z_j
+    d log q_j(v) / d s_jw = 1[w = v] - q_j(w)
 """
 
 from keras import ops
@@ -29,82 +27,129 @@ def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=No
     Returns:
         `(tokens, vocabulary)`, or `(tokens,)` if targets are given; in nats.
     """
-    tokens, experts, units = ops.shape(latents)
+    if targets is None:
+        return _of_all_words(latents, log_priors, kernel, bias)
+    _, experts, units = ops.shape(latents)
+    rows = ops.reshape(latents, (-1, units))
+    log_q = _of_targets(rows, kernel, bias, ops.repeat(ops.cast(targets, "int32"), experts))
+    return ops.logsumexp(log_priors + ops.reshape(log_q, (-1, experts)), axis=-1)
+
+
+def _of_targets(rows, kernel, bias, targets):
+    """Return log softmax(row W + b) at each row's target, float32 `(rows,)`.
+
+    The gradient G of a row's result is never multiplied with its q, but with the row:
+    q is the largest tensor.
+    """
     words = ops.shape(kernel)[1]
-    count, chunk = _chunks(tokens, experts * words * 4)
-
-    def split(values):
-        """Return `(count, chunk, ...)`, filled up with zeros."""
-        rest = ops.shape(values)[1:]
-        missing = ops.zeros((count * chunk - tokens, *rest), dtype=values.dtype)
-        return ops.reshape(ops.concatenate([values, missing], axis=0), (count, chunk, *rest))
-
-    def join(values):
-        rest = ops.shape(values)[2:]
-        return ops.reshape(values, (count * chunk, *rest))[:tokens]
-
-    def logits_of(k, kernel, bias):
-        s = ops.cast(ops.matmul(ops.reshape(k, (-1, units)), kernel), "float32")
-        return ops.reshape(s + bias[0] if bias else s, (-1, experts, words))
-
-    chosen = None if targets is None else split(ops.cast(targets, "int32"))
-
-    def is_target(y):
-        return ops.cast(ops.equal(ops.arange(words, dtype="int32"), y[:, None]), "float32")
+    chunks = _Chunks(ops.shape(rows)[0], words * 4)
 
     @ops.custom_gradient
-    def function(latents, log_priors, kernel, *bias):
-        ks, log_pis = split(latents), split(log_priors)
+    def function(rows, kernel, *bias):
+        parts = chunks.split(rows)
+        targets_of_parts = chunks.split(targets)
+        first = ops.arange(chunks.length, dtype="int32") * words
 
         def forward(_, i):
-            log_pi = log_pis[i]
-            s = logits_of(ks[i], kernel, bias)
+            s = _logits(parts[i], kernel, bias)
             log_z = ops.logsumexp(s, axis=-1)
-            if chosen is not None:
-                rows = ops.arange(chunk * experts, dtype="int32") * words
-                at = rows + ops.repeat(chosen[i], experts)
-                s = ops.reshape(ops.take(ops.reshape(s, (-1,)), at), (-1, experts))
-                log_p = ops.logsumexp(log_pi + s - log_z, axis=1)
-            else:
-                log_p = ops.logsumexp(s + (log_pi - log_z)[..., None], axis=1)
-            return (log_p, log_z), (log_p, log_z)
+            found = ops.take(ops.reshape(s, (-1,)), first + targets_of_parts[i]) - log_z
+            return (found, log_z), (found, log_z)
 
-        # TensorFlow wants a carry like what each step returns.
-        size = (chunk,) if chosen is not None else (chunk, words)
-        nothing = ops.zeros(size, dtype="float32"), ops.zeros((chunk, experts), dtype="float32")
-        # Over places alone: Keras takes several arrays of unknown length on some backends only.
-        places = ops.arange(count, dtype="int32")
-        _, (log_ps, log_zs) = ops.scan(forward, nothing, places)
+        nothing = ops.zeros((chunks.length,), dtype="float32")
+        found, log_zs = chunks.scan(forward, (nothing, nothing))
 
         def gradient(*args, upstream=None):
             if upstream is None:
                 (upstream,) = args
-            upstreams = split(ops.cast(upstream, "float32"))
+            upstream = ops.cast(upstream, "float32")[:, None]
+            upstreams = chunks.split(upstream)
+            transposed = ops.transpose(kernel)
+            scaled = ops.cast(ops.cast(rows, "float32") * upstream, kernel.dtype)
+            scaled_parts = chunks.split(scaled)
+
+            def backward(i, carry):
+                d_parts, d_kernel, *d_bias = carry
+                now = _after(i, d_kernel)
+                s = _logits(parts[now], kernel, bias)
+                q = ops.exp(s - log_zs[now][:, None])
+                g = upstreams[now]
+                d_bias = [each - ops.matmul(ops.transpose(g), q)[0] for each in d_bias]
+                q = ops.cast(q, kernel.dtype)
+                d_part = ops.cast(ops.matmul(q, transposed), "float32") * -g
+                product = ops.matmul(ops.transpose(scaled_parts[now]), q)
+                return (
+                    ops.slice_update(d_parts, (i, 0, 0), d_part[None]),
+                    d_kernel - ops.cast(product, "float32"),
+                    *d_bias,
+                )
+
+            # float32: a sum over all chunks
+            sums = [ops.zeros(ops.shape(each), dtype="float32") for each in (kernel, *bias)]
+            start = (ops.zeros(ops.shape(parts), dtype="float32"), *sums)
+            d_parts, d_kernel, *d_bias = ops.fori_loop(0, chunks.count, backward, start)
+            # And what the targets themselves add.
+            at_targets = ops.cast(ops.take(transposed, targets, axis=0), "float32") * upstream
+            d_rows = chunks.join(d_parts) + at_targets
+            of_rows = ops.cast(scaled, "float32")
+            d_kernel = d_kernel + ops.transpose(ops.segment_sum(of_rows, targets, words))
+            d_bias = [each + ops.segment_sum(upstream[:, 0], targets, words) for each in d_bias]
+            return (
+                ops.cast(d_rows, rows.dtype),
+                ops.cast(d_kernel, kernel.dtype),
+                *[ops.cast(d, each.dtype) for d, each in zip(d_bias, bias)],
+            )
+
+        return chunks.join(found), gradient
+
+    return function(rows, kernel, *([] if bias is None else [bias]))
+
+
+def _of_all_words(latents, log_priors, kernel, bias):
+    """Return log p of all words, float32 `(tokens, vocabulary)`.
+
+    With r_jv the share of expert j in p(v): d log p(v) / d log pi_j = r_jv, and
+    d log p(v) / d s_jw = r_jv (1[w = v] - q_j(w)).
+    """
+    tokens, experts, units = ops.shape(latents)
+    words = ops.shape(kernel)[1]
+    chunks = _Chunks(tokens, experts * words * 4)
+
+    def logits_of(k, kernel, bias):
+        return ops.reshape(_logits(ops.reshape(k, (-1, units)), kernel, bias), (-1, experts, words))
+
+    @ops.custom_gradient
+    def function(latents, log_priors, kernel, *bias):
+        ks, log_pis = chunks.split(latents), chunks.split(log_priors)
+
+        def forward(_, i):
+            s = logits_of(ks[i], kernel, bias)
+            log_z = ops.logsumexp(s, axis=-1)
+            log_p = ops.logsumexp(s + (log_pis[i] - log_z)[..., None], axis=1)
+            return (log_p, log_z), (log_p, log_z)
+
+        sizes = (chunks.length, words), (chunks.length, experts)
+        log_ps, log_zs = chunks.scan(forward, [ops.zeros(size, dtype="float32") for size in sizes])
+
+        def gradient(*args, upstream=None):
+            if upstream is None:
+                (upstream,) = args
+            upstreams = chunks.split(ops.cast(upstream, "float32"))
             transposed = ops.transpose(kernel)
 
             def backward(i, carry):
                 d_ks, d_log_pis, d_kernel, *d_bias = carry
-                # Adds 0, and makes TensorFlow, which runs steps of a loop at once, wait.
-                now = i + ops.minimum(ops.cast(ops.isnan(d_kernel[0, 0]), "int32"), 0)
-                k, log_pi, log_p, log_z = ks[now], log_pis[now], log_ps[now], log_zs[now]
-                upstream = upstreams[now]
-                s = logits_of(k, kernel, bias)
-                q = ops.exp(s - log_z[..., None])
-                if chosen is not None:
-                    y = is_target(chosen[now])[:, None]  # (chunk, 1, words)
-                    log_q = ops.sum(ops.where(y > 0, s, 0.0), axis=-1) - log_z
-                    d_log_pi = upstream[:, None] * ops.exp(log_pi + log_q - log_p[:, None])
-                    d_s = d_log_pi[..., None] * (y - q)
-                else:
-                    r = ops.exp(s + (log_pi - log_z)[..., None] - log_p[:, None])
-                    r = upstream[:, None] * r
-                    d_log_pi = ops.sum(r, axis=-1)
-                    d_s = r - d_log_pi[..., None] * q
-                d_s = ops.reshape(d_s, (-1, words))
+                now = _after(i, d_kernel)
+                log_z = log_zs[now][..., None]
+                s = logits_of(ks[now], kernel, bias)
+                r = ops.exp(s + log_pis[now][..., None] - log_z - log_ps[now][:, None])
+                r = upstreams[now][:, None] * r
+                d_log_pi = ops.sum(r, axis=-1)
+                d_s = ops.reshape(r - d_log_pi[..., None] * ops.exp(s - log_z), (-1, words))
                 d_bias = [each + ops.sum(d_s, axis=0) for each in d_bias]
                 d_s = ops.cast(d_s, kernel.dtype)
-                d_k = ops.reshape(ops.matmul(d_s, transposed), (1, chunk, experts, units))
-                product = ops.matmul(ops.transpose(ops.reshape(k, (-1, units))), d_s)
+                d_k = ops.reshape(ops.matmul(d_s, transposed), (1, -1, experts, units))
+                product = ops.matmul(ops.transpose(ops.reshape(ks[now], (-1, units))), d_s)
                 return (
                     ops.slice_update(d_ks, (i, 0, 0, 0), ops.cast(d_k, d_ks.dtype)),
                     ops.slice_update(d_log_pis, (i, 0, 0), d_log_pi[None]),
@@ -112,23 +157,56 @@ def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=No
                     *d_bias,
                 )
 
-            # float32: a sum over all chunks
             sums = [ops.zeros(ops.shape(each), dtype="float32") for each in (kernel, *bias)]
             start = (ops.zeros_like(ks), ops.zeros_like(log_pis), *sums)
-            d_ks, d_log_pis, *sums = ops.fori_loop(0, count, backward, start)
+            d_ks, d_log_pis, *sums = ops.fori_loop(0, chunks.count, backward, start)
             sums = [ops.cast(d, each.dtype) for d, each in zip(sums, (kernel, *bias))]
-            return join(d_ks), join(d_log_pis), *sums
+            return chunks.join(d_ks), chunks.join(d_log_pis), *sums
 
-        return join(log_ps), gradient
+        return chunks.join(log_ps), gradient
 
     return function(latents, log_priors, kernel, *([] if bias is None else [bias]))
 
 
-def _chunks(tokens, bytes_per_token):
-    """Return the number of chunks and the tokens in each, the last one of which may be short.
+class _Chunks:
+    """Rows in `count` chunks of `length` each, the last one of which is filled up with zeros.
 
-    `tokens` may be a tensor, where their number is unknown until the graph runs.
+    Args:
+        rows: int, or a tensor where their number is unknown until the graph runs.
+        bytes_per_row: int. Size of the largest tensor that a row makes.
     """
-    most = max(1, CHUNK_BYTES // bytes_per_token)
-    count = tokens // most + 1  # at least 1, if there are no tokens too
-    return count, (tokens + count - 1) // count
+
+    def __init__(self, rows, bytes_per_row):
+        most = max(1, CHUNK_BYTES // bytes_per_row)
+        self.rows = rows
+        self.count = rows // most + 1  # at least 1, if there are no rows too
+        self.length = (rows + self.count - 1) // self.count
+
+    def split(self, values):
+        """Return `(rows, ...)` as `(count, length, ...)`."""
+        rest = ops.shape(values)[1:]
+        missing = ops.zeros((self.count * self.length - self.rows, *rest), dtype=values.dtype)
+        filled = ops.concatenate([values, missing], axis=0)
+        return ops.reshape(filled, (self.count, self.length, *rest))
+
+    def join(self, values):
+        """Return `(count, length, ...)` as `(rows, ...)`."""
+        rest = ops.shape(values)[2:]
+        return ops.reshape(values, (self.count * self.length, *rest))[: self.rows]
+
+    def scan(self, function, like):
+        """Return what `function(_, i)` finds in each chunk i, stacked."""
+        # TensorFlow wants a carry `like` what each step returns. Over places alone: Keras takes
+        # several arrays of unknown length on some backends only.
+        _, found = ops.scan(function, tuple(like), ops.arange(self.count, dtype="int32"))
+        return found
+
+
+def _logits(rows, kernel, bias):
+    s = ops.cast(ops.matmul(rows, kernel), "float32")
+    return s + bias[0] if bias else s
+
+
+def _after(i, tensor):
+    """Return `i`, and make TensorFlow, which runs steps of a loop at once, wait for `tensor`."""
+    return i + ops.minimum(ops.cast(ops.isnan(tensor[0, 0]), "int32"), 0)
