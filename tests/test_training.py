@@ -440,6 +440,17 @@ def test_a_gate_is_trained_over_a_run_that_stands_still_and_goes_on_as_it_began(
         dualnet.training.train_gate(folder, corpus, output=tmp_path / "none")
 
 
+def test_runs_are_put_together_into_a_run_of_their_ensemble(run, started, corpus, tmp_path):
+    folders = [run.folder, started.folder]
+    made = dualnet.training.combine_runs(folders, tmp_path / "ENSEMBLE")
+    models = [dualnet.load(folder) for folder in folders]
+    found = dualnet.perplexity(dualnet.load(made), corpus.test)
+    expected = dualnet.perplexity(dualnet.ensemble(models), corpus.test)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="`runs` must be at least two RUN folders"):
+        dualnet.training.combine_runs(folders[:1], tmp_path / "none")
+
+
 def test_learning_curves_are_read_from_what_training_writes(run):
     for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
         found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
