@@ -48,7 +48,7 @@ for part in $parts; do
         fi
         show gate
         ;;
-    cache) show base --cache cache_size=500 cache_weight=0.1 cache_scale=0.3 ;;
+    cache) show base --cache size=500 weight=0.1 scale=0.3 ;;
     ensemble)
         train base_1 lstm --epochs 4 --seed 1 --set "${plain[@]}"
         [ -e "$output/ensemble" ] || dualnet ensemble "$output/base" "$output/base_1" \

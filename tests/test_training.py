@@ -11,6 +11,7 @@ import pytest
 import dualnet
 from dualnet import analysis
 from dualnet.builders import language_model
+from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder
 from dualnet.training.start import is_gated, load_start
 from tests.conftest import values
@@ -417,6 +418,37 @@ def test_a_gate_needs_all_weights_but_its_own(run, corpus, tmp_path, monkeypatch
     gated = dualnet.builders.LanguageModel(core, builder="language_model", arguments={})
     found = load_start(run.model, gated, "RUN", {})
     assert found.missing == ("gate/kernel", "gate/bias") and len(found.taken) == 7
+
+
+def test_a_gate_is_trained_over_a_run_that_stands_still_and_goes_on_as_it_began(
+    run, corpus, tmp_path
+):
+    folder = tmp_path / "GATED"
+    given = {"gate_units": 3, "batch_size": 4, "epochs": 1, "learning_rate": 0.02, "epsilon": 1e-6}
+    dualnet.training.train_gate(run.folder, corpus, output=folder, progress=False, **given)
+    dualnet.training.train_gate(
+        run.folder, corpus, output=folder, progress=False, resume=True, epochs=2
+    )
+    used = dualnet.training.read_card(folder)
+    assert used["config"]["gate"] == "input" and used["config"]["gate_dropout"] == 0.5
+    wanted = given | {"epochs": 2, "weight_decay": 1e-6, "loss_reduction": "sum"}
+    assert wanted.items() <= {**used["config"], **used["recipe"]}.items()
+    after = weight_names(dualnet.load(folder))
+    for name, weight in weight_names(dualnet.load(run.folder)).items():
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (after[name], weight)))
+    with pytest.raises(ValueError, match="`run` must be of a model without a gate"):
+        dualnet.training.train_gate(folder, corpus, output=tmp_path / "none")
+
+
+def test_runs_are_put_together_into_a_run_of_their_ensemble(run, started, corpus, tmp_path):
+    folders = [run.folder, started.folder]
+    made = dualnet.training.combine_runs(folders, tmp_path / "ENSEMBLE")
+    models = [dualnet.load(folder) for folder in folders]
+    found = dualnet.perplexity(dualnet.load(made), corpus.test)
+    expected = dualnet.perplexity(dualnet.ensemble(models), corpus.test)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="`runs` must be at least two RUN folders"):
+        dualnet.training.combine_runs(folders[:1], tmp_path / "none")
 
 
 def test_learning_curves_are_read_from_what_training_writes(run):

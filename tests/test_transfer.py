@@ -151,3 +151,16 @@ def test_a_model_of_which_nothing_matches_is_refused():
     assert target.vocabulary is None
     with pytest.raises(ValueError, match="`target` must be a LanguageModel.*a Functional"):
         dualnet.transfer(source, target.core)
+
+
+def test_a_cache_of_a_member_counts_as_one_of_the_ensemble():
+    small, large = (dualnet.with_cache(build(), size) for size in (3, 20))
+    both = dualnet.ensemble([small, dualnet.ensemble([large])])
+    assert (both.cache_size, dualnet.with_cache(both, 30).cache_size) == (20, 30)
+    with pytest.raises(ValueError, match="must be more than the cache of the model remembers, 20"):
+        dualnet.perplexity(both, TOKENS.reshape(-1))
+
+
+def test_the_balance_of_one_expert_is_refused_by_the_name_of_the_argument():
+    with pytest.raises(ValueError, match="`balance_regularization` needs more than one expert"):
+        build(experts=[0, 1], balance_regularization=0.1)

@@ -26,7 +26,8 @@ def ensemble_model(
 
     With a gate, one for all: the mean over members m of softmax(g * s_m) (Takase et al.,
     2017, equation 9). With a cache, one for all, whose keys are the members' hidden
-    vectors side by side (our choice: no paper has it).
+    vectors side by side (our choice: no paper has it). What is for the training of a
+    member alone, past decoding and the fraternal penalty, is left out.
 
     Args:
         members: one table for each, `{"builder": name, "arguments": {...}}`.

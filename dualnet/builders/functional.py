@@ -148,7 +148,7 @@ def language_model(
         gate_units: int. Size of the gate's embedding (and LSTM).
         gate_initializer_range: its matrices start uniform within it.
         cache_size: int. Words that a neural cache remembers (`NeuralCache`), 0 for none.
-            It has no weights; see `dualnet.with_cache`.
+            It has no weights; see `dualnet.with_cache`. Past decoding is left out beside it.
         cache_weight: of the cache's probabilities, from 0 to below 1 (lambda).
         cache_scale: of the products of hidden vectors in the cache (theta).
         cache_start: "at_once" or "when_full".
@@ -428,6 +428,11 @@ def _check_experts(arguments):
                 raise ValueError(
                     f"`{name}` needs experts. Received: {name}={arguments[name]!r}, experts=0."
                 )
+    if sum(counts) == 1 and arguments["balance_regularization"]:
+        raise ValueError(
+            "`balance_regularization` needs more than one expert to balance. Received: "
+            f"balance_regularization={arguments['balance_regularization']!r}, experts={experts!r}."
+        )
     embedding_units = arguments["embedding_units"] or arguments["units"]
     if arguments["tied"] and arguments["latent_units"] not in (None, embedding_units):
         raise ValueError(

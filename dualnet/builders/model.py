@@ -49,7 +49,8 @@ class LanguageModel(keras.Model):
         padded: bool. Whether tokens below 0 are padding.
         gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate
             alone.
-        cache_size: int. Words that its neural cache remembers; 0 without one.
+        cache_size: int. Words that its neural cache remembers, or the largest of those of
+            its members; 0 without one.
     """
 
     def __init__(self, core, *, builder, arguments, hidden=None, features=None, **kwargs):
@@ -61,7 +62,7 @@ class LanguageModel(keras.Model):
         self.features = features
         self.padded = _is_padded(arguments)
         self.gated = self.arguments.get("gate", "none") != "none"
-        self.cache_size = int(self.arguments.get("cache_size", 0))
+        self.cache_size = _cache_size(arguments)
         self.state_size = [int(state.shape[-1]) for state in core.inputs[1:]]
         self.vocabulary_size = int(core.outputs[0].shape[-1])
         self.training_rows = CarriedState(self.state_size, name="training_rows")
@@ -432,6 +433,11 @@ def _losses_of(core, features, padded):
 def _is_padded(arguments):
     members = [each["arguments"] for each in arguments.get("members", ())]
     return bool(arguments.get("padded", False)) or any(map(_is_padded, members))
+
+
+def _cache_size(arguments):
+    members = [each["arguments"] for each in arguments.get("members", ())]
+    return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
 
 
 def token_losses(logits, targets):

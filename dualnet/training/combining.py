@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from dualnet import builders, zoo
 from dualnet.corpora import Corpus
 from dualnet.training.loop import Run, train
-from dualnet.training.recipe import Recipe
 from dualnet.training.run_folder import (
     CARD,
     claimed,
@@ -55,15 +53,15 @@ def train_gate(
             f"`run` must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
             f"gate={used['config']['gate']!r}. Go on with its training with --resume."
         )
+    if settings.get("resume"):  # with the settings that it began with
+        return train(str(Path(run) / CARD), corpus, output=output, weights=run, **settings)
     published = zoo.card(GATED)
     gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
-    recipe = dataclasses.asdict(Recipe(**published.recipe))
-    by_sentence = used["recipe"].get("batching") == "sentences"
-    if by_sentence:
+    recipe = dict(published.recipe)
+    if used["recipe"].get("batching") == "sentences":
         recipe["batching"] = "sentences"
-    return train(
-        str(Path(run) / CARD), corpus, output=output, weights=run, **{**gate, **recipe, **settings}
-    )
+    settings = {**gate, "recipe": recipe, **settings}
+    return train(str(Path(run) / CARD), corpus, output=output, weights=run, **settings)
 
 
 def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:

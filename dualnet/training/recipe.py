@@ -19,6 +19,7 @@ from dualnet._checks import (
     did_you_mean,
     is_number,
 )
+from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
@@ -217,6 +218,9 @@ class Recipe:
 def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
     """Return the builder's arguments and the recipe of `card`, each with its `overrides`.
 
+    Among them `recipe` is a table in place of the card's. What a cell and the recipe both
+    have, `epsilon`, is the cell's where the cell of the model takes it, else the recipe's.
+
     Raises:
         ValueError: for a key that neither takes, or a value of the recipe out of range.
     """
@@ -227,6 +231,9 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in overrides.items()
     }
+    recipe = given.pop("recipe", recipe)
+    if not isinstance(recipe, Mapping):
+        raise ValueError(f"`recipe` must be a table of settings. Received: recipe={recipe!r}.")
     for key in (*config, *given):
         if key not in arguments and not (key in given and key in fields):
             raise ValueError(
@@ -240,5 +247,8 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
                 f"`{key}` must be an argument of the recipe.{did_you_mean(key, fields)} "
                 f"It takes {', '.join(fields)}."
             )
-    config = zoo.arguments_of(card, {key: given[key] for key in given if key in arguments})
-    return config, Recipe(**{**recipe, **{key: given[key] for key in given if key in fields}})
+    cell = None if "members" in config else given.get("cell", config.get("cell", "lstm"))
+    of_cell = options_of(cell) if cell in CELLS else ()
+    to_recipe = {key: given[key] for key in given if key in fields and key not in of_cell}
+    to_builder = {key: given[key] for key in given if key not in to_recipe}
+    return zoo.arguments_of(card, to_builder), Recipe(**{**recipe, **to_recipe})

@@ -136,8 +136,16 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def write_card(folder: Path, used: dict[str, Any]) -> None:
-    """Write the card as used."""
-    put(folder, CARD, tomli_w.dumps(used))
+    """Write the card as used, without what is None: TOML has no word for it."""
+    put(folder, CARD, tomli_w.dumps(_without_none(used)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(each) for each in value]
+    return value
 
 
 # --- who may write
