@@ -149,7 +149,7 @@ def test_a_model_of_which_nothing_matches_is_refused():
     with pytest.raises(ValueError, match="Build the target with layers and sizes"):
         dualnet.transfer(source, target)
     assert target.vocabulary is None
-    with pytest.raises(ValueError, match="`target` must be a LanguageModel.*a Functional"):
+    with pytest.raises(ValueError, match="`target` must be a LanguageModel.*of type Functional"):
         dualnet.transfer(source, target.core)
 
 

@@ -9,7 +9,7 @@ from dualnet._checks import check_count
 from dualnet.builders.ensembles import ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel
-from dualnet.builders.weights import copy_weight, weight_names
+from dualnet.builders.weights import check_model, copy_weight, weight_names
 
 BUILDERS: dict[str, Callable[..., LanguageModel]] = {
     "ensemble": ensemble_model,
@@ -37,6 +37,7 @@ def with_gate(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
     """
+    check_model("model", model)
     if model.gated:
         raise ValueError(
             "`model` must have no gate. Received: one with gate="
@@ -58,7 +59,8 @@ def with_cache(
     """Return a copy of `model` with a neural cache, in place of one that it may have.
 
     The cache is state, as that of the recurrence is, so that all that takes a model takes
-    this one, too. It is worth tuning on the validation text. The defaults are those of
+    this one, too; it is meant for a trained model, which would learn through it in `fit`.
+    It is worth tuning on the validation text. The defaults are those of
     Takase et al., 2017; those of AWD-LSTM are on PTB size=500, weight=0.1, scale=1.0, on
     WikiText-2 size=3785, weight=0.1279, scale=0.662, and start="when_full".
 
@@ -74,6 +76,7 @@ def with_cache(
 
     Reference: Grave et al., 2017, https://arxiv.org/abs/1612.04426
     """
+    check_model("model", model)
     check_count("size", size, least=1)
     return _again(
         model,
@@ -90,6 +93,8 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
         ValueError: if there are none, or their vocabularies differ.
     """
     models = list(models)
+    for model in models:
+        check_model("models", model)
     words = [
         (model.vocabulary_size, model.vocabulary and model.vocabulary.words) for model in models
     ]

@@ -93,12 +93,8 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
         ValueError: if the two have vocabularies with other words, or no weight matches.
             Nothing is copied then.
     """
-    for name, model in {"source": source, "target": target}.items():
-        if not isinstance(model, LanguageModel):
-            raise ValueError(
-                f"`{name}` must be a LanguageModel. Received: a {type(model).__name__}. Load one "
-                "with dualnet.load, or build it."
-            )
+    check_model("source", source)
+    check_model("target", target)
     words = source.vocabulary
     if words and target.vocabulary and words.words != target.vocabulary.words:
         raise ValueError(
@@ -127,6 +123,15 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
         missing=tuple(name for name in here if name not in there),
         unused=tuple(name for name in there if name not in here),
     )
+
+
+def check_model(name: str, model: object) -> None:
+    """Raise `ValueError` unless `model` is a `LanguageModel`."""
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            f"`{name}` must be a LanguageModel. Received: {model!r} of type "
+            f"{type(model).__name__}. Load one with dualnet.load, or build it."
+        )
 
 
 def copy_weight(source: keras.Variable, target: keras.Variable) -> None:
