@@ -14,7 +14,7 @@ from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
 from dualnet.builders import LanguageModel, token_losses
-from dualnet.builders.model import CarriedState
+from dualnet.builders.model import CarriedState, ClearsAllGradients
 from dualnet.corpora import streams
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
 from dualnet.layers import PastDecode
@@ -282,7 +282,18 @@ def _thawed(model: LanguageModel) -> Iterator[None]:
             layer.trainable = False
 
 
-class _Learner(keras.Model):
+def _below_gates(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
+    """Return the layers of `graph` that stand still below a gate, its own or one of a member."""
+    if arguments.get("gate", "none") != "none":
+        return [layer for layer in graph.layers if not layer.trainable]
+    return [
+        layer
+        for i, member in enumerate(arguments.get("members", ()), start=1)
+        for layer in _below_gates(graph.get_layer(f"member_{i}"), member["arguments"])
+    ]
+
+
+class _Learner(ClearsAllGradients):
     """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
 
     def __init__(self, model, optimizer, *, batch_size, temperature):

@@ -11,8 +11,20 @@ from dualnet.layers import DOCOutput, MixtureSoftmax
 LOSS_REDUCTIONS = ("mean", "sum")
 
 
+class ClearsAllGradients(keras.Model):
+    """A model that, on torch, begins each step without gradients.
+
+    Keras keeps the parameters there by path, and so clears those of one member of an
+    ensemble alone, where weights of two have one path; those of the others would add up.
+    """
+
+    def zero_grad(self, set_to_none=True):
+        for variable in self.trainable_variables:
+            variable.value.grad = None
+
+
 @keras.saving.register_keras_serializable("dualnet")
-class LanguageModel(keras.Model):
+class LanguageModel(ClearsAllGradients):
     """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
 
     The graph, `core`, is a pure function `[tokens, *states] -> [logits, *states]`.
