@@ -79,7 +79,8 @@ class LanguageModel(ClearsAllGradients):
         self.perplexity_metric = Perplexity(name="perplexity")
         self.loss_reduction = "mean"
         self._rows = None  # those that the step under way carries
-        self._fraternal = float(self.arguments.get("fraternal_regularization", 0.0))
+        fraternal = self.arguments.get("fraternal_regularization", 0.0)
+        self._fraternal = 0.0 if self.gated else float(fraternal)  # off, as all of a base
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
