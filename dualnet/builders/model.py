@@ -84,7 +84,7 @@ class LanguageModel(ClearsAllGradients):
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        self._find_losses = _losses_of(core)
+        self._find_losses = _losses_of(core, self.padded)
         self._vocabulary = None
         self.built = True
 
@@ -419,7 +419,7 @@ class _FromZeros(keras.callbacks.Callback):
         self.model.training_rows.zero()
 
 
-def _losses_of(core):
+def _losses_of(core, padded):
     """Return what finds -log p of given words without the logits of all, None if nothing does.
 
     That is a function of the inputs of `core`, the targets and `training`, which
@@ -428,11 +428,19 @@ def _losses_of(core):
     output = core.outputs[0]._keras_history.operation
     if not isinstance(output, (DOCOutput, MixtureSoftmax)):
         return None
-    below = keras.Model(core.inputs, [output.input, *core.outputs[1:]])
+    count = len(output.experts)  # of the layers that it reads
+    # Behind these Keras lists masks, too.
+    read = keras.tree.flatten(output.input)[:count]
+    below = keras.Model(core.inputs, [*read, *core.outputs[1:]])
 
     def losses(inputs, targets, training):
-        features, *states = below(inputs, training=training)
-        return [output(features, targets=targets, training=training), *states]
+        found = below(inputs, training=training)
+        features, states = found[:count], found[count:]
+        # A graph hands on no masks of its outputs.
+        masks = [inputs[0] >= 0] * count if padded else None
+        if isinstance(output, MixtureSoftmax):
+            features, masks = features[0], masks and masks[0]
+        return [output(features, targets=targets, mask=masks, training=training), *states]
 
     return losses  # a function: Keras would save a model that is an attribute once more
 
