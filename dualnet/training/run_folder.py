@@ -137,7 +137,14 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_card(folder: Path, used: dict[str, Any]) -> None:
     """Write the card as used."""
-    put(folder, CARD, tomli_w.dumps(used))
+    put(folder, CARD, tomli_w.dumps(_without_none(used)))
+
+
+def _without_none(value: Any) -> Any:
+    """Return `value` without the None in its tables, which TOML lacks, and builders default to."""
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 # --- who may write
