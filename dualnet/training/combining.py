@@ -61,9 +61,11 @@ def train_gate(
     by_sentence = used["recipe"].get("batching") == "sentences"
     if by_sentence:
         recipe["batching"] = "sentences"
-    return train(
-        str(Path(run) / CARD), corpus, output=output, weights=run, **{**gate, **recipe, **settings}
-    )
+    base = zoo.card(str(Path(run) / CARD))
+    # A card, and no overrides: some have the name of an argument of a cell, too, and what a
+    # run began with stays with `resume`.
+    card = dataclasses.replace(base, config={**base.config, **gate}, recipe=recipe)
+    return train(card, corpus, output=output, weights=run, **settings)
 
 
 def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
