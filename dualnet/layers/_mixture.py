@@ -9,10 +9,26 @@ chunk again. With s_jv the logits, q_j their softmax and r_jv the share of exper
     d log p(v) / d s_jw = r_jv (1[w = v] - q_jw)
 """
 
+import contextlib
+import contextvars
+
 from keras import ops
 
 # Of one float32 tensor of logits of a chunk; two or three of them exist at a time.
 CHUNK_BYTES = 16 * 2**20
+
+
+_in_one_piece = contextvars.ContextVar("in_one_piece", default=False)
+
+
+@contextlib.contextmanager
+def in_one_piece():
+    """Take no chunks meanwhile where all words are asked for: some formats know no loop."""
+    before = _in_one_piece.set(True)
+    try:
+        yield
+    finally:
+        _in_one_piece.reset(before)
 
 
 def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=None):
@@ -31,6 +47,10 @@ def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=No
     """
     tokens, experts, units = ops.shape(latents)
     words = ops.shape(kernel)[1]
+    if targets is None and _in_one_piece.get():
+        s = ops.cast(ops.matmul(ops.reshape(latents, (-1, units)), kernel), "float32")
+        s = ops.reshape(s if bias is None else s + bias, (-1, experts, words))
+        return ops.logsumexp(ops.log_softmax(s) + log_priors[..., None], axis=1)
     count, chunk = _chunks(tokens, experts * words * 4)
 
     def split(values):
