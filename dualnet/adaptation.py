@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
 from dualnet.builders import LanguageModel, token_losses
-from dualnet.builders.model import CarriedState
+from dualnet.builders.model import CarriedState, ClearsAllGradients
 from dualnet.corpora import streams
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
 from dualnet.layers import PastDecode
@@ -87,9 +87,9 @@ def dynamic_evaluation(
     is scored before it is learnt from, by one step on its mean loss (without
     penalties). All weights take part that are trainable and have a part in the
     logits: those of `PastDecode` alone have none. In a model with a gate the model
-    below it, which stands still in training, moves too. They are restored bit
-    for bit on return and on error; `keep` leaves them as adapted. The rule's own state
-    (moments) starts fresh. Rules:
+    below it, which stands still in training, moves too, also in members of an ensemble.
+    They are restored bit for bit on return and on error; `keep` leaves them as adapted.
+    The rule's own state (moments) starts fresh. Rules:
 
     - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`.
     - "sgd", as Krause et al.: w <- w - learning_rate g + decay (w0 - w), with
@@ -271,8 +271,8 @@ def _core_of_logits(model: LanguageModel) -> keras.Model:
 
 @contextlib.contextmanager
 def _thawed(model: LanguageModel) -> Iterator[None]:
-    """Let all weights of a gated model be trainable meanwhile."""
-    still = [layer for layer in model.core.layers if model.gated and not layer.trainable]
+    """Let all weights below gates be trainable meanwhile."""
+    still = _below_gates(model.core, model.arguments)
     for layer in still:
         layer.trainable = True
     try:
@@ -282,7 +282,18 @@ def _thawed(model: LanguageModel) -> Iterator[None]:
             layer.trainable = False
 
 
-class _Learner(keras.Model):
+def _below_gates(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
+    """Return the layers of `graph` that stand still below a gate, its own or one of a member."""
+    if arguments.get("gate", "none") != "none":
+        return [layer for layer in graph.layers if not layer.trainable]
+    return [
+        layer
+        for i, member in enumerate(arguments.get("members", ()), start=1)
+        for layer in _below_gates(graph.get_layer(f"member_{i}"), member["arguments"])
+    ]
+
+
+class _Learner(ClearsAllGradients):
     """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
 
     def __init__(self, model, optimizer, *, batch_size, temperature):

@@ -358,3 +358,17 @@ def over_time(step, sequence, states, *arguments, **options):
         states = step(x, states, *arguments, **options)
         outputs.append(states[0])
     return [np.stack(outputs, axis=1), *states]
+
+
+def neural_cache(tokens, hidden, logits, *, size, weight, scale, start):
+    """Return log p of whole texts `(batch, time)`, a word and a step at a time."""
+    p = softmax(logits.astype("float64"))
+    for b, t in np.ndindex(tokens.shape):
+        pairs = [(hidden[b, j], tokens[b, j + 1]) for j in range(max(0, t - size), t)]
+        if t < 1 or (start == "when_full" and t <= size):
+            continue
+        powers = [np.exp(scale * (h @ hidden[b, t])) for h, _ in pairs]
+        for w in range(p.shape[-1]):
+            share = sum(power for power, (_, x) in zip(powers, pairs) if x == w) / sum(powers)
+            p[b, t, w] = weight * share + (1 - weight) * p[b, t, w]
+    return np.log(p)

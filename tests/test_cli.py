@@ -11,9 +11,12 @@ import pytest
 
 import dualnet
 from dualnet import zoo
+from dualnet.builders import weight_names
 from dualnet.cli import main
+from dualnet.cli.commands import _cache_settings
 from dualnet.cli.console import cut
 from dualnet.cli.model_table import _measured
+from dualnet.training.run_folder import read_card
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
 
@@ -211,6 +214,94 @@ def test_a_run_begins_with_the_weights_of_another(capsys, folder, run, tmp_path)
     _, before, _ = call(capsys, "evaluate", run, "--json")
     expected = json.loads(before)["perplexity"]
     assert json.loads(out)["test_perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+# --- gates, ensembles, caches
+
+
+@pytest.fixture(scope="module")
+def together(run, folder, tmp_path_factory):
+    """A RUN of another model, one of an ensemble of both, and one of a gate over that."""
+    place = tmp_path_factory.mktemp("together")
+    other, both, gated = (place / name for name in ("other", "both", "gated"))
+    train = ["train", "awd_lstm", "--corpus", folder, "--output", other, "--epochs", 1]
+    train += ["--set", "units=8", "embedding_units=4", "recurrent_units=4", *QUICK[2:]]
+    gate = ["gate", both, "--output", gated, "--epochs", 1, "--quiet", "--set", "gate_units=3"]
+    gate += ["batch_size=4", "sequence_length=9"]
+    for command in (train, ["ensemble", run, other, "--output", both], gate):
+        assert main([str(argument) for argument in command]) == 0
+    return other, both, gated
+
+
+def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(capsys, run, together, corpus):
+    other, both, gated = together
+    expected = dualnet.perplexity(
+        dualnet.ensemble([dualnet.load(run), dualnet.load(other)]), corpus.test
+    )
+    code, out, err = call(capsys, "evaluate", both, "--json")
+    assert code == 0, err
+    assert json.loads(out)["perplexity"] == pytest.approx(expected, rel=1e-5)
+    model, below = dualnet.load(gated), dualnet.load(both)
+    assert model.gated and model.arguments["gate_units"] == 3
+    names = weight_names(model)
+    for name, weight in weight_names(below).items():
+        np.testing.assert_array_equal(weight.numpy(), names[name].numpy())
+    results = json.loads((gated / "results.json").read_text())
+    found = json.loads(call(capsys, "evaluate", gated, "--json")[1])["perplexity"]
+    assert found == pytest.approx(results["test_perplexity"], rel=1e-5)
+    assert found != pytest.approx(expected, rel=1e-6)
+
+
+def test_a_gate_goes_on_with_resume(capsys, together):
+    _, both, gated = together
+    arguments = ["gate", both, "--output", gated, "--resume", "--epochs", 2, "--quiet", "--json"]
+    code, out, err = call(capsys, *arguments)
+    assert code == 0, err
+    assert json.loads(out)["epochs"] == 2
+
+
+def test_what_cannot_be_gated_put_together_or_trained_is_told(
+    capsys, folder, run, together, tmp_path
+):
+    _, both, gated = together
+    for arguments, message in [
+        (["gate", gated], "`run` must be of a model without a gate"),
+        (["train", both / "card.toml", "--corpus", folder], "an ensemble. Train each member"),
+        (["train", "awd_lstm_iog", "--corpus", folder], "`weights` must be given: a gate is"),
+        (["ensemble", run], "`runs` must be at least two RUN folders"),
+    ]:
+        code, out, err = call(capsys, *arguments, "--output", tmp_path / "new")
+        assert code == 2 and message in err and out == "" and err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+    code, _, err = call(capsys, "ensemble", run, run, "--output", both)
+    assert code == 2 and "`output` must be a new or empty folder" in err
+
+
+def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
+    arguments = ["evaluate", run, "--cache", "size=7", "start=when_full"]
+    code, out, err = call(capsys, *arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    cache = {"size": 7, "weight": 0.2, "scale": 0.3, "start": "when_full"}
+    assert found["cache"] == cache
+    expected = dualnet.perplexity(dualnet.with_cache(dualnet.load(run), **cache), corpus.test)
+    assert found["perplexity"] == pytest.approx(expected, rel=1e-5)
+    _, out, _ = call(capsys, *arguments, "--dynamic")
+    assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
+    code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
+    assert code == 2 and "`--cache` takes size, weight, scale, start. Did you mean 'size'" in err
+    code, _, err = call(capsys, "evaluate", run, "--cache")
+    assert code == 2 and "`tokens` must be more than the cache of the model remembers, 500" in err
+
+
+def test_the_cache_is_as_published_where_card_and_corpus_are(together):
+    card = read_card(together[0])
+    defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
+    assert card["name"] == "awd_lstm" and _cache_settings([], card, "animals") == defaults
+    published = {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"}
+    assert _cache_settings([], card, "ptb") == published
+    assert _cache_settings(["weight=0.4"], card, "ptb") == {**published, "weight": 0.4}
+    assert _cache_settings([], None, "ptb") == defaults
 
 
 def strictly(text):

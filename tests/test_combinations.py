@@ -109,7 +109,7 @@ def built(row, words):
     )
 
 
-def trained(model, row, corpus, batches=2):
+def trained(model, row, corpus):
     """Train two steps by the recipe; return the weights before."""
     recipe = Recipe(batch_size=4, sequence_length=6, **RECIPES[row["recipe"]])
     if recipe.batching == "sentences":
@@ -123,10 +123,8 @@ def trained(model, row, corpus, batches=2):
     optimizer = recipe.make_optimizer()
     model.compile(optimizer=optimizer, jit_compile=False)
     optimizer.averages_on = recipe.averaging != "none"
-    for inputs, targets, *weight in (data[i] for i in range(batches)):
-        model.training_rows.carries(recipe.batching == "streams")
-        loss = model.train_on_batch(inputs, targets, *weight)
-        assert np.all(np.isfinite(loss))
+    history = model.fit(data, steps_per_epoch=2, verbose=0)
+    assert np.isfinite(history.history["loss"][0])
     return before
 
 
@@ -189,3 +187,36 @@ def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpu
     again = dualnet.load(tmp_path / "model.keras")
     tokens = corpus.test[None, :9]
     np.testing.assert_allclose(again(tokens), model(tokens), rtol=1e-6, atol=1e-6)
+
+
+# Each cell with a loop of its own kind, each output and each gate.
+EXPORTED = [
+    ("depth_gated_lstm", "plain", "doc", "input"),
+    ("gru", "dual", "mixture", "none"),
+    ("layernorm_lstm", "dual_without_input", "untied", "lstm"),
+    ("mogrifier_lstm", "dual", "doc", "none"),
+    ("recurrent_highway", "plain", "tied", "input_and_hidden"),
+    ("lstm_per_gate", "plain", "mixture", "lstm"),
+]
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="a SavedModel is a TensorFlow format")
+@pytest.mark.parametrize("choices", EXPORTED, ids=map("-".join, EXPORTED))
+def test_a_combination_is_exported(choices, tmp_path):
+    import tensorflow as tf
+
+    row = {**dict(zip(("cell", "connection", "output", "gate"), choices)), "recipe": "nadam"}
+    assert {row["cell"]} <= {*CELLS}
+    model = built(row, 9)
+    if row["gate"] != "none":
+        model = dualnet.with_gate(model, units=3, gate=row["gate"])
+    step = tf.saved_model.load(dualnet.export(model, tmp_path / "model")).signatures["step"]
+    random = np.random.default_rng(2)
+    ids = random.integers(9, size=(2, 5)).astype("int32")
+    states = [random.normal(size=(2, size)).astype("float32") for size in model.state_size]
+    names = [f"state_{i}" for i in range(1, len(states) + 1)]
+    found = step(ids=tf.constant(ids), **dict(zip(names, map(tf.constant, states))))
+    logits, new = model.advance(ids, states)
+    np.testing.assert_allclose(found["logits"], logits, rtol=1e-4, atol=1e-5)
+    for name, state in zip(names, new):
+        np.testing.assert_allclose(found[name], state, rtol=1e-4, atol=1e-5)

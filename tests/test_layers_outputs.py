@@ -192,20 +192,6 @@ def test_logits_keep_float32_under_every_policy(rng):
 # --- continuous cache
 
 
-def numpy_cache(tokens, hidden, logits, *, size, weight, scale, start):
-    """Return log p of the whole text, a word and a step at a time."""
-    p = reference.softmax(logits.astype("float64"))
-    for b, t in np.ndindex(tokens.shape):
-        pairs = [(hidden[b, j], tokens[b, j + 1]) for j in range(max(0, t - size), t)]
-        if t < 1 or (start == "when_full" and t <= size):
-            continue
-        powers = [np.exp(scale * (h @ hidden[b, t])) for h, _ in pairs]
-        for w in range(p.shape[-1]):
-            share = sum(power for power, (_, x) in zip(powers, pairs) if x == w) / sum(powers)
-            p[b, t, w] = weight * share + (1 - weight) * p[b, t, w]
-    return np.log(p)
-
-
 def a_text(rng, batch=BATCH, time=TIME):
     """Return tokens, hidden vectors and logits."""
     hidden = normal(rng, batch, time, HIDDEN)
@@ -247,7 +233,7 @@ def test_cache_and_its_gradients_match_the_paper(size, weight, scale, start, rng
         return [compiled(cache)([ops.convert_to_tensor(tokens), hidden, logits])[0]]
 
     def expected(_, hidden, logits):
-        return [numpy_cache(tokens, hidden, logits, **options)]
+        return [reference.neural_cache(tokens, hidden, logits, **options)]
 
     check_against_reference(call, [], [hidden, logits], expected)
 
@@ -276,7 +262,9 @@ def test_the_cut_into_segments_changes_nothing(cuts, size, start):
     cache, text = NeuralCache(**options), a_text(rng, time=time)
     whole, states = read_in_segments(cache, text, [time])
     cut, cut_states = read_in_segments(cache, text, lengths)
-    np.testing.assert_allclose(whole, numpy_cache(*text, **options), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        whole, reference.neural_cache(*text, **options), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(cut, whole, rtol=1e-5, atol=1e-6)
     for a, b in zip(states, cut_states):
         np.testing.assert_array_equal(a, b)
@@ -361,7 +349,9 @@ def test_ids_survive_a_coarse_policy(rng):
     hidden = normal(rng, 1, 5, units)
     logits = normal(rng, 1, 5, words)
     with_policy = NeuralCache(2, weight=0.5, dtype="mixed_bfloat16")
-    exact = numpy_cache(tokens, hidden, logits, size=2, weight=0.5, scale=0.3, start="at_once")
+    exact = reference.neural_cache(
+        tokens, hidden, logits, size=2, weight=0.5, scale=0.3, start="at_once"
+    )
     inputs = [keras.Input(shape, dtype=dtype) for shape, dtype in (
         ((None,), "int32"), ((None, units), "float32"), ((None, words), "float32"),
         ((4,), "float32"), ((2,), "float32"), ((1,), "float32"),

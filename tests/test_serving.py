@@ -18,6 +18,7 @@ from keras import ops
 
 import dualnet
 from dualnet import serving, zoo
+from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
 
 if keras.config.backend() == "tensorflow":
@@ -900,6 +901,93 @@ def test_the_litert_file_answers_as_the_model_without_a_loop(steps, tmp_path):
         return found["logits"], [found[name] for name in names]
 
     check_steps(answer, runs)
+
+
+def of_outputs(kind):
+    """Return a model without vocabulary, whose output is not a plain softmax."""
+    keras.utils.set_random_seed(4)
+    models = [language_model(9, units=4, experts=[1, 2]), language_model(9, units=5, experts=2)]
+    for model in models:
+        for weight in model.weights:
+            weight.assign(weight * 2)
+    if kind == "doc":
+        return models[0]
+    if kind == "cache":
+        return dualnet.with_cache(models[0], 3, weight=0.4)
+    both = dualnet.ensemble(models)
+    return both if kind == "ensemble" else dualnet.with_gate(both, units=3)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("kind", ["doc", "gated ensemble", "cache"])
+def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(kind, tmp_path):
+    model = of_outputs(kind)
+    found = tf.saved_model.load(dualnet.export(model, tmp_path / "model")).signatures
+    assert {*found} - {"serving_default"} == {"score", "step"}
+    ids = np.random.default_rng(1).integers(9, size=(2, 9)).astype("int32")
+    scores = asker(found)("score", ids=ids, lengths=[9, 5])["log_probabilities"]
+    log_p = log_softmax(ops.convert_to_numpy(model(ids[:, :-1])))
+    expected = np.take_along_axis(log_p, ids[:, 1:, None], -1)[..., 0]
+    np.testing.assert_allclose(scores[0, 1:], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores[1, 1:5], expected[1, :4], rtol=1e-4, atol=1e-5)
+    assert not scores[:, 0].any() and not scores[1, 5:].any()
+    check_the_step_endpoint(found, model, ids)
+
+
+def check_the_step_endpoint(signatures, model, ids):
+    """Compare `step`, twice with carried state, with the model."""
+    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
+    states = dict(zip(names, map(ops.convert_to_numpy, model.initial_state(len(ids)))))
+    at = 0
+    for length in (2, ids.shape[1] - 2):
+        states = asker(signatures)("step", ids=ids[:, at : at + length], **states)
+        logits = states.pop("logits")
+        expected = ops.convert_to_numpy(model(ids))[:, at : at + length]
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+        at += length
+
+
+@tensorflow_only
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+@pytest.mark.parametrize("kind", ["doc", "ensemble"])
+def test_a_file_of_one_step_has_experts_and_ensembles(kind, format, tmp_path):
+    model = of_outputs(kind)
+    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
+    path = tmp_path / ("model.onnx" if format == "onnx" else "model.tflite")
+    if format == "onnx":
+        pytest.importorskip("tf2onnx")
+        onnxruntime = pytest.importorskip("onnxruntime")
+        dualnet.export(model, path, format=format)
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+        def answer(ids, states):
+            logits, *new = session.run(None, {"ids": ids, **dict(zip(names, states))})
+            return logits, new
+    else:
+        litert = pytest.importorskip("ai_edge_litert.interpreter")
+        dualnet.export(model, path, format=format)
+        interpreter = litert.Interpreter(model_path=str(path))
+
+        def answer(ids, states):
+            found = interpreter.get_signature_runner("step")(ids=ids, **dict(zip(names, states)))
+            return found["logits"], [found[name] for name in names]
+
+    runs = []
+    for batch in (1, 3):
+        random = np.random.default_rng(batch)
+        ids = random.integers(9, size=(3, batch, 1)).astype("int32")
+        start = [random.normal(size=(batch, n)).astype("float32") for n in model.state_size]
+        logits, state = model.advance(ids[:, :, 0].T, start)
+        runs.append((ids, start, ops.convert_to_numpy(logits), state))
+    check_steps(answer, runs)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_a_file_of_one_step_has_no_cache(format, tmp_path):
+    with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model with a cache"):
+        dualnet.export(of_outputs("cache"), tmp_path / "model", format=format)
+    assert not list(tmp_path.iterdir())
 
 
 @tensorflow_only

@@ -10,8 +10,20 @@ from dualnet.corpora import Vocabulary
 LOSS_REDUCTIONS = ("mean", "sum")
 
 
+class ClearsAllGradients(keras.Model):
+    """A model that, on torch, begins each step without gradients.
+
+    Keras keeps the parameters there by path, and so clears those of one member of an
+    ensemble alone, where weights of two have one path; those of the others would add up.
+    """
+
+    def zero_grad(self, set_to_none=True):
+        for variable in self.trainable_variables:
+            variable.value.grad = None
+
+
 @keras.saving.register_keras_serializable("dualnet")
-class LanguageModel(keras.Model):
+class LanguageModel(ClearsAllGradients):
     """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
 
     The graph, `core`, is a pure function `[tokens, *states] -> [logits, *states]`.
@@ -70,7 +82,8 @@ class LanguageModel(keras.Model):
         self.perplexity_metric = Perplexity(name="perplexity")
         self.loss_reduction = "mean"
         self._rows = None  # those that the step under way carries
-        self._fraternal = float(self.arguments.get("fraternal_regularization", 0.0))
+        fraternal = self.arguments.get("fraternal_regularization", 0.0)
+        self._fraternal = 0.0 if self.gated else float(fraternal)  # off, as all of a base
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses

@@ -12,6 +12,7 @@ from keras import ops
 from dualnet._checks import is_number
 from dualnet.builders import BUILDERS, LanguageModel, token_losses
 from dualnet.builders.functional import DROPOUTS
+from dualnet.builders.wrappers import quiet
 
 
 class Sampler(keras.Model):
@@ -66,6 +67,8 @@ class Sampler(keras.Model):
 
 def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, Any], set[str]]:
     """Return `arguments` with scaled dropout rates, those of members too; the names not at 0."""
+    if arguments.get("gate", "none") != "none":  # what is below a gate drops nothing
+        arguments = {**quiet(arguments), "gate_dropout": arguments["gate_dropout"]}
     found, used = dict(arguments), set()
     for name, value in arguments.items():
         if name.endswith("_dropout"):

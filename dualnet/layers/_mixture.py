@@ -7,10 +7,26 @@ the sum in the softmax of expert j; the backward pass computes the logits s_j ag
     d log q_j(v) / d s_jw = 1[w = v] - q_j(w)
 """
 
+import contextlib
+import contextvars
+
 from keras import ops
 
 # Of one float32 tensor of logits of a chunk; two or three of them exist at a time.
 CHUNK_BYTES = 16 * 2**20
+
+
+_in_one_piece = contextvars.ContextVar("in_one_piece", default=False)
+
+
+@contextlib.contextmanager
+def in_one_piece():
+    """Take no chunks meanwhile where all words are asked for: some formats know no loop."""
+    before = _in_one_piece.set(True)
+    try:
+        yield
+    finally:
+        _in_one_piece.reset(before)
 
 
 def mixture_log_probabilities(latents, log_priors, kernel, bias=None, targets=None):
@@ -113,6 +129,10 @@ def _of_all_words(latents, log_priors, kernel, bias):
     """
     tokens, experts, units = ops.shape(latents)
     words = ops.shape(kernel)[1]
+    if _in_one_piece.get():
+        s = _logits(ops.reshape(latents, (-1, units)), kernel, [] if bias is None else [bias])
+        s = ops.reshape(s, (-1, experts, words))
+        return ops.logsumexp(ops.log_softmax(s) + log_priors[..., None], axis=1)
     chunks = _Chunks(tokens, experts * words * 4)
 
     def logits_of(k, kernel, bias):

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
+from dualnet.layers._mixture import in_one_piece
 
 ONNX_OPSET = 18
 
@@ -62,7 +63,8 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
     names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
     def step(ids: Any, *states: Any) -> dict[str, Any]:
-        logits, *new = model.core([ids, *states], training=False)
+        with in_one_piece():
+            logits, *new = model.core([ids, *states], training=False)
         return {"logits": logits, **{output_prefix + n: state for n, state in zip(names, new)}}
 
     specs = [tf.TensorSpec((None, 1), tf.int32, name="ids")]

@@ -60,8 +60,11 @@ def train_gate(
     recipe = dict(published.recipe)
     if used["recipe"].get("batching") == "sentences":
         recipe["batching"] = "sentences"
-    settings = {**gate, "recipe": recipe, **settings}
-    return train(str(Path(run) / CARD), corpus, output=output, weights=run, **settings)
+    base = zoo.card(str(Path(run) / CARD))
+    # A card, and no overrides: some have the name of an argument of a cell, too, and what a
+    # run began with stays with `resume`.
+    card = dataclasses.replace(base, config={**base.config, **gate}, recipe=recipe)
+    return train(card, corpus, output=output, weights=run, **settings)
 
 
 def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:

@@ -74,7 +74,7 @@ class Run:
 
 
 def train(
-    name: str,
+    name: str | zoo.Card,
     corpus: Corpus | str,
     *,
     output: str | os.PathLike[str],
@@ -103,7 +103,7 @@ def train(
     with `resume=True, finetune="once"`.
 
     Args:
-        name: one of `zoo.list_models()`, or the path of a card, as for `zoo.card`.
+        name: one of `zoo.list_models()`, or the path of a card, as for `zoo.card`; or a card.
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
         seed: int. Of weights and masks; default 0.
@@ -153,7 +153,10 @@ def train(
             begin = used.get("weights", "")
             source = None if begun else load_source(begin, config, resume=True)
         else:
-            card = zoo.card(name, _published(name, corpus))
+            if isinstance(name, zoo.Card):
+                card = name
+            else:
+                card = zoo.card(name, _published(name, corpus))
             with zoo.located(card, overrides):
                 config, recipe = split_overrides(card, overrides)
             if "members" in config and not is_gated(config):
@@ -295,7 +298,7 @@ def _batches(corpus: Corpus, split: str, recipe: Recipe, seed: int | None = None
 
 def _resumed_card(
     folder: Path,
-    name: str,
+    name: str | zoo.Card,
     seed: int | None,
     weights: str | os.PathLike[str] | None,
     overrides: Mapping[str, Any],
@@ -303,7 +306,8 @@ def _resumed_card(
     """Return the card that the run in `folder` goes on with, its recipe at most as `RESUMABLE`."""
     check_sums(folder, (CARD, WORDS))
     used = read_card(folder)
-    if (card_name := zoo.card(name).name) != used["name"]:
+    card_name = (name if isinstance(name, zoo.Card) else zoo.card(name)).name
+    if card_name != used["name"]:
         raise ValueError(
             f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
             f"Received: name={card_name!r}."

@@ -218,8 +218,8 @@ class Recipe:
 def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
     """Return the builder's arguments and the recipe of `card`, each with its `overrides`.
 
-    Among them `recipe` is a table in place of the card's. What a cell and the recipe both
-    have, `epsilon`, is the cell's where the cell of the model takes it, else the recipe's.
+    What a cell and the recipe both have, `epsilon`, is the cell's where the cell of the
+    model takes it, else the recipe's.
 
     Raises:
         ValueError: for a key that neither takes, or a value of the recipe out of range.
@@ -231,9 +231,6 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in overrides.items()
     }
-    recipe = given.pop("recipe", recipe)
-    if not isinstance(recipe, Mapping):
-        raise ValueError(f"`recipe` must be a table of settings. Received: recipe={recipe!r}.")
     for key in (*config, *given):
         if key not in arguments and not (key in given and key in fields):
             raise ValueError(

@@ -1,0 +1,530 @@
+"""Whole models under a gate, behind a cache and side by side; models with experts in training."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+import dualnet
+from dualnet.builders import ensemble_model, language_model, weight_names
+from dualnet.corpora import Vocabulary
+from tests import reference
+from tests.checks import array
+from tests.conftest import values
+
+WORDS = Vocabulary(("the", "cat", "<eos>", "dog", "sees", "<unk>", "a", "bird"))
+TEXT = np.random.default_rng(5).integers(len(WORDS), size=25).astype("int32")
+CACHE = {"size": 4, "weight": 0.3, "scale": 0.8}
+BACKEND = keras.config.backend()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_tracing():
+    """Compile nothing: each model takes a few steps alone."""
+    if BACKEND != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def a_model(seed=1, scale=0.7, **arguments):
+    """Return a model whose weights are large, so that its words differ in likelihood."""
+    return strong(language_model(len(WORDS), **{"units": 4, **arguments}), seed, scale)
+
+
+def strong(model, seed=1, scale=0.7, only=""):
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        if weight.path.startswith(only):
+            weight.assign(random.normal(scale=scale, size=weight.shape).astype("float32"))
+    if model.vocabulary is None:
+        model.vocabulary = WORDS
+    return model
+
+
+@pytest.fixture(scope="module")
+def base():
+    """A model with all that a gate switches off."""
+    return a_model(
+        input_dropout=0.4,
+        output_dropout=0.3,
+        embedding_l2=0.1,
+        fraternal_regularization=0.5,
+        past_decode_regularization=0.2,
+        activation_regularization=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def other():
+    return a_model(2, units=5, recurrent_layers=2, input_dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def gated(base):
+    return strong(dualnet.with_gate(base, units=3, dropout=0.0), 3, only="gate")
+
+
+@pytest.fixture(scope="module")
+def two(base, other):
+    return dualnet.ensemble([base, other])
+
+
+@pytest.fixture(scope="module")
+def two_gated(two):
+    return strong(dualnet.with_gate(two, units=3, dropout=0.0), 4, only="gate")
+
+
+def logits_of(model, tokens=TEXT[None, :-1]):
+    return array(model(tokens)).astype("float64")
+
+
+def hidden_of(model, tokens=TEXT[None, :-1]):
+    graph = keras.Model(model.core.inputs, model.hidden)
+    return array(graph([ops.convert_to_tensor(tokens), *model.initial_state(len(tokens))]))
+
+
+def nll(logits, targets=TEXT[None, 1:]):
+    log_p = np.log(reference.softmax(np.asarray(logits, "float64")))
+    return -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
+
+
+def check_losses(model, logits, **settings):
+    found = dualnet.evaluate(model, TEXT, **settings).token_losses
+    np.testing.assert_allclose(found, nll(logits)[0], rtol=2e-5, atol=1e-5)
+
+
+def batch_of(rows=2, steps=5, seed=0):
+    random = np.random.default_rng(seed)
+    return random.integers(len(WORDS), size=(2, rows, steps)).astype("int32")
+
+
+# --- a gate
+
+
+def test_fit_trains_the_gate_alone_and_no_dropout_or_penalty_of_the_base(base):
+    gated = dualnet.with_gate(base, units=3, dropout=0.0)
+    assert gated.count_params() == without_past(base) + 2 * 8 * 3 + 8
+    x, y = batch_of()
+    gated.compile(optimizer=keras.optimizers.SGD(0.0))
+    losses = []
+    for _ in range(2):
+        losses.append(float(gated.train_on_batch(x, y)[0]))
+        gated.training_rows.zero()
+    assert losses[0] == losses[1]
+    np.testing.assert_allclose(losses[0], nll(logits_of(gated, x), y).mean(), rtol=1e-5)
+
+    before = weights_by_name(gated)
+    gated.compile(optimizer=keras.optimizers.SGD(0.5))
+    for _ in range(2):
+        gated.train_on_batch(x, y)
+    for name, weight in weights_by_name(gated).items():
+        assert np.array_equal(weight, before[name]) != name.startswith("gate/"), name
+    of_base = weights_by_name(base)
+    for name in set(before) & set(of_base):
+        np.testing.assert_array_equal(before[name], of_base[name])
+
+
+def without_past(model):
+    """Return the number of parameters of `model` that have a part in the logits."""
+    return sum(w.size for name, w in weights_by_name(model).items() if "past_decode" not in name)
+
+
+def weights_by_name(model):
+    return {name: array(weight).copy() for name, weight in weight_names(model).items()}
+
+
+def test_the_gates_own_dropout_acts_in_training_alone_and_nothing_is_read_twice(base):
+    x, y = batch_of()
+    found = []
+    for source in (base, a_model(input_dropout=0.4)):
+        keras.utils.set_random_seed(1)
+        model = dualnet.with_gate(source, units=30, dropout=0.5)
+        model.compile(optimizer=keras.optimizers.SGD(0.0))
+        strong(model, scale=2.0)
+        model.training_rows.resize(2)
+        still = array(model(x))
+        np.testing.assert_array_equal(still, array(model(x)))
+        assert np.abs(array(model(x, training=True)) - still).max() > 1e-3
+        found.append(float(model.train_on_batch(x, y)[0]))
+    # A fraternal base would read twice, and add the gap between both.
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_a_gate_that_is_open_changes_nothing(gated, base):
+    model = dualnet.with_gate(base, units=3)
+    weight_names(model)["gate/bias"].assign(np.full(len(WORDS), 50.0))
+    np.testing.assert_allclose(logits_of(model), logits_of(base), rtol=1e-6, atol=1e-6)
+    assert np.abs(logits_of(gated) - logits_of(base)).max() > 0.1
+    np.testing.assert_allclose(logits_of(gated), gates_of(gated) * logits_of(base), rtol=1e-4)
+
+
+def gates_of(model, features=None):
+    weights = weights_by_name(model)
+    if features is None:
+        features = weights["gate/embeddings"][TEXT[None, :-1]]
+    return reference.sigmoid(features @ weights["gate/kernel"] + weights["gate/bias"])
+
+
+def test_a_gate_may_read_the_hidden_vectors(base):
+    model = dualnet.with_gate(base, units=3, gate="input_and_hidden")
+    strong(model, 6, only="gate")
+    embedded = weights_by_name(model)["gate/embeddings"][TEXT[None, :-1]]
+    gates = gates_of(model, np.concatenate([hidden_of(base), embedded], axis=-1))
+    np.testing.assert_allclose(logits_of(model), gates * logits_of(base), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def lstm_gated(base):
+    return strong(dualnet.with_gate(base, units=3, gate="lstm"), 5, only="gate")
+
+
+@given(cuts=st.lists(st.sampled_from([2, 4, 6]), unique=True))  # few lengths: JAX compiles each
+def test_the_state_of_an_lstm_gate_is_carried(lstm_gated, cuts):
+    tokens = TEXT[:16].reshape(2, 8)
+    state, parts = lstm_gated.initial_state(2), []
+    for segment in np.split(tokens, sorted(cuts), axis=1):
+        logits, state = lstm_gated.advance(segment, state)
+        parts.append(array(logits))
+    whole = logits_of(lstm_gated, tokens)
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-4, atol=1e-5)
+    assert np.abs(logits_of(lstm_gated, tokens[:, 1:]) - whole[:, 1:]).max() > 1e-3
+
+
+def test_an_ensemble_has_one_gate_for_all(two_gated, base, other):
+    gates = gates_of(two_gated)
+    members = [reference.softmax(gates * logits_of(each)) for each in (base, other)]
+    check_losses(two_gated, np.log(np.mean(members, axis=0)))
+
+
+def test_what_cannot_be_gated_is_told(base, gated, two):
+    with pytest.raises(ValueError, match="`model` must have no gate. Received: one with gate='in"):
+        dualnet.with_gate(gated)
+    with pytest.raises(ValueError, match="`gate` must be .* Received: 'none'"):
+        dualnet.with_gate(base, gate="none")
+    with pytest.raises(ValueError, match="`gate` must be 'input' or 'lstm' for an ensemble"):
+        dualnet.with_gate(two, gate="input_and_hidden")
+    model = dualnet.with_gate(base)
+    model.core.get_layer("recurrence_1").trainable = True
+    model.compile(optimizer="sgd")
+    with pytest.raises(ValueError, match=r"whose 'recurrence_1/cell_1/kernel' would move, too"):
+        model.fit(*batch_of(), batch_size=2, verbose=0)
+
+
+def test_a_gate_without_dropout_has_no_samples(gated, base):
+    with pytest.raises(ValueError, match="`samples` must be 0 for a model without dropout"):
+        dualnet.evaluate(gated, TEXT, samples=2)
+    model = dualnet.with_gate(base, units=3, dropout=0.5)
+    strong(model, 3, only="gate")
+    sampled = dualnet.evaluate(model, TEXT, samples=2)
+    assert np.abs(sampled.token_losses - dualnet.evaluate(model, TEXT).token_losses).max() > 1e-3
+
+
+# --- a cache
+
+
+@pytest.mark.parametrize("start", ["at_once", "when_full"])
+@pytest.mark.parametrize("kind", ["base", "gated", "two"])
+def test_perplexity_with_a_cache_is_that_of_the_paper(kind, start, base, other, request):
+    if kind != "base" and start == "when_full":
+        pytest.skip("where the cache begins does not depend on the model")
+    model = request.getfixturevalue(kind)
+    members = (base, other) if kind == "two" else (base,)
+    hidden = np.concatenate([hidden_of(each) for each in members], axis=-1)
+    text = TEXT[None, :-1], hidden, logits_of(model)
+    cached = dualnet.with_cache(model, **CACHE, start=start)
+    expected = reference.neural_cache(*text, **CACHE, start=start)
+    check_losses(cached, expected)
+    assert np.abs(expected - np.log(reference.softmax(text[2]))).max() > 0.1
+    assert cached.cache_size == 4 and cached.gated == (kind == "gated")
+
+
+def test_a_cache_of_weight_zero_changes_nothing(base):
+    check_losses(dualnet.with_cache(base, 4, weight=0.0), logits_of(base))
+
+
+def test_how_a_text_is_cut_does_not_matter_to_a_cache(base):
+    model = dualnet.with_cache(base, **CACHE)
+    whole = dualnet.perplexity(model, TEXT)
+    found = [dualnet.perplexity(model, TEXT, sequence_length=steps) for steps in (1, 3, 7)]
+    np.testing.assert_allclose(found, whole, rtol=1e-5)
+    rows = dualnet.evaluate(model, TEXT, batch_size=2)
+    halves = [dualnet.evaluate(model, part).token_losses for part in (TEXT[:13], TEXT[12:])]
+    np.testing.assert_allclose(rows.token_losses, np.concatenate(halves), rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_takes_the_place_of_another(base):
+    once = dualnet.with_cache(base, **CACHE)
+    again = dualnet.with_cache(dualnet.with_cache(base, 9, weight=0.7), **CACHE)
+    assert again.state_size == once.state_size and again.arguments == once.arguments
+    assert dualnet.perplexity(again, TEXT) == dualnet.perplexity(once, TEXT)
+
+
+def test_what_cannot_have_a_cache_is_told(base):
+    with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sentences"):
+        dualnet.with_cache(a_model(padded=True))
+    with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sentences"):
+        dualnet.with_cache(dualnet.ensemble([a_model(padded=True), a_model()]))
+    with pytest.raises(ValueError, match="`size` must be an integer of at least 1"):
+        dualnet.with_cache(base, 0)
+    model = dualnet.with_cache(base, 25)
+    with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
+        dualnet.evaluate(dualnet.with_cache(base, 4), TEXT, by_sentence=True)
+    for measure in (dualnet.evaluate, dualnet.dynamic_evaluation):
+        with pytest.raises(ValueError, match="more than the cache of the model remembers, 25"):
+            measure(model, TEXT)
+
+
+def test_texts_are_scored_and_gone_on_with_through_a_cache(base):
+    model = dualnet.with_cache(base, **CACHE)
+    (text,) = dualnet.generate(model, ["the cat sees the"], max_tokens=4, temperature=0)
+    ids = np.array([[2, *WORDS.encode(text)]], "int32")
+    logits = logits_of(model, ids[:, :-1])
+    (found,) = dualnet.score(model, [text])
+    expected = -nll(logits, ids[:, 1:])[0]
+    np.testing.assert_allclose(found.log_probabilities, expected, rtol=1e-4, atol=1e-5)
+    logits[..., WORDS.unk_id] = -np.inf
+    np.testing.assert_array_equal(logits[0, 4:].argmax(-1), ids[0, 5:])
+    assert ids.shape == (1, 9)
+
+
+def test_a_wrapped_model_is_saved_with_its_gate_and_cache(two_gated, tmp_path):
+    model = dualnet.with_cache(two_gated, **CACHE)
+    model.save(tmp_path / "model.keras")
+    again = dualnet.load(tmp_path / "model.keras")
+    assert again.vocabulary == WORDS
+    assert json.dumps(again.arguments) == json.dumps(model.arguments)  # lists for tuples
+    assert [w.path for w in again.trainable_variables] == [
+        w.path for w in model.trainable_variables
+    ]
+    assert dualnet.perplexity(again, TEXT) == dualnet.perplexity(model, TEXT)
+
+
+# --- an ensemble
+
+
+def test_twins_are_as_good_as_one_and_two_are_their_mean(base, other, two):
+    twins = dualnet.ensemble([base, base])
+    check_losses(twins, logits_of(base))
+    mean = np.mean([reference.softmax(logits_of(each)) for each in (base, other)], axis=0)
+    check_losses(two, np.log(mean))
+    assert two.count_params() == without_past(base) + other.count_params()
+    nested = dualnet.ensemble([two, base])
+    check_losses(nested, np.log((mean + reference.softmax(logits_of(base))) / 2))
+    assert "member_1/member_2/embedding/embeddings" in weight_names(nested)
+
+
+def test_an_ensemble_has_copies(base):
+    model = dualnet.ensemble([base, base])
+    for weight in model.weights:
+        weight.assign(weight * 0)
+    assert all(np.any(weight) for weight in values(base))
+
+
+def test_what_is_no_ensemble_is_told(base):
+    for words in (WORDS.words[::-1], (*WORDS.words, "more")):
+        stranger = language_model(len(words), units=4)
+        stranger.vocabulary = Vocabulary(words)
+        message = rf"`models` must have one vocabulary.*with {len(words)} words. Train them on"
+        with pytest.raises(ValueError, match=message):
+            dualnet.ensemble([base, stranger])
+    with pytest.raises(ValueError, match="`members` must be a list of at least one model"):
+        dualnet.ensemble([])
+    members = [
+        {"builder": "language_model", "arguments": {"vocabulary_size": n, "units": 3}}
+        for n in (5, 6)
+    ]
+    with pytest.raises(ValueError, match=r"`members` must have one vocabulary.*\[5, 6\]"):
+        ensemble_model(members=members)
+
+
+def test_an_ensemble_is_sampled_with_the_dropouts_of_its_members(two):
+    still = dualnet.evaluate(two, TEXT).token_losses
+    found = [dualnet.evaluate(two, TEXT, samples=2, seed=seed).token_losses for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.abs(found[0] - still).max() > 1e-3 and np.abs(found[0] - found[2]).max() > 1e-4
+
+
+LEARN = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 8}
+
+
+def moved(model):
+    """Return the names of the weights that dynamic evaluation moves."""
+    before, flags = weights_by_name(model), flags_of(model)
+    dualnet.dynamic_evaluation(model, TEXT, **LEARN, keep=True)
+    assert flags_of(model) == flags
+    return {
+        name for name, w in weights_by_name(model).items() if not np.array_equal(w, before[name])
+    }
+
+
+def test_each_step_of_an_ensemble_has_gradients_of_its_own():
+    x, y = batch_of()
+    plain = a_model()
+    twins = dualnet.ensemble([plain, plain])
+    twins.compile(optimizer=keras.optimizers.SGD(0.1))
+    for _ in range(2):
+        twins.train_on_batch(x, y)
+    ends = weights_by_name(twins)
+    for name, start in weights_by_name(plain).items():
+        one, two = (ends[f"member_{i}/{name}"] for i in (1, 2))
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
+        assert not np.array_equal(one, start)
+
+
+def flags_of(model):
+    return {variable.path: variable.trainable for variable in model.core.variables}
+
+
+def test_all_members_go_on_learning_from_the_text_that_they_are_scored_on(base, other):
+    model = dualnet.ensemble([base, other])
+    before = weights_by_name(model)
+    restored = dualnet.dynamic_evaluation(model, TEXT, **LEARN)
+    for name, weight in weights_by_name(model).items():
+        np.testing.assert_array_equal(weight, before[name])
+    again = dualnet.dynamic_evaluation(model, TEXT, **LEARN)
+    np.testing.assert_allclose(again.segment_losses, restored.segment_losses, rtol=1e-5)
+    assert moved(model) == set(weight_names(model))
+
+
+@pytest.mark.parametrize("kind", ["base", "two"])
+def test_the_model_below_a_gate_goes_on_learning_too_and_is_frozen_again(kind, request):
+    model = dualnet.with_gate(request.getfixturevalue(kind), units=3, dropout=0.0)
+    assert moved(model) == set(weight_names(model))
+
+
+def test_members_below_gates_of_their_own_go_on_learning_too(gated, other):
+    model = dualnet.ensemble([gated, other])
+    assert moved(model) == set(weight_names(model))
+
+
+# --- experts
+
+
+MIXTURES = {
+    "mixture": {"experts": 2},
+    "doc": {"experts": [1, 2], "output_bias": True, "balance_regularization": 0.3},
+}
+
+
+def with_experts(kind, **arguments):
+    return a_model(**MIXTURES[kind], **arguments)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kind", list(MIXTURES))
+def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind, padded):
+    x, y = batch_of()
+    weight = np.ones(x.shape, "float32")
+    if padded:
+        x[0, :3], y[0, :3], weight[0, :3] = -1, 0, 0
+    asked = {
+        "losses": {},
+        "logits": {"metrics": [keras.metrics.SparseCategoricalAccuracy()]},
+    }
+    losses, ends = {}, {}
+    for name, settings in asked.items():
+        model = with_experts(kind, padded=padded, embedding_l2=0.01)
+        start = logits_of(model, x)
+        model.compile(optimizer=keras.optimizers.SGD(0.5), **settings)
+        found = model.train_on_batch(x, y, weight, return_dict=True)
+        losses[name], ends[name] = float(found["loss"]), weights_by_name(model)
+        expected = (nll(start, y) * weight).sum() / weight.sum()
+        np.testing.assert_allclose(float(found["perplexity"]), np.exp(expected), rtol=1e-5)
+        if kind != "doc":
+            embeddings = weights_by_name(with_experts(kind))["embedding/embeddings"]
+            expected += 0.01 * np.square(embeddings, dtype="float64").sum()
+            np.testing.assert_allclose(losses[name], expected, rtol=1e-5)
+    np.testing.assert_allclose(losses["losses"], losses["logits"], rtol=1e-5)
+    for name, end in ends["losses"].items():
+        np.testing.assert_allclose(end, ends["logits"][name], rtol=1e-4, atol=1e-5)
+
+
+def test_padding_has_no_part_in_the_balance_of_experts():
+    found = []
+    for rubbish in (3, 30):
+        model = with_experts("doc", padded=True)
+        x, y = batch_of(rows=3, steps=4)
+        x = np.pad(x, [(0, 0), (rubbish, 0)], constant_values=-1)
+        y = np.pad(y, [(0, 0), (rubbish, 0)])
+        for settings in ({}, {"metrics": [keras.metrics.SparseCategoricalAccuracy()]}):
+            model.compile(optimizer=keras.optimizers.SGD(0.0), **settings)
+            model.training_rows.zero()
+            weight = (x >= 0).astype("float32")
+            found.append(float(model.train_on_batch(x, y, weight, return_dict=True)["loss"]))
+    np.testing.assert_allclose(found, found[0], rtol=1e-5)
+
+
+def test_a_loss_of_ones_own_gets_the_logits_of_a_mixture():
+    x, y = batch_of()
+    model = with_experts("mixture")
+    expected = nll(logits_of(model, x), y).mean()
+    own = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), loss=own)
+    np.testing.assert_allclose(float(model.train_on_batch(x, y)[0]), expected, rtol=1e-5)
+
+
+def test_a_mixture_is_read_twice_and_decodes_the_past_where_that_is_asked_for():
+    x, y = batch_of()
+    plain = nll(logits_of(with_experts("mixture"), x), y).mean()
+    for name in ("fraternal", "past_decode"):
+        model = with_experts("mixture", **{f"{name}_regularization": 2.0})
+        plain = nll(logits_of(model, x), y).mean()
+        model.compile(optimizer=keras.optimizers.SGD(0.0))
+        found = model.train_on_batch(x, y, return_dict=True)
+        np.testing.assert_allclose(np.log(float(found["perplexity"])), plain, rtol=1e-5)
+        gain = float(found["loss"]) - plain
+        assert gain > 0.1 if name == "past_decode" else abs(gain) < 1e-4  # nothing is dropped
+    model = with_experts("mixture", fraternal_regularization=2.0, latent_dropout=0.5)
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    assert float(model.train_on_batch(x, y)[0]) > plain + 0.1
+
+
+def read_by_experts(**arguments):
+    """Return the names of the layers whose outputs the experts read."""
+    model = language_model(9, units=4, **arguments)
+    return [tensor._keras_history.operation.name for tensor in model.core.get_layer("output").input]
+
+
+def test_experts_read_each_layer_with_the_dropout_that_follows_it():
+    quiet = {"recurrent_layers": 2, "experts": [1, 1, 1]}
+    loud = {f"{place}_dropout": 0.1 for place in ("input", "internal", "output")}
+    assert read_by_experts(**quiet) == ["embedding", "recurrence_1", "recurrence_2"]
+    dropped = [f"{place}_dropout" for place in ("input", "internal", "output")]
+    assert read_by_experts(**quiet, **loud) == dropped
+    dual = {"connection": "dual", "dual_output_dropout": 0.1, "experts": [1, 1, 1, 1]}
+    assert read_by_experts(**{**quiet, **loud, **dual}) == [*dropped, "dual_output_dropout"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers.*the embedding, recurrent layer 1"),
+        (
+            {"experts": [1, 2], "connection": "dual"},
+            "`experts` must have 3 numbers.*recurrent layer 1, the dual connection. Received",
+        ),
+        ({"experts": [0, 0]}, "`experts` must have at least one that is not 0"),
+        ({"experts": -1}, "`experts` must be an integer of at least 0"),
+        ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
+        ({"latent_dropout": 0.1}, "`latent_dropout` needs experts"),
+        ({"balance_regularization": 0.1}, "`balance_regularization` needs experts"),
+        ({"latent_units": 4}, "`latent_units` needs experts"),
+    ],
+)
+def test_experts_that_cannot_be_are_told(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        language_model(9, units=4, **arguments)
+
+
+def test_latent_vectors_of_an_untied_output_have_a_size_of_their_own():
+    model = language_model(9, units=4, experts=2, tied=False, latent_units=3)
+    assert tuple(weight_names(model)["output/kernel"].shape) == (3, 9)
