@@ -18,7 +18,7 @@ OUTPUTS = {
     "tied": {},
     "untied": {"tied": False, "output_bias": True},
     "mixture": {"experts": 2, "latent_dropout": 0.2, "latent_dropout_per_expert": True},
-    "doc": {"experts": [1, 2, 2], "balance_regularization": 0.01, "output_bias": True},
+    "doc": {"experts": [1, 2], "balance_regularization": 0.01, "output_bias": True},
 }
 RECIPES = {
     "nadam": {"optimizer": "nadam"},
@@ -97,11 +97,10 @@ def built(row, words):
     dual = row["connection"] != "plain"
     output = dict(OUTPUTS[row["output"]])
     if row["output"] == "doc" and dual:
-        output["experts"] = [1, 0, 1, 2]
+        output["experts"] = [1, 0, 2]
     return language_model(
         words,
         units=4,
-        recurrent_layers=2,
         cell=row["cell"],
         connection=row["connection"],
         rounds=2 if row["cell"] == "mogrifier_lstm" else 0,
@@ -112,7 +111,7 @@ def built(row, words):
 
 
 def trained(model, row, corpus):
-    """Train two steps by the recipe; return the weights before."""
+    """Train a step by the recipe; return the weights before."""
     recipe = Recipe(batch_size=4, sequence_length=6, **RECIPES[row["recipe"]])
     if recipe.batching == "sentences":
         data = corpus.sentence_batches("train", batch_size=4)
@@ -126,23 +125,23 @@ def trained(model, row, corpus):
     model.compile(optimizer=optimizer, jit_compile=False)
     optimizer.averages_on = recipe.averaging != "none"
     if recipe.batching == "sentences":  # each from the zero state, which `fit` alone knows
-        losses = model.fit(data, steps_per_epoch=2, verbose=0).history["loss"]
+        losses = model.fit(data, steps_per_epoch=1, verbose=0).history["loss"]
     else:
-        losses = [model.train_on_batch(*data[i])[0] for i in range(2)]
+        losses = model.train_on_batch(*data[0])
     assert np.all(np.isfinite(losses))
     return before
 
 
 def evaluated(model, row, corpus):
-    tokens = corpus.test[:16]
+    tokens = corpus.test[:11]
     how = row["evaluation"]
     if how in ("nadam", "sgd", "rms"):
         extra = {}
         if how == "rms":
             extra["statistics"] = dualnet.gradient_statistics(
-                model, corpus.train[:42], batch_size=4, sequence_length=5
+                model, corpus.train[:21], batch_size=4, sequence_length=5
             )
-        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=8, **extra)
+        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=5, **extra)
     if how == "cache":
         return dualnet.evaluate(dualnet.with_cache(model, size=7), tokens)
     if how == "samples":

@@ -99,12 +99,6 @@ def export(
     if format == "saved_model":
         _export_folder(model, path)
         return path
-    if model.cache_size:
-        raise ValueError(
-            "`format` must be 'saved_model' for a model with a cache, which a file of one step "
-            f"cannot hold. Received: format={format!r}, a cache of {model.cache_size} words. "
-            "Export it without the cache, or as a SavedModel."
-        )
     if path.suffix != SUFFIXES[format] or path.is_dir():
         raise ValueError(
             f"`path` must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
@@ -113,6 +107,12 @@ def export(
     with _explained("path", path):  # before the slow work
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
+    if model.cache_size:
+        raise ValueError(
+            "`format` must be 'saved_model' for a model with a cache, which a file of one step "
+            f"cannot hold. Received: format={format!r}, a cache of {model.cache_size} words. "
+            "Export it without the cache, or as a SavedModel."
+        )
     from dualnet.serving import one_step
 
     data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
