@@ -9,6 +9,7 @@ import pytest
 import dualnet
 from dualnet.builders import CELLS, language_model
 from dualnet.training import Recipe
+from tests.checks import array
 from tests.conftest import values
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
@@ -81,6 +82,7 @@ def pairs_of(row):
 
 
 ROWS = rows_of_all_pairs()
+TRIED = ROWS if TENSORFLOW else ROWS[::6]  # some: the others compile, or step, far slower
 
 
 def test_the_rows_hold_every_pair_of_choices():
@@ -166,7 +168,7 @@ def name_of(row):
     return "-".join(row.values())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=map(name_of, ROWS))
+@pytest.mark.parametrize("row", TRIED, ids=map(name_of, TRIED))
 def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpus, tmp_path):
     model = built(row, len(corpus.vocabulary))
     if row["gate"] != "none":
@@ -190,7 +192,7 @@ def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpu
     model.save(tmp_path / "model.keras")
     again = dualnet.load(tmp_path / "model.keras")
     tokens = corpus.test[None, :9]
-    np.testing.assert_allclose(again(tokens), model(tokens), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(array(again(tokens)), array(model(tokens)), rtol=1e-6, atol=1e-6)
 
 
 # Each cell with a loop of its own kind, each output and each gate.
