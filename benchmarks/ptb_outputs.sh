@@ -5,7 +5,7 @@
 set -euo pipefail
 output=${1:?usage: benchmarks/ptb_outputs.sh OUTPUT [PART ...]}
 shift
-parts=${*:-base mixture doc gate cache ensemble dual dual_doc words}
+parts=${*:-base gate words cache ensemble softmax mixture doc dual dual_doc}
 mkdir -p "$output"
 
 train() { # FOLDER CARD OPTION ...
@@ -27,38 +27,18 @@ show() { # FOLDER OPTION ...
 }
 
 small=(batch_size=64 sequence_length=35 learning_rate=0.004 clipnorm=1 units=128
-    input_dropout=0.2 output_dropout=0.2 recurrent_dropout=0 internal_dropout=0.2 embedding_l2=0)
-plain=("${small[@]}" recurrent_layers=2 output_bias=true)
-dual=("${small[@]}" rounds=4 rank=32 dual_input_dropout=0.2 dual_output_dropout=0.2 dual_l2=0
+    input_dropout=0.2 output_dropout=0.2 recurrent_dropout=0 internal_dropout=0.2 embedding_l2=0
     output_bias=true)
+plain=("${small[@]}" recurrent_layers=2)
+dual=("${small[@]}" rounds=4 rank=32 dual_input_dropout=0.2 dual_output_dropout=0.2 dual_l2=0)
+mixed=(latent_dropout=0.2 balance_regularization=0.001)
 for part in $parts; do
     case $part in
-    base) train base lstm --epochs 4 --seed 0 --set "${plain[@]}" ;;
-    mixture)
-        train mixture lstm --epochs 4 --seed 0 --set "${plain[@]}" \
-            experts=6 latent_dropout=0.2 latent_dropout_per_expert=true
-        ;;
-    doc)
-        train doc lstm --epochs 4 --seed 0 --set "${plain[@]}" \
-            'experts=[0, 2, 4]' latent_dropout=0.2 balance_regularization=0.001
-        ;;
+    base) train base lstm --epochs 3 --seed 0 --set "${plain[@]}" ;;
     gate)
-        if [ ! -e "$output/gate/results.json" ]; then
+        [ -e "$output/gate/results.json" ] ||
             dualnet gate "$output/base" --output "$output/gate" --quiet --epochs 2
-        fi
         show gate
-        ;;
-    cache) show base --cache size=500 weight=0.1 scale=0.3 ;;
-    ensemble)
-        train base_1 lstm --epochs 4 --seed 1 --set "${plain[@]}"
-        [ -e "$output/ensemble" ] || dualnet ensemble "$output/base" "$output/base_1" \
-            --output "$output/ensemble"
-        show ensemble
-        ;;
-    dual) train dual dual_mdlstm --epochs 3 --seed 0 --set "${dual[@]}" ;;
-    dual_doc)
-        train dual_doc dual_mdlstm --epochs 3 --seed 0 --set "${dual[@]}" \
-            'experts=[0, 2, 0, 4]' latent_dropout=0.2 balance_regularization=0.001
         ;;
     words)
         python - "$output/gate" <<'PYTHON'
@@ -72,6 +52,28 @@ found = dualnet.analysis.favoured_words(gated, ["of", "in", "go"], corpus_tokens
 for word, favoured in found.items():
     print(f"after {word!r}:", ", ".join(f"{other} {value:.3f}" for other, value in favoured))
 PYTHON
+        ;;
+    cache) show base --cache size=500 weight=0.1 scale=0.3 ;;
+    ensemble)
+        train base_1 lstm --epochs 3 --seed 1 --set "${plain[@]}"
+        [ -e "$output/ensemble" ] ||
+            dualnet ensemble "$output/base" "$output/base_1" --output "$output/ensemble"
+        show ensemble
+        ;;
+    softmax) train softmax lstm --epochs 2 --seed 0 --set "${plain[@]}" ;;
+    mixture)
+        train mixture lstm --epochs 2 --seed 0 --set "${plain[@]}" \
+            experts=4 latent_dropout=0.2 latent_dropout_per_expert=true
+        ;;
+    doc) train doc lstm --epochs 2 --seed 0 --set "${plain[@]}" 'experts=[0, 1, 3]' "${mixed[@]}" ;;
+    dual) train dual dual_mdlstm --epochs 1 --seed 0 --set "${dual[@]}" ;;
+    dual_doc)
+        train dual_doc dual_mdlstm --epochs 1 --seed 0 --set "${dual[@]}" \
+            'experts=[0, 1, 0, 1]' "${mixed[@]}"
+        ;;
+    *)
+        echo "unknown part: $part" >&2
+        exit 2
         ;;
     esac
 done
