@@ -4,6 +4,7 @@ from keras import ops
 from dualnet._checks import check_choice, check_count, check_flag, check_penalty, check_rate
 from dualnet.layers._mixture import mixture_log_probabilities
 from dualnet.layers._seeded import SeededLayer
+from dualnet.layers._tied import with_embedding
 
 ACTIVATIONS = ("linear", "tanh")
 BALANCE_FORMS = ("code", "paper")
@@ -272,10 +273,7 @@ class DOCOutput(SeededLayer):
 
     @classmethod
     def from_config(cls, config):
-        tied_to = config["tied_to"]
-        if isinstance(tied_to, dict):
-            tied_to = keras.saving.deserialize_keras_object(tied_to)
-        return cls(**{**config, "tied_to": tied_to})
+        return cls(**with_embedding(config))
 
 
 def check_experts(experts):

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count
+from dualnet.layers._tied import with_embedding
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -96,7 +97,4 @@ class OutputProjection(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        tied_to = config["tied_to"]
-        if isinstance(tied_to, dict):
-            tied_to = keras.saving.deserialize_keras_object(tied_to)
-        return cls(**{**config, "tied_to": tied_to})
+        return cls(**with_embedding(config))

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_penalty
+from dualnet.layers._tied import with_embedding
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -82,7 +83,4 @@ class PastDecode(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        tied_to = config["tied_to"]
-        if isinstance(tied_to, dict):
-            tied_to = keras.saving.deserialize_keras_object(tied_to)
-        return cls(**{**config, "tied_to": tied_to})
+        return cls(**with_embedding(config))
