@@ -13,7 +13,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
-from dualnet.cli.commands import _cache_settings
+from dualnet.cli.evaluating import _cache_settings
 from dualnet.cli.console import cut
 from dualnet.cli.model_table import _measured
 from dualnet.training.run_folder import read_card
@@ -183,7 +183,7 @@ def test_samples_of_a_run_are_averaged(capsys, run, corpus):
 
 
 def test_the_best_temperature_is_found_on_the_validation_split(capsys, run, corpus, monkeypatch):
-    monkeypatch.setattr("dualnet.cli.commands.TUNING_TOKENS", 60)
+    monkeypatch.setattr("dualnet.cli.evaluating.TUNING_TOKENS", 60)
     model = dualnet.load(run)
     for by_sentence in ([], ["--by-sentence"]):
         arguments = ["evaluate", run, "--temperature", "best", *by_sentence]

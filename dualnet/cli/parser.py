@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from dualnet.cli import commands
+from dualnet.cli.evaluating import evaluate
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -52,7 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("run_folders", metavar="RUN", nargs="+", help="RUN folders, at least two")
     command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
 
-    command = add("evaluate", commands.evaluate, "Perplexity of a RUN, static or dynamic.")
+    command = add("evaluate", evaluate, "Perplexity of a RUN, static or dynamic.")
     command.add_argument("run_folder", metavar="RUN")
     command.add_argument("--split", default="test", help="train, valid or test (default)")
     command.add_argument("--corpus", help="another corpus than the one it was trained on")
