@@ -13,8 +13,8 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
-from dualnet.cli.evaluating import _cache_settings
 from dualnet.cli.console import cut
+from dualnet.cli.evaluating import _cache_settings
 from dualnet.cli.model_table import _measured
 from dualnet.training.run_folder import read_card
 

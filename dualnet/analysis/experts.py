@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def expert_shares(
         )
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     core = model.core
-    graph = keras.Model(core.inputs, [_Priors(output)(model.features), *core.outputs[1:]])
+    features = model.features  # of a list Keras makes one of its own
+    features = list(features) if isinstance(features, Sequence) else features
+    graph = keras.Model(core.inputs, [_Priors(output)(features), *core.outputs[1:]])
     sums = sum(priors.sum(0) for priors in read(graph, model, tokens, sequence_length))
     return Shares(
         shares=sums / len(tokens),

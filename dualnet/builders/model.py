@@ -94,6 +94,8 @@ class LanguageModel(ClearsAllGradients):
     # --- the pure function
 
     def call(self, tokens, training=False):
+        if isinstance(tokens, np.ndarray):  # of JAX where it compiles nothing
+            tokens = ops.convert_to_tensor(tokens, "int32")
         rows = self._rows
         if rows is None:
             states = self.initial_state(ops.shape(tokens)[0])
