@@ -983,10 +983,10 @@ def test_a_file_of_one_step_has_experts_and_ensembles(kind, format, tmp_path):
 
 
 @tensorflow_only
-@pytest.mark.parametrize("format", ["onnx", "litert"])
-def test_a_file_of_one_step_has_no_cache(format, tmp_path):
+@pytest.mark.parametrize(("format", "suffix"), [("onnx", "onnx"), ("litert", "tflite")])
+def test_a_file_of_one_step_has_no_cache(format, suffix, tmp_path):
     with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model with a cache"):
-        dualnet.export(of_outputs("cache"), tmp_path / "model", format=format)
+        dualnet.export(of_outputs("cache"), tmp_path / f"model.{suffix}", format=format)
     assert not list(tmp_path.iterdir())
 
 
