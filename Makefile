@@ -21,8 +21,7 @@ demo: .venv/.demo
 test: lint
 	@set -e; for backend in $(BACKENDS); do \
 		echo "== $$backend"; \
-		KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile \
-			--no-loadscope-reorder tests; \
+		KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile tests; \
 	done
 
 lint: .venv/.$(extras)
