@@ -21,6 +21,7 @@ from dualnet.layers import (
     PastDecode,
     StepDropout,
 )
+from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
 from dualnet.recurrence import Recurrence
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
@@ -44,8 +45,6 @@ DROPOUTS = (
     "mogrifier",
     "latent",
 )
-LATENT_ACTIVATIONS = ("linear", "tanh")
-BALANCE_FORMS = ("code", "paper")
 
 
 def language_model(
@@ -415,7 +414,7 @@ def _check_experts(arguments):
     counts = experts if isinstance(experts, (list, tuple)) else [experts]
     for count in counts:
         check_count("experts", count, least=0)
-    check_choice("latent_activation", arguments["latent_activation"], LATENT_ACTIVATIONS)
+    check_choice("latent_activation", arguments["latent_activation"], ACTIVATIONS)
     check_choice("balance_form", arguments["balance_form"], BALANCE_FORMS)
     if isinstance(experts, (list, tuple)) and sum(counts) == 0:
         raise ValueError(

@@ -19,10 +19,10 @@ from dualnet.layers import (
     PastDecode,
     StepDropout,
 )
+from dualnet.layers.neural_cache import STARTS
 from dualnet.recurrence import Recurrence
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
-CACHE_STARTS = ("at_once", "when_full")
 # The arguments of every builder that are about these, and what leaves them away.
 WRAPPERS: dict[str, Any] = {
     "gate": "none",
@@ -183,7 +183,7 @@ def check_wrappers(arguments: Mapping[str, Any]) -> None:
     check_count("cache_size", arguments["cache_size"], least=0)
     check_fraction("cache_weight", arguments["cache_weight"])
     check_penalty("cache_scale", arguments["cache_scale"])
-    check_choice("cache_start", arguments["cache_start"], CACHE_STARTS)
+    check_choice("cache_start", arguments["cache_start"], STARTS)
     if arguments["cache_size"] and arguments.get("padded"):
         raise ValueError(
             "`cache_size` must be 0 for a model of padded sentences, which a cache would reach "
