@@ -1,0 +1,121 @@
+"""The models of a job, for any of KerasTuner's tuners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import keras_tuner
+
+from dualnet import zoo
+from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.corpora import Corpus
+from dualnet.training import Recipe, batches_of, card_for, split_overrides
+from dualnet.training.schedule import TRAIN, plan
+from dualnet.tuning.budget import solve
+from dualnet.tuning.jobs import Job
+
+# What takes more than a plain `fit`.
+OF_THE_LOOP = {"averaging": "none", "finetune": "none", "length_deviation": 0.0}
+
+
+class HyperModel(keras_tuner.HyperModel):
+    """The models of a job of the kind "training", for any tuner of KerasTuner.
+
+    `dualnet.tuning.search` is the whole search: each trial in a process of its own, with
+    checkpoints, budgets and reports. This is for a loop of your own:
+
+        tuner = keras_tuner.Hyperband(
+            HyperModel(job, corpus),
+            objective=keras_tuner.Objective("val_perplexity", direction="min"),
+            max_epochs=10,
+        )
+        tuner.search()
+
+    Args:
+        job: `Job`; see `load_job`.
+        corpus: `Corpus`.
+
+    Raises:
+        ValueError: for a job of another kind, or whose recipe takes more than a plain `fit`.
+    """
+
+    def __init__(self, job: Job, corpus: Corpus) -> None:
+        if job.kind != "training":
+            raise ValueError(
+                f"`job` must be of the kind 'training'. Received: the job {job.name!r} of the kind "
+                f"{job.kind!r}. Take dualnet.tuning.search."
+            )
+        self.job = job
+        self.corpus = corpus
+        self.card = card_for(job.model, corpus)
+        super().__init__(name=job.name)
+
+    def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
+        """Declare the whole space."""
+        self.job.declare(hp)
+
+    def build(self, hp: keras_tuner.HyperParameters) -> LanguageModel:
+        """Return the compiled model of the values of `hp`, which is random in the same way."""
+        self.declare_hyperparameters(hp)
+        config, recipe = self._arguments(hp)
+        for key, plain in OF_THE_LOOP.items():
+            if getattr(recipe, key) != plain:
+                raise ValueError(
+                    f"`{key}` must be {plain!r} where KerasTuner trains the model with a plain "
+                    f"`fit`. Received: {key}={getattr(recipe, key)!r}. Take dualnet.tuning.search."
+                )
+        keras.utils.set_random_seed(self.job.seed)
+        model = BUILDERS[self.card.builder](**config, name=self.card.name)
+        model.vocabulary = self.corpus.vocabulary
+        model.loss_reduction = recipe.loss_reduction
+        model.compile(optimizer=recipe.make_optimizer())
+        return model
+
+    def fit(
+        self, hp: keras_tuner.HyperParameters, model: LanguageModel, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train `model` by its recipe; what `search` of the tuner is given wins."""
+        _, recipe = self._arguments(hp)
+        if not args and "x" not in kwargs:
+            kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
+            kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
+        callbacks = [*kwargs.pop("callbacks", ()), _Rates(recipe)]
+        return model.fit(*args, **{"epochs": recipe.epochs, **kwargs}, callbacks=callbacks)
+
+    def _arguments(self, hp: keras_tuner.HyperParameters) -> tuple[dict[str, Any], Recipe]:
+        settings = self.job.settings(hp.values)
+        size = len(self.corpus.vocabulary)
+        if self.job.parameters is not None:
+            settings[self.job.solve_for] = solve(
+                self.card,
+                settings,
+                self.job.parameters,
+                solve_for=self.job.solve_for,
+                vocabulary_size=size,
+            )
+        config, recipe = split_overrides(self.card, settings)
+        config = zoo.with_vocabulary_size(config, size)
+        if recipe.batching == "sentences":
+            config.setdefault("padded", True)
+        return config, recipe
+
+
+class _Rates(keras.callbacks.Callback):
+    """Sets the learning rate that the recipe plans for each epoch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.history: list[dict[str, Any]] = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        for past in range(len(self.history), epoch):  # before `initial_epoch`: taken for gains
+            self.history.append({"phase": TRAIN, "val_perplexity": 1e300 / 2**past})
+        coming = plan(self.recipe, self.history)
+        if coming is not None:  # else past its epochs: the rate stays
+            self.model.optimizer.learning_rate = coming.learning_rate
+
+    def on_epoch_end(self, epoch, logs=None):
+        found = (logs or {}).get("val_perplexity", float("inf"))
+        self.history.append({"phase": TRAIN, "val_perplexity": found})
