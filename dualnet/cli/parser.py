@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from dualnet.cli import commands
+from dualnet.cli import commands, tuning
 from dualnet.cli.evaluating import evaluate
 
 
@@ -108,6 +108,32 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--format", default="saved_model", help="saved_model (default), onnx or litert"
     )
+
+    command = add("jobs", tuning.jobs, "List the searches of the papers, or show one.")
+    command.add_argument("name", nargs="?", help="name of a job, or a job of your own (.toml)")
+
+    command = add("tune", tuning.tune, "Search settings with KerasTuner.")
+    command.add_argument("job", help="name of a job, see `dualnet jobs`, or your own (.toml)")
+    command.add_argument("--corpus", help="name or folder; default for a job over a RUN: its own")
+    command.add_argument(
+        "--run", dest="run_folder", metavar="RUN", help="RUN folder of a gate or evaluation job"
+    )
+    command.add_argument("--output", required=True, metavar="DIR", help="folder, new or empty")
+    command.add_argument("--max-trials", type=int, metavar="N", help="default: the job's")
+    command.add_argument("--max-hours", type=float, metavar="H", help="then stop; --resume goes on")
+    command.add_argument(
+        "--max-hours-per-trial", type=float, metavar="H", help="then a trial ends with what it has"
+    )
+    command.add_argument("--workers", type=int, default=1, metavar="N", help="trials at a time")
+    command.add_argument("--tuner", help="random, bayesian, hyperband or grid; default: the job's")
+    _add_set(command, "fixes a value instead of searching it; parameters=24M is a budget")
+    command.add_argument("--seed", type=int, help="of the search and of each trial")
+    command.add_argument("--resume", action="store_true", help="go on with the search in DIR")
+    command.add_argument(
+        "--checkpoint-steps", type=int, default=500, metavar="N",
+        help="steps between two checkpoints of a training (default: 500)",
+    )  # fmt: skip
+    command.add_argument("--quiet", action="store_true", help="no table of the trials")
 
     command = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     command.add_argument("--output", default="demo", help="folder (default: demo)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -31,16 +32,17 @@ from dualnet.training import (
 )
 from dualnet.training.combining import GATED
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning import report
+from dualnet.training.run_folder import WORDS
+from dualnet.tuning import RESULTS, report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.jobs import Job, load_job
+from dualnet.tuning.jobs import DEFAULT_TRIALS, TUNERS, Job, load_job
 from dualnet.tuning.oracles import count_trials, make_oracle
 from dualnet.tuning.trial import RUN, Task, write_corpus, write_task
 from dualnet.tuning.tuner import SEARCH, TRIALS, Tuner, run_task
 from dualnet.tuning.workers import Chief, LOOPBACK, serve, supervise
 
-JOB, ABOUT, RESULTS = "job.toml", "search.json", "results.json"
+JOB, ABOUT = "job.toml", "search.json"
 CORPUS_FOLDER, COMPARISON = "corpus", "comparison"
 # What may be given anew with `resume`.
 RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")
@@ -487,6 +489,7 @@ def _run(
         )
     if not completed:
         raise SearchError(_failure(rows))
+    comparison: list[dict[str, Any]] = []
     if not left:
         for each in (found.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
             shutil.rmtree(each)  # with which Hyperband might have gone on
@@ -494,7 +497,8 @@ def _run(
             if progress:
                 print("Evaluating on both splits ...", file=sys.stderr, flush=True)
             with contextlib.suppress(Stopped):
-                _compare(found, rows, lambda: interrupts.asked)
+                comparison = _compare(found, rows, lambda: interrupts.asked)
+    _write_results(found, rows, comparison)
     return tuner
 
 
@@ -531,8 +535,38 @@ def _failure(rows: list[report.Row]) -> str:
     return f"All {len(failed)} trials failed. Trial {first.trial}: {first.message}"
 
 
-def _compare(found: Search, rows: list[report.Row], poll: Callable[[], bool]) -> None:
-    """Write `results.json`: perplexities before and after the search, static and dynamic."""
+def _write_results(
+    found: Search, rows: list[report.Row], comparison: list[dict[str, Any]]
+) -> None:
+    """Write `results.json`."""
+    best = report.best_row(rows)
+    assert best is not None
+    results = {
+        "job": found.job.name,
+        "kind": found.job.kind,
+        "tuner": found.job.tuner,
+        "trials": dict(collections.Counter(row.status for row in rows)),
+        "best": {
+            "trial": best.trial,
+            "val_perplexity": best.val_perplexity,
+            "best_epoch": best.best_epoch,
+            "epochs": best.epochs,
+            "parameters": best.parameters,
+            "settings": best.drawn,
+        },
+        "seed": found.job.seed,
+        "corpus": {"sha256": found.corpus_sha256, "vocabulary_sha256": found.vocabulary_sha256},
+        "versions": versions(),
+    }
+    if comparison:
+        results["comparison"] = comparison
+    write_whole(found.folder / RESULTS, json.dumps(results, indent=2) + "\n")
+
+
+def _compare(
+    found: Search, rows: list[report.Row], poll: Callable[[], bool]
+) -> list[dict[str, Any]]:
+    """Return the perplexities before and after the search, static and dynamic."""
     job = found.job
     comparison = []
     for way in ("static", "dynamic"):
@@ -548,11 +582,13 @@ def _compare(found: Search, rows: list[report.Row], poll: Callable[[], bool]) ->
             for split in ("valid", "test"):
                 folder = found.folder / COMPARISON / f"{way}-{when}-{split}-{best.trial}"
                 folder.mkdir(parents=True, exist_ok=True)
-                task = dataclasses.replace(found.task({}), settings=settings, split=split)
-                write_task(folder, dataclasses.replace(task, max_seconds=None))
+                task = dataclasses.replace(
+                    found.task({}), settings=settings, split=split, max_seconds=None
+                )
+                write_task(folder, task)
                 outcome = run_task(folder, poll)
                 if outcome["status"] == "failed":
                     result["message"] = outcome["message"]
                 result[f"{split}_perplexity"] = outcome["val_perplexity"]
             comparison.append(result)
-    write_whole(found.folder / RESULTS, json.dumps(comparison, indent=2) + "\n")
+    return comparison

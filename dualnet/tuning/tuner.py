@@ -57,6 +57,11 @@ class Tuner(BaseTuner):
                 oracle, hypermodel, directory=str(folder), project_name=SEARCH, overwrite=False
             )
 
+    @property
+    def is_worker(self) -> bool:
+        """Whether a chief elsewhere gives out the trials."""
+        return self._is_worker()
+
     def search(self) -> None:
         """Run trials until there are no more.
 

@@ -1,0 +1,96 @@
+"""The commands `jobs` and `tune`: searches over the jobs in `tuning/`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from dualnet.cli.console import print_table, quietly, settings_of
+
+
+def jobs(options: argparse.Namespace) -> None:
+    from dualnet.tuning import jobs
+
+    if options.name is None:
+        names = jobs.list_jobs()
+        if options.json:
+            print(json.dumps(names))
+            return
+        found = [jobs.load_job(name) for name in names]
+        rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in found]
+        print_table(["job", "kind", "tuner", "searched", "source"], rows)
+        return
+    job = jobs.load_job(options.name)
+    print(json.dumps(jobs.to_table(job)) if options.json else jobs.describe(job))
+
+
+def tune(options: argparse.Namespace) -> None:
+    from dualnet.tuning.jobs import load_job
+
+    # What needs no TensorFlow is checked before the seconds that it takes to load.
+    settings = settings_of(options.set)
+    load_job(options.job)
+    quietly("dualnet.training")
+    from dualnet import tuning
+
+    search = tuning.search
+    for key in inspect.signature(search).parameters:
+        if key in settings:
+            raise ValueError(
+                f"`--set` takes an argument of the model, its training or its evaluation. Received: "
+                f"{key}={settings[key]}. `dualnet tune --help` shows the options."
+            )
+    tuner = search(
+        options.job,
+        options.corpus,
+        output=options.output,
+        run=options.run_folder,
+        tuner=options.tuner,
+        max_trials=options.max_trials,
+        max_hours=options.max_hours,
+        max_hours_per_trial=options.max_hours_per_trial,
+        workers=options.workers,
+        seed=options.seed,
+        resume=options.resume,
+        checkpoint_steps=options.checkpoint_steps,
+        progress=not options.quiet,
+        **settings,
+    )
+    found = Path(options.output) / tuning.RESULTS
+    if tuner.is_worker:
+        if options.json:
+            print(json.dumps({"worker": tuner.tuner_id}))
+        else:
+            print("The chief has no more trials.")
+        return
+    results = json.loads(found.read_text("utf-8"))
+    if options.json:
+        print(json.dumps(results))
+        return
+    _print_results(results, options.output)
+
+
+def _print_results(results: dict[str, Any], folder: str) -> None:
+    counts = ", ".join(f"{count} {status}" for status, count in results["trials"].items())
+    print(f"{results['job']}: {counts}")
+    best = results["best"]
+    epoch = f" after epoch {best['best_epoch']}" if best["best_epoch"] else ""
+    print(f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}")
+    for key, value in best["settings"].items():
+        print(f"  {key} = {json.dumps(value)}")
+    if "comparison" in results:
+        print()
+        rows = [
+            [row["evaluation"], row["when"], _number(row["valid_perplexity"]),
+             _number(row["test_perplexity"]), row.get("message", "")]
+            for row in results["comparison"]
+        ]  # fmt: skip
+        print_table(["evaluation", "", "validation", "test", ""], rows)
+    print(f"All in {folder}: trials.csv, best.toml, plots, TensorBoard's HParams")
+
+
+def _number(perplexity: float | None) -> str:
+    return "-" if perplexity is None else f"{perplexity:.2f}"
