@@ -35,6 +35,7 @@ def tune(options: argparse.Namespace) -> None:
     load_job(options.job)
     quietly("dualnet.training")
     from dualnet import tuning
+    from dualnet.tuning.report import RESULTS
 
     search = tuning.search
     for key in inspect.signature(search).parameters:
@@ -59,7 +60,7 @@ def tune(options: argparse.Namespace) -> None:
         progress=not options.quiet,
         **settings,
     )
-    found = Path(options.output) / tuning.RESULTS
+    found = Path(options.output) / RESULTS
     if tuner.is_worker:
         if options.json:
             print(json.dumps({"worker": tuner.tuner_id}))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 # Those that need KerasTuner, which comes with the extra "tune".
 _NEED_KERAS_TUNER = {"HyperModel": "hypermodel", "SearchError": "searching", "search": "searching"}
-RESULTS = "results.json"
 
 __all__ = ["Job", "list_jobs", "load_job", *_NEED_KERAS_TUNER]  # noqa: PLE0604
 

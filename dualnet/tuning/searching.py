@@ -33,7 +33,7 @@ from dualnet.training import (
 from dualnet.training.combining import GATED
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.run_folder import WORDS
-from dualnet.tuning import RESULTS, report
+from dualnet.tuning import report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.jobs import DEFAULT_TRIALS, TUNERS, Job, load_job
@@ -560,7 +560,7 @@ def _write_results(
     }
     if comparison:
         results["comparison"] = comparison
-    write_whole(found.folder / RESULTS, json.dumps(results, indent=2) + "\n")
+    write_whole(found.folder / report.RESULTS, json.dumps(results, indent=2) + "\n")
 
 
 def _compare(
