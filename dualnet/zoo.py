@@ -64,6 +64,7 @@ class Card:
         ours: Keys of config, recipe and evaluation where the source is silent and we
             chose.
         note: What a reader should know beside the numbers.
+        seed: The seed of a run, in the card of its RUN folder; else None.
         file: The file of a card of your own; "" for one of the zoo.
     """
 
@@ -83,6 +84,7 @@ class Card:
     measured: tuple[Mapping[str, Any], ...] = ()
     ours: tuple[str, ...] = ()
     note: str = ""
+    seed: int | None = None
     file: str = ""
 
 
@@ -109,8 +111,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     table = _read_file(Path(name)) if own else dict(_read(str(name)))
     corpora = table.pop("corpora", {})
     trained_on = table.pop("corpus", {})
-    for key in ("seed", "weights"):
-        table.pop(key, None)
+    table.pop("weights", None)
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
