@@ -150,7 +150,7 @@ def build(
     found = card(name, corpus)
     with located(found, overrides):
         arguments = arguments_of(found, overrides)
-        if _vocabulary_size(arguments) is None:
+        if vocabulary_size_of(arguments) is None:
             raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
         return BUILDERS[found.builder](**{"name": found.name, **arguments})
 
@@ -181,7 +181,8 @@ def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, A
     return {**arguments, "members": members}
 
 
-def _vocabulary_size(arguments: Mapping[str, Any]) -> int | None:
+def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
+    """Return the `vocabulary_size` among `arguments` of a builder, or those of its members."""
     while "members" in arguments:  # all of one size
         arguments = arguments["members"][0]["arguments"]
     return arguments.get("vocabulary_size")
@@ -267,7 +268,7 @@ def _built(
             taken = {key: overrides[key] for key in overrides if key in known}
             arguments = _arguments(member, taken, (*above, found.file or found.name))
         members.append({"builder": member.builder, "arguments": arguments})
-        size = _vocabulary_size(arguments)
+        size = vocabulary_size_of(arguments)
         if size is not None:
             sizes.setdefault(size, member.name)
     if len(sizes) > 1:

@@ -249,7 +249,11 @@ def train(
                 break
             recorder.train(model, train_batches, coming)
             recorder.validate(model, valid_batches, coming)
-        interrupts.at_once = "Stopped in the last evaluation. Make it with --resume."
+        interrupts.at_once = (
+            "Stopped in the last evaluation. Make it with --resume."
+            if evaluate
+            else "Stopped after the last epoch. All of it is kept."
+        )
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
         recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
