@@ -64,6 +64,7 @@ class Card:
         ours: Keys of config, recipe and evaluation where the source is silent and we
             chose.
         note: What a reader should know beside the numbers.
+        seed: The seed of a run, in the card of its RUN folder; else None.
         file: The file of a card of your own; "" for one of the zoo.
     """
 
@@ -83,6 +84,7 @@ class Card:
     measured: tuple[Mapping[str, Any], ...] = ()
     ours: tuple[str, ...] = ()
     note: str = ""
+    seed: int | None = None
     file: str = ""
 
 
@@ -109,8 +111,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     table = _read_file(Path(name)) if own else dict(_read(str(name)))
     corpora = table.pop("corpora", {})
     trained_on = table.pop("corpus", {})
-    for key in ("seed", "weights"):
-        table.pop(key, None)
+    table.pop("weights", None)
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
@@ -149,7 +150,7 @@ def build(
     found = card(name, corpus)
     with located(found, overrides):
         arguments = arguments_of(found, overrides)
-        if _vocabulary_size(arguments) is None:
+        if vocabulary_size_of(arguments) is None:
             raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
         return BUILDERS[found.builder](**{"name": found.name, **arguments})
 
@@ -180,7 +181,8 @@ def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, A
     return {**arguments, "members": members}
 
 
-def _vocabulary_size(arguments: Mapping[str, Any]) -> int | None:
+def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
+    """Return the `vocabulary_size` among `arguments` of a builder, or those of its members."""
     while "members" in arguments:  # all of one size
         arguments = arguments["members"][0]["arguments"]
     return arguments.get("vocabulary_size")
@@ -266,7 +268,7 @@ def _built(
             taken = {key: overrides[key] for key in overrides if key in known}
             arguments = _arguments(member, taken, (*above, found.file or found.name))
         members.append({"builder": member.builder, "arguments": arguments})
-        size = _vocabulary_size(arguments)
+        size = vocabulary_size_of(arguments)
         if size is not None:
             sizes.setdefault(size, member.name)
     if len(sizes) > 1:

@@ -193,6 +193,49 @@ def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
     assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]
 
 
+def test_a_run_that_stop_ends_is_one_of_fewer_epochs_and_goes_on_without_it(
+    corpus, tmp_path, undisturbed
+):
+    asked = []
+
+    def after_two(history):
+        asked.append(len(history))
+        return len(history) == 2
+
+    train(corpus, tmp_path / "RUN", seed=5, stop=after_two)
+    assert asked == [1, 2]
+    train(corpus, tmp_path / "short", seed=5, epochs=2)
+    assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "short"))
+    again = train(corpus, tmp_path / "RUN", resume=True, stop=after_two)
+    assert asked == [1, 2, 2] and again.results["epochs"] == len(again.history) == 2
+    train(corpus, tmp_path / "RUN", resume=True, stop=lambda history: False)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+
+
+def test_stop_is_not_asked_within_an_epoch(corpus, tmp_path):
+    stopped(corpus, tmp_path / "RUN")  # in its second epoch
+    found = train(corpus, tmp_path / "RUN", resume=True, stop=lambda history: True)
+    assert [row["epoch"] for row in found.history] == [1, 2]
+
+
+def test_an_evaluation_that_was_left_out_is_made_with_resume(corpus, tmp_path, undisturbed):
+    folder = tmp_path / "RUN"
+    short = train(corpus, folder, seed=5, epochs=2, evaluate=False)
+    assert short.results == {} and not (folder / "results.json").exists()
+    again = train(corpus, folder, resume=True, evaluate=False)
+    assert again.results == {} and again.history == short.history
+    for one, two in zip(again.model.get_weights(), short.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    evaluated = train(corpus, folder, resume=True)
+    assert evaluated.history == short.history and evaluated.results["epochs"] == 2
+    train(corpus, folder, resume=True, evaluate=False)
+    assert json.loads((folder / "results.json").read_text()) == evaluated.results
+    train(corpus, folder, resume=True, epochs=3, evaluate=False)
+    assert not (folder / "results.json").exists()  # else it told of two epochs
+    train(corpus, folder, resume=True)
+    assert_equal(ends(folder), undisturbed)
+
+
 def stopped(corpus, folder):
     """Leave a run that was killed in its second epoch, with two checkpoints."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):

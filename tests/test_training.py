@@ -103,6 +103,37 @@ def test_a_loss_that_is_no_number_stops_and_says_what_to_change(corpus, tmp_path
     train(corpus, tmp_path / "RUN", epochs=2, resume=True)  # from the state before
 
 
+def test_the_card_of_a_run_is_trained_to_the_same_run_once_more(run, corpus, tmp_path):
+    card = run.folder / "card.toml"
+    assert dualnet.zoo.card(card).seed == 3 and dualnet.zoo.card("dual_lstm").seed is None
+    again = dualnet.train(str(card), corpus, output=tmp_path / "again", progress=False)
+    assert [row["val_loss"] for row in again.history] == [row["val_loss"] for row in run.history]
+    other = dualnet.train(
+        str(card), corpus, output=tmp_path / "other", progress=False, seed=0, epochs=1
+    )
+    assert other.results["seed"] == 0
+    assert other.history[0]["val_loss"] != run.history[0]["val_loss"]
+
+
+def test_a_seed_of_a_card_that_cannot_be_is_refused_by_line(run, corpus, tmp_path):
+    card = tmp_path / "own.toml"
+    text = (run.folder / "card.toml").read_text()
+    card.write_text(text.replace("seed = 3", "seed = -3"))
+    line = text[: text.index("seed = 3")].count("\n") + 1
+    with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
+        dualnet.train(str(card), corpus, output=tmp_path / "RUN", progress=False)
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_the_corpus_of_a_run_is_found_again(run, corpus, tmp_path):
+    found = dualnet.training.corpus_of_run(run.folder)
+    assert found.sha256 == corpus.sha256 and found.vocabulary == corpus.vocabulary
+    shutil.copytree(run.folder, tmp_path / "RUN")
+    (tmp_path / "RUN" / "vocabulary.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="A RUN folder must hold vocabulary.txt"):
+        dualnet.training.corpus_of_run(tmp_path / "RUN")
+
+
 def test_training_again_into_the_same_folder_is_refused(run, corpus):
     with pytest.raises(FileExistsError, match="`output` must be a new or empty folder.*--resume"):
         train(corpus, run.folder)
@@ -431,6 +462,7 @@ def test_a_gate_is_trained_over_a_run_that_stands_still_and_goes_on_as_it_began(
     )
     used = dualnet.training.read_card(folder)
     assert used["config"]["gate"] == "input" and used["config"]["gate_dropout"] == 0.5
+    assert used["seed"] == 0 != run.results["seed"]  # another run, of which only the base is given
     wanted = given | {"epochs": 2, "weight_decay": 1e-6, "loss_reduction": "sum"}
     assert wanted.items() <= {**used["config"], **used["recipe"]}.items()
     after = weight_names(dualnet.load(folder))

@@ -15,7 +15,6 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet.cli.console import print_table, quietly, settings_of
-from dualnet.cli.evaluating import corpus_of
 from dualnet.cli.model_table import model_table
 
 
@@ -75,6 +74,8 @@ def card(options: argparse.Namespace) -> None:
     if found.parameters is not None:
         printed = f" (printed: {found.printed})" if found.printed else ""
         print(f"parameters  {found.parameters:,} weights{printed}")
+    if found.seed is not None:
+        print(f"seed        {found.seed}")
     if found.lowercase:
         print("text        lower-cased")
     for key, pair in found.published.items():
@@ -131,8 +132,7 @@ def gate(options: argparse.Namespace) -> None:
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
     if corpus is None:
-        vocabulary = training.load(options.run_folder).vocabulary
-        corpus = corpus_of(training.read_card(options.run_folder), None, vocabulary)
+        corpus = training.corpus_of_run(options.run_folder)
     run = training.train_gate(options.run_folder, corpus, **_for_training(options, settings))
     _print_run(options, run)
 

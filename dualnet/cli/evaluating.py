@@ -20,7 +20,7 @@ def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_ways(options, settings)
     training = quietly("dualnet.training")
-    from dualnet import adaptation, builders, evaluation
+    from dualnet import adaptation, builders, corpora, evaluation
 
     model = training.load(options.run_folder)
     used = None
@@ -28,7 +28,16 @@ def evaluate(options: argparse.Namespace) -> None:
         used = training.read_card(options.run_folder)
     elif options.corpus is None:
         raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
-    corpus = corpus_of(used, options.corpus, model.vocabulary)
+    words = model.vocabulary
+    if words is None:
+        raise ValueError(
+            "`RUN` must have a vocabulary. Received: a .keras file without one. Set "
+            "model.vocabulary before model.save."
+        )
+    if options.corpus is None:
+        corpus = training.corpus_of_run(options.run_folder)
+    else:
+        corpus = corpora.load(options.corpus, lowercase=words.lowercase, vocabulary=words)
     tokens = corpus.split(options.split)
     if options.cache is not None:
         cache = _cache_settings(options.cache, used, corpus.name)
@@ -54,8 +63,8 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule}
         if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
-            trained_on = None if used else options.corpus
-            fixed["statistics"] = corpus_of(used, trained_on, model.vocabulary).train
+            trained_on = training.corpus_of_run(options.run_folder) if used else corpus
+            fixed["statistics"] = trained_on.train
         result = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         found = {
             "perplexity": result.perplexity,
@@ -174,33 +183,3 @@ def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -
                 f"`{key}` must be one of {', '.join(known)}.{did_you_mean(key, known)} "
                 f"Received: --set {key}={settings[key]}."
             )
-
-
-def corpus_of(used: Mapping[str, Any] | None, name: str | None, vocabulary: Any) -> Any:
-    """Return the corpus that a run was trained on, unchanged, or the one of another `name`."""
-    from dualnet import corpora
-
-    if vocabulary is None:
-        raise ValueError(
-            "`RUN` must have a vocabulary. Received: a .keras file without one. Set "
-            "model.vocabulary before model.save."
-        )
-    if name is not None or used is None:
-        return corpora.load(name or "", lowercase=vocabulary.lowercase, vocabulary=vocabulary)
-    before = used["corpus"]
-    named = before["name"] in corpora.NAMES
-    source = before["source"]
-    path = source if named and os.path.isdir(source) else None
-    corpus = corpora.load(
-        before["name"] if named else source,
-        path=path,
-        lowercase=before["lowercase"],
-        vocabulary=vocabulary,
-    )
-    if corpus.sha256 != before["sha256"]:
-        raise ValueError(
-            f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
-            f"{corpus.source!r} with other words than the run was trained on. To evaluate on them "
-            f"all the same, give --corpus {before['name'] if named else source}."
-        )
-    return corpus

@@ -144,7 +144,9 @@ def _add_training(command: argparse.ArgumentParser, settings: str) -> None:
     command.add_argument("--output", required=True, metavar="RUN", help="folder, new or empty")
     command.add_argument("--epochs", type=int, help="those of fine-tuning come on top")
     _add_set(command, settings)
-    command.add_argument("--seed", type=int, help="of weights and masks (default: 0)")
+    command.add_argument(
+        "--seed", type=int, help="of weights and masks (default: that of the card, else 0)"
+    )
     command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     command.add_argument(
         "--checkpoint-steps", type=int, default=500, metavar="N",

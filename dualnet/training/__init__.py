@@ -3,12 +3,13 @@
 from dualnet.training.combining import combine_runs, train_gate
 from dualnet.training.loop import Run, train, versions
 from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.run_folder import load, read_card
+from dualnet.training.run_folder import corpus_of_run, load, read_card
 
 __all__ = [
     "Recipe",
     "Run",
     "combine_runs",
+    "corpus_of_run",
     "load",
     "read_card",
     "split_overrides",

@@ -64,7 +64,7 @@ def train_gate(
     base = zoo.card(str(Path(run) / CARD))
     # A card, and no overrides: some have the name of an argument of a cell, too, and what a
     # run began with stays with `resume`.
-    card = dataclasses.replace(base, config={**base.config, **gate}, recipe=recipe)
+    card = dataclasses.replace(base, config={**base.config, **gate}, recipe=recipe, seed=None)
     return train(card, corpus, output=output, weights=run, **settings)
 
 

@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Run:
     Attributes:
         model: `LanguageModel` with the weights of the best epoch.
         folder: The RUN folder.
-        results: What `results.json` holds.
+        results: What `results.json` holds; {} without the last evaluation.
         history: One dict for each epoch, the rows of `metrics.csv`.
     """
 
@@ -83,6 +83,8 @@ def train(
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
+    stop: Callable[[list[dict[str, Any]]], bool] | None = None,
+    evaluate: bool = True,
     **overrides: Any,
 ) -> Run:
     """Train model `name` of the zoo on `corpus` and keep everything in the folder `output`.
@@ -106,7 +108,8 @@ def train(
         name: one of `zoo.list_models()`, or the path of a card, as for `zoo.card`; or a card.
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
-        seed: int. Of weights and masks; default 0.
+        seed: int. Of weights and masks; default that of the card, which the card of a RUN
+            folder has, else 0.
         weights: a RUN folder or a `.keras` file, to begin with its weights: those whose
             names and shapes agree, as `dualnet.transfer` says. What did not match is told
             on standard error, with `progress`. A corpus that is loaded by its name gets
@@ -120,6 +123,11 @@ def train(
         checkpoint_steps: int. Steps between two checkpoints; without influence on
             the result.
         progress: bool. Show a progress bar and a line per epoch on standard error.
+        stop: function of the history, the rows of `metrics.csv`, asked after each epoch,
+            and when a run is resumed at the end of one. If it returns True, that epoch is
+            the last; without it, a resumed run goes on.
+        evaluate: bool. False leaves out the last evaluation and `results.json`. Both are
+            made by `resume`, where with False a run may also have no epochs left.
         **overrides: arguments of the builder and of `Recipe`, in place of the card's.
 
     Raises:
@@ -135,9 +143,7 @@ def train(
     folder = Path(output)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if seed is not None:
-        check_count("seed", seed, least=0)
-        if seed >= 2**32:
-            raise ValueError(f"`seed` must be below 2**32. Received: seed={seed}.")
+        _check_seed(seed)
     with contextlib.ExitStack() as held:
         if resume:
             if not (folder / CARD).is_file():
@@ -146,7 +152,9 @@ def train(
                     f"{str(folder)!r}, without {CARD}. Train anew, without --resume."
                 )
             held.enter_context(claimed(folder, resume=True))
-            used = _resumed_card(folder, name, seed, weights, overrides)
+            used = _resumed_card(
+                folder, name, seed, weights, overrides, may_be_finished=not evaluate
+            )
             corpus = _resumed_corpus(folder, used, corpus)
             config, recipe = used["config"], Recipe(**used["recipe"])
             begun = checkpoints.exist(folder)  # with the weights in it
@@ -159,6 +167,8 @@ def train(
                 card = zoo.card(name, _published(name, corpus))
             with zoo.located(card, overrides):
                 config, recipe = split_overrides(card, overrides)
+                if seed is None:
+                    seed = _check_seed(card.seed or 0)
             if "members" in config and not is_gated(config):
                 raise ValueError(
                     "`name` must be a model that is trained as a whole, or an ensemble with a "
@@ -180,7 +190,7 @@ def train(
                 "name": card.name,
                 "builder": card.builder,
                 "paper": card.paper,
-                "seed": seed or 0,
+                "seed": seed,
                 "corpus": {
                     "name": corpus.name,
                     "source": corpus.source,
@@ -233,25 +243,48 @@ def train(
             show=progress,
         )
         held.callback(recorder.close)
-        while (coming := plan(recipe, state.history)) is not None:
+        while not _is_stopped(state, stop):
+            coming = plan(recipe, state.history)
+            if coming is None:
+                break
             recorder.train(model, train_batches, coming)
             recorder.validate(model, valid_batches, coming)
-        interrupts.at_once = "Stopped in the last evaluation. Make it with --resume."
+        interrupts.at_once = (
+            "Stopped in the last evaluation. Make it with --resume."
+            if evaluate
+            else "Stopped after the last epoch. All of it is kept."
+        )
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
         recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
         load_weights(model, folder / WEIGHTS)
-        results = _results(
-            model,
-            corpus,
-            state.history,
-            seed=used["seed"],
-            by_sentence=recipe.batching == "sentences",
-        )
-        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        results: dict[str, Any] = {}
+        if evaluate:
+            results = _results(
+                model,
+                corpus,
+                state.history,
+                seed=used["seed"],
+                by_sentence=recipe.batching == "sentences",
+            )
+            write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        elif _finished_epochs(folder) != len(state.history):
+            (folder / RESULTS).unlink(missing_ok=True)  # of fewer epochs
         # Saved with one of ours, the model could be loaded only where that is registered.
         model.compile(optimizer=optimizer_of(model).plain())
         return Run(model, folder, results, state.history)
+
+
+def _check_seed(seed: int) -> int:
+    check_count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ValueError(f"`seed` must be below 2**32. Received: seed={seed}.")
+    return seed
+
+
+def _is_stopped(state: Progress, stop: Callable[[list[dict[str, Any]]], bool] | None) -> bool:
+    """Return whether the run is at the end of an epoch and `stop` wants no other."""
+    return stop is not None and bool(state.history) and not state.step and stop(state.history)
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str:
@@ -302,6 +335,8 @@ def _resumed_card(
     seed: int | None,
     weights: str | os.PathLike[str] | None,
     overrides: Mapping[str, Any],
+    *,
+    may_be_finished: bool,
 ) -> dict[str, Any]:
     """Return the card that the run in `folder` goes on with, its recipe at most as `RESUMABLE`."""
     check_sums(folder, (CARD, WORDS))
@@ -325,11 +360,14 @@ def _resumed_card(
                 f"{key}={value!r} with --resume. Leave it out, or train anew."
             )
     used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
-    _check_unfinished(folder, Recipe(**before_recipe), Recipe(**used["recipe"]))
+    began, recipe = Recipe(**before_recipe), Recipe(**used["recipe"])
+    _check_unfinished(folder, began, recipe, may_be_finished=may_be_finished)
     return used
 
 
-def _check_unfinished(folder: Path, before: Recipe, recipe: Recipe) -> None:
+def _check_unfinished(
+    folder: Path, before: Recipe, recipe: Recipe, *, may_be_finished: bool
+) -> None:
     """Raise `ValueError` if nothing is left to do for `recipe`, or it asks for what is past."""
     kept = checkpoints.peek(folder)
     done = _finished_epochs(folder)
@@ -345,7 +383,7 @@ def _check_unfinished(folder: Path, before: Recipe, recipe: Recipe) -> None:
         finished = done == len(history) and plan(recipe, history) is None
     else:
         finished = done >= recipe.epochs
-    if done and finished:
+    if done and finished and not may_be_finished:
         if rounds:
             way_out = (
                 f"{done} epochs, the last in round {rounds} of fine-tuning. More rounds, or longer "

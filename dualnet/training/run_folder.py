@@ -17,9 +17,10 @@ import filelock
 import keras
 import tomli_w
 
+from dualnet import corpora
 from dualnet._files import make_folder, sha256_of, write_whole, written_beside
 from dualnet.builders import BUILDERS, LanguageModel
-from dualnet.corpora import Vocabulary
+from dualnet.corpora import Corpus, Vocabulary
 from dualnet.zoo import KEYS, KINDS, read_toml
 
 CARD = "card.toml"
@@ -77,14 +78,10 @@ def _load_folder(folder: Path) -> LanguageModel:
             f"A RUN folder must hold {WEIGHTS}, which is written after the first epoch. "
             f"Received: {str(folder)!r}, without it. Train on with --resume, or anew."
         )
-    if not (folder / WORDS).is_file():
-        raise FileNotFoundError(
-            f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Put it back, "
-            "or train anew."
-        )
+    _check_words(folder)
     check_sums(folder)
     try:
-        vocabulary = Vocabulary.load(folder / WORDS, lowercase=used["corpus"]["lowercase"])
+        vocabulary = _words(folder, used)
         model = BUILDERS[used["builder"]](**used["config"], name=used["name"])
         model.vocabulary = vocabulary
         model.loss_reduction = used["recipe"].get("loss_reduction", "mean")
@@ -98,6 +95,49 @@ def _load_folder(folder: Path) -> LanguageModel:
             f"altered ({_first_line(error)}). Put it back as it was, or train anew."
         ) from error
     return model
+
+
+def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
+    """Return the corpus that the model in the RUN folder was trained on, with its vocabulary.
+
+    Raises:
+        FileNotFoundError: if `folder` is no RUN folder, or the corpus is not there.
+        ValueError: if the corpus holds other words than the run was trained on, or a file
+            of the folder is damaged or altered.
+    """
+    folder = Path(folder)
+    used = read_card(folder)
+    _check_words(folder)
+    check_sums(folder, (CARD, WORDS))
+    before = used["corpus"]
+    named = before["name"] in corpora.NAMES
+    source = before["source"]
+    name = before["name"] if named else source
+    corpus = corpora.load(
+        name,
+        path=source if named and os.path.isdir(source) else None,
+        lowercase=before["lowercase"],
+        vocabulary=_words(folder, used),
+    )
+    if corpus.sha256 != before["sha256"]:
+        raise ValueError(
+            f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
+            f"{corpus.source!r} with other words than the run was trained on. To take them all "
+            f"the same, name the corpus: --corpus {name}, or corpora.load in Python."
+        )
+    return corpus
+
+
+def _words(folder: Path, used: dict[str, Any]) -> Vocabulary:
+    return Vocabulary.load(folder / WORDS, lowercase=used["corpus"]["lowercase"])
+
+
+def _check_words(folder: Path) -> None:
+    if not (folder / WORDS).is_file():
+        raise FileNotFoundError(
+            f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Put it back, "
+            "or train anew."
+        )
 
 
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:

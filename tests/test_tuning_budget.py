@@ -1,0 +1,127 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dualnet import zoo
+from dualnet.builders import CELLS
+from dualnet.tuning import budget
+from dualnet.tuning.budget import solve
+
+SMALL = zoo.Card(name="small", builder="language_model", config={"vocabulary_size": 7}, recipe={})
+# Each with what makes sizes depend on one another: layers, ranks, connections, outputs.
+MODELS = {
+    "depth_gated_lstm": {"depth": 2, "connection": "dual_without_input"},
+    "elman": {"tied": False, "output_bias": True, "recurrent_layers": 2},
+    "gru": {"experts": [2, 1], "tied": False, "latent_units": 3},
+    "layernorm_gru": {"experts": 2},
+    "layernorm_lstm": {"embedding_units": 5, "connection": "dual"},
+    "lstm": {"gate": "lstm", "gate_units": 3},
+    "lstm_per_gate": {"use_bias": False, "connection": "dual", "experts": [0, 1, 2]},
+    "mogrifier_lstm": {"rounds": 3, "rank": 4, "connection": "dual", "recurrent_layers": 2},
+    "recurrent_highway": {"depth": 2, "tied": False},
+}
+
+
+def weights(card, settings, **sizes):
+    found = zoo.build("lstm", **{**card.config, **settings, **sizes})
+    return found.count_params()
+
+
+def test_every_cell_is_solved_for():
+    assert {*MODELS} == {*CELLS}
+
+
+@pytest.mark.parametrize("cell", MODELS)
+def test_the_size_is_the_largest_that_the_budget_allows(cell):
+    settings = {"cell": cell, **MODELS[cell], "learning_rate": 0.1}
+    parameters = int(np.random.default_rng(len(cell)).integers(4000, 9000))
+    size = solve(SMALL, settings, parameters)
+    del settings["learning_rate"]
+    assert size > 5  # more than the models that are counted
+    below, above = (weights(SMALL, settings, units=units) for units in (size, size + 1))
+    assert below <= parameters < above
+
+
+def test_a_budget_that_is_met_exactly_is_used_whole():
+    settings = {"cell": "elman"}
+    parameters = weights(SMALL, settings, units=9)
+    assert [solve(SMALL, settings, parameters - less) for less in (0, 1)] == [9, 8]
+
+
+def test_one_size_is_solved_for_where_the_card_has_a_list():
+    card = dataclasses.replace(
+        zoo.card("awd_lstm_doc"),
+        config={**zoo.card("awd_lstm_doc").config, "embedding_units": 3, "vocabulary_size": 7},
+    )
+    assert isinstance(card.config["recurrent_units"], list)
+    size = solve(card, {"experts": [0, 0, 1, 2]}, 3000, "recurrent_units")
+    counts = [
+        zoo.build(
+            "awd_lstm_doc", vocabulary_size=7, embedding_units=3, experts=[0, 0, 1, 2],
+            recurrent_units=units,
+        ).count_params()
+        for units in (size, size + 1)
+    ]  # fmt: skip
+    assert counts[0] <= 3000 < counts[1]
+
+
+def test_the_members_of_an_ensemble_share_the_budget():
+    table = {"builder": "language_model", "arguments": {"vocabulary_size": 7, "units": 2}}
+    card = zoo.Card(name="two", builder="ensemble", config={"members": [table, table]}, recipe={})
+    alone = solve(SMALL, {"vocabulary_size": 8}, 2999, vocabulary_size=99)
+    assert solve(card, {"vocabulary_size": 8}, 2 * 2999, vocabulary_size=99) == alone
+    assert weights(SMALL, {"vocabulary_size": 99}, units=alone) <= 2999
+
+
+# From the logs of Melis et al., whose vocabularies have one word more than ours.
+@pytest.mark.parametrize(
+    ("settings", "parameters", "size"),
+    [
+        ({}, 24_000_000, 912),
+        ({"cell": "lstm", "rounds": 0, "rank": 0}, 23_998_976, 951),
+        ({"cell": "lstm", "rounds": 0, "rank": 0}, 23_998_975, 950),
+    ],
+)
+def test_the_sizes_of_melis_et_al_are_found(settings, parameters, size):
+    assert solve(zoo.card("mogrifier_lstm"), settings, parameters, vocabulary_size=10_001) == size
+
+
+def test_the_units_of_a_published_count_are_found():
+    assert solve(zoo.card("lstm"), {}, 8_882_400) == 600
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "message"),
+    [
+        ({}, {"parameters": 53}, "must be at least 54, the weights of 'small' with units=2. Rec"),
+        ({"cell": "gru"}, {"parameters": 9}, "with units=2 at these settings. Received: param"),
+        ({}, {"parameters": 0}, "`parameters` must be an integer of at least 1"),
+        ({}, {"parameters": 2.5e7}, "`parameters` must be an integer of at least 1"),
+        ({}, {"solve_for": "unit"}, "`solve_for` must be one of .* Did you mean 'units'"),
+        ({"units": 4}, {"solve_for": "latent_units"}, "`latent_units` needs experts"),
+        (
+            {"embedding_units": 4, "recurrent_units": 4},
+            {},
+            "`solve_for` must be a size of the model. Received: solve_for='units'",
+        ),
+        (
+            {"connection": "dual", "embedding_units": 4},
+            {"solve_for": "dual_units"},
+            r"`dual_units` must equal `embedding_units`, 4.*\(With dual_units=2, to find",
+        ),
+        ({"vocabulary_size": None}, {}, "`vocabulary_size` must be given"),
+        ({"roundss": 3}, {}, "`roundss` must be an argument of the builder or of the recipe"),
+    ],
+)
+def test_what_cannot_be_solved_is_refused(settings, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        solve(SMALL, settings, **{"parameters": 1000, **arguments})
+
+
+def test_a_number_of_weights_that_is_no_polynomial_is_told(monkeypatch):
+    monkeypatch.setattr(
+        budget, "_built", lambda card, settings, solve_for: settings[solve_for] ** 3
+    )
+    with pytest.raises(ValueError, match="`solve_for` must be a size of which the number of weig"):
+        solve(SMALL, {}, 1000)
