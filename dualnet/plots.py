@@ -169,6 +169,135 @@ def plot_spectra(spectra: Mapping[str, Any], tolerances: Sequence[float], path: 
     _save(figure, path)
 
 
+def plot_parallel_coordinates(
+    columns: Mapping[str, tuple[Sequence[float], Sequence[tuple[float, str]]]],
+    results: Sequence[float],
+    path: str | Path,
+    *,
+    title: str,
+    result: str,
+) -> None:
+    """Draw each line across one upright axis per column and a last one of results, as a PNG.
+
+    Lines are coloured by their result, the lowest red and on top; those without one are
+    thin and grey. The scale of results is logarithmic and ends where the few that are much
+    worse would take all the room: these go to a place of their own above it.
+
+    Args:
+        columns: name to the places of the lines on its axis, from 0 to 1, nan where a line
+            has none; and to the ticks, `(place, label)`.
+        results: above 0, the lower the better; nan for none.
+        path: file to write.
+        title: of the figure.
+        result: what the results are.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
+
+    values = np.asarray(results, np.float64)
+    known = np.flatnonzero(np.isfinite(values))
+    places, ticks = _result_places(values)
+    drawn = {**columns, result: (places, ticks)}
+    count = len(drawn)
+    figure = Figure(figsize=(max(7.0, 1.25 * count + 1), 5.5), layout="constrained")
+    axes = figure.subplots()
+    table = np.array([each for each, _ in drawn.values()], np.float64).reshape(count, -1)
+    absent = np.isnan(table).any(1)
+    table = np.where(np.isnan(table), ABSENT, table)
+    order = sorted(known, key=lambda i: -values[i])
+    for i in [i for i in range(len(values)) if i not in set(known)]:
+        axes.plot(table[:, i], color="0.72", linewidth=0.7, zorder=1)
+    colours = colormaps["viridis"]
+    for i in order:
+        colour = colours(0.95 * min(places[i], 1.0))
+        axes.plot(table[:, i], color=colour, linewidth=1.2, alpha=0.8, zorder=2)
+    if order:
+        axes.plot(table[:, order[-1]], color="C3", linewidth=2.8, zorder=3)
+    for x, (own, (_, labels)) in enumerate(zip(absent, drawn.values())):
+        axes.plot([x, x], [0, 1], color="black", linewidth=0.9, zorder=4)
+        if own:
+            none = "failed" if x == count - 1 else "\N{EN DASH}"
+            labels = [(ABSENT, none), *labels]
+        every = -(-len(labels) // 24)  # more would touch
+        for place, label in labels[::every]:
+            axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
+            box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
+            text = _plain(_short(label))
+            axes.text(x + 0.04, place, text, fontsize=8, va="center", zorder=5, bbox=box)
+    turned = {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(count), [_plain(name) for name in drawn], fontsize=9, **turned)
+    axes.tick_params(length=0)
+    axes.set_yticks([])
+    axes.set_xlim(-0.15, count - 0.35)
+    axes.set_ylim(ABSENT - 0.04, 1.14)
+    axes.spines[:].set_visible(False)
+    figure.suptitle(_plain(textwrap.fill(title, 13 * count + 50)), fontsize=11)
+    _save(figure, path)
+
+
+ABSENT = -0.1  # place below an axis for what has none on it
+BEYOND = 1.09  # place above it for what is beyond its end
+
+
+def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]]]:
+    """Return the places of results on a logarithmic axis, nan as it is, and its ticks."""
+    from matplotlib.ticker import MaxNLocator
+
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return values, []
+    low = known.min()
+    # The better part is seen, however bad the rest.
+    limit = low * max(VISIBLE, (np.quantile(known, 0.25) / low) ** 6)
+    high = known[known <= limit].max()
+    if high < 1.001 * low:
+        high = 1.05 * low
+    places = np.log(values / low) / np.log(high / low)
+    found = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    inner = [(float(np.log(tick / low) / np.log(high / low)), f"{tick:g}")
+             for tick in found if low < tick < high]  # fmt: skip
+    ticks = [(0.0, f"{low:.2f}"), *((x, text) for x, text in inner if 0.05 < x < 0.95)]
+    ticks.append((1.0, f"{high:.2f}"))
+    if (known > limit).any():
+        ticks.append((BEYOND, f"above {high:.0f}"))
+    return np.where(values > limit, BEYOND, places), ticks
+
+
+def plot_importance(
+    found: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
+) -> None:
+    """Draw a bar for each of `found` with its spread, the longest on top, as a PNG.
+
+    Args:
+        found: name to mean and standard deviation, as parts of a variance.
+        path: file to write.
+        title: of the figure.
+        text: drawn in place of the bars, where there are none.
+    """
+    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
+
+    figure = Figure(figsize=(7.5, max(3.0, 0.28 * len(found) + 1.8)), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(_plain(title), fontsize=10)
+    if not found:
+        axes.axis("off")
+        axes.text(0.5, 0.5, _plain(text), ha="center", va="center", fontsize=12)
+        _save(figure, path)
+        return
+    names = sorted(found, key=lambda name: -found[name][0])
+    means, spreads = zip(*(found[name] for name in names))
+    axes.barh(range(len(names)), means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
+    axes.set_yticks(range(len(names)), [_plain(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("variance no longer explained when it is shuffled (whiskers: over folds)")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
 def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
     from matplotlib.figure import Figure  # here, because it takes a second; needs no display
 
