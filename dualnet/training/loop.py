@@ -164,7 +164,7 @@ def train(
             if isinstance(name, zoo.Card):
                 card = name
             else:
-                card = zoo.card(name, _published(name, corpus))
+                card = card_for(name, corpus)
             with zoo.located(card, overrides):
                 config, recipe = split_overrides(card, overrides)
                 if seed is None:
@@ -202,8 +202,8 @@ def train(
             }
             if begin:
                 used["weights"] = begin
-        train_batches = _batches(corpus, "train", recipe, seed=used["seed"])
-        valid_batches = _batches(corpus, "valid", recipe)
+        train_batches = batches_of(corpus, "train", recipe, seed=used["seed"])
+        valid_batches = batches_of(corpus, "valid", recipe)
         if len(corpus.test) < 2:
             raise ValueError(
                 "The split 'test' must hold at least 2 tokens. Received: "
@@ -291,10 +291,10 @@ def _absolute(path: str | os.PathLike[str] | None) -> str:
     return "" if path is None else str(Path(path).resolve())
 
 
-def _published(name: str, corpus: Corpus | str) -> str | None:
-    """Return the name of `corpus` if model `name` was published for it, else None."""
+def card_for(name: str, corpus: Corpus | str) -> zoo.Card:
+    """Return the card of model `name`, the one for `corpus` if there is one."""
     known = corpus.name if isinstance(corpus, Corpus) else str(corpus)
-    return known if known in zoo.card(name).corpora else None
+    return zoo.card(name, known if known in zoo.card(name).corpora else None)
 
 
 def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
@@ -308,7 +308,9 @@ def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
     return size
 
 
-def _batches(corpus: Corpus, split: str, recipe: Recipe, seed: int | None = None) -> Any:
+def batches_of(
+    corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None = None
+) -> Any:
     """Return the batches of `split`, in another order each epoch where there is a `seed`."""
     if recipe.batching == "sentences":
         return corpus.sentence_batches(

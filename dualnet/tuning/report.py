@@ -23,6 +23,7 @@ from dualnet._files import write_whole
 if TYPE_CHECKING:
     from dualnet.tuning.jobs import Job, Parameter
 
+RESULTS = "results.json"
 COLUMNS = (
     "trial", "status", "ended", "val_perplexity", "best_epoch", "epochs", "parameters", "seconds",
 )  # fmt: skip
@@ -219,11 +220,14 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
     note = f"Best of {number} trials of job {job.name}: {found}."
     if job.kind == "evaluation":
         settings = {**job.fixed, **row.drawn}
-        table: dict[str, Any] = {"note": note, "run": job.model}
+        run = json.loads((Path(folder) / "trials" / row.trial / "task.json").read_text("utf-8"))[
+            "run"
+        ]
+        table: dict[str, Any] = {"note": note, "run": run}
         if job.paper:
             table["paper"] = job.paper
         table["evaluation"] = settings
-        command = _evaluate_command(job.model, settings)
+        command = _evaluate_command(run, settings)
         comment = f"That perplexity:\n  {command} --split valid\nThe test text:\n  {command}"
     else:
         from dualnet.training.run_folder import read_card
@@ -232,7 +236,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
-            weights = f" --weights {shlex.quote(used.get('weights', job.model))}"
+            weights = f" --weights {shlex.quote(used["weights"])}"
         used["recipe"] = _as_trained(used["recipe"], row)
         first = {key: used.pop(key) for key in ("name", "builder", "paper") if key in used}
         table = {**first, "note": note, **used}

@@ -36,7 +36,7 @@ from dualnet.training.run_folder import WORDS
 from dualnet.tuning import report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.jobs import DEFAULT_TRIALS, TUNERS, Job, load_job
+from dualnet.tuning.jobs import MAX_TRIALS, TUNERS, Job, load_job
 from dualnet.tuning.oracles import count_trials, make_oracle
 from dualnet.tuning.trial import RUN, Task, write_corpus, write_task
 from dualnet.tuning.tuner import SEARCH, TRIALS, Tuner, run_task
@@ -122,7 +122,15 @@ def search(
         found = _wait_for(folder)
         found.work()
         return found.tuner(lambda: False)
-    job = _given(job, settings, tuner, max_trials, max_hours, max_hours_per_trial, seed)
+    job = _given(
+        job,
+        settings,
+        tuner,
+        seed,
+        max_trials=max_trials,
+        max_hours=max_hours,
+        max_hours_per_trial=max_hours_per_trial,
+    )
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if role == "chief" and workers != 1:
@@ -233,36 +241,29 @@ def _given(
     job: Job | str | os.PathLike[str],
     settings: Mapping[str, Any],
     tuner: str | None,
-    max_trials: int | None,
-    max_hours: float | None,
-    max_hours_per_trial: float | None,
     seed: int | None,
+    **limits: Any,
 ) -> Job:
     """Return the job with what was given in place of its own."""
     job = job if isinstance(job, Job) else load_job(job)
     given: dict[str, Any] = {}
     if tuner is not None and check_choice("tuner", tuner, TUNERS) != job.tuner:
         given |= {"tuner": tuner, "tuner_options": {}}
-        if job.tuner == "grid" and max_trials is None:
-            max_trials = DEFAULT_TRIALS
-    if max_trials is not None:
-        given["max_trials"] = check_count("max_trials", max_trials, least=1)
-    for name, hours in {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}.items():
-        if hours is not None:
-            if check_penalty(name, hours) == 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {name}={hours!r}.")
-            given[name] = hours
+        if tuner != "grid" and limits["max_trials"] is None and job.max_trials is None:
+            given["max_trials"] = MAX_TRIALS
+        if tuner == "hyperband":
+            given["early_stopping"] = "none"  # which it is itself
+    for name, limit in limits.items():
+        if limit is None:
+            continue
+        if name == "max_trials":
+            check_count(name, limit, least=1)
+        elif check_penalty(name, limit) == 0:
+            raise ValueError(f"`{name}` must be above 0. Received: {name}={limit!r}.")
+        given[name] = limit
     if seed is not None:
         given["seed"] = check_count("seed", seed, least=0)
-    if given.get("tuner", job.tuner) == "hyperband":
-        given["early_stopping"] = "none"  # which it is itself
-    job = dataclasses.replace(job, **given).with_settings(settings)
-    if job.tuner == "hyperband" and job.kind == "evaluation":
-        raise ValueError(
-            "`tuner` must be 'random', 'bayesian' or 'grid' for a job of the kind 'evaluation', "
-            "which has no epochs. Received: tuner='hyperband'."
-        )
-    return job
+    return dataclasses.replace(job, **given).with_settings(settings)
 
 
 def _begin(
@@ -511,16 +512,8 @@ def _rows(found: Search, tuner: Tuner) -> list[report.Row]:
 def _report(found: Search, tuner: Tuner, *, at_end: bool = False) -> list[report.Row]:
     """Write `trials.csv` and `best.toml`, and at the end what takes longer."""
     rows = _rows(found, tuner)
-    if not rows:
-        return rows
-    report.write_trials(found.folder, found.job, rows)
-    best = report.best_row(rows)
-    if best is not None:
-        completed = sum(row.status == "completed" for row in rows)
-        report.write_best(found.folder, found.job, best, completed)
-    if at_end:
-        report.write_plots(found.folder, found.job, rows)
-        report.write_hparams(found.folder, found.job, rows)
+    if rows:
+        (report.report if at_end else report.write_tables)(found.folder, found.job, rows)
     return rows
 
 
