@@ -12,8 +12,7 @@ from dualnet.cli.console import print_table, quietly, settings_of
 
 
 def jobs(options: argparse.Namespace) -> None:
-    from dualnet.tuning import jobs
-
+    jobs = quietly("dualnet.tuning.jobs")
     if options.name is None:
         names = jobs.list_jobs()
         if options.json:
@@ -28,13 +27,8 @@ def jobs(options: argparse.Namespace) -> None:
 
 
 def tune(options: argparse.Namespace) -> None:
-    from dualnet.tuning.jobs import load_job
-
-    # What needs no TensorFlow is checked before the seconds that it takes to load.
     settings = settings_of(options.set)
-    load_job(options.job)
-    quietly("dualnet.training")
-    from dualnet import tuning
+    tuning = quietly("dualnet.tuning")
     from dualnet.tuning.report import RESULTS
 
     search = tuning.search
