@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dualnet import analysis as analysis
     from dualnet import corpora as corpora
     from dualnet import layers as layers
+    from dualnet import tuning as tuning
     from dualnet import zoo as zoo
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dualnet.training import load as load
     from dualnet.training import train as train
 
-_MODULES = ("analysis", "builders", "corpora", "layers", "zoo")
+_MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
 _FUNCTIONS = {
     "best_temperature": "evaluation",
     "dynamic_evaluation": "adaptation",

@@ -134,7 +134,7 @@ def dynamic_evaluation(
         "beta_1": beta_1,
         "clipnorm": clipnorm,
     }
-    settings = _settings(rule, given)
+    settings = rule_settings(rule, given)
     length = settings.pop("sequence_length")
     with _thawed(model):
         weights = _core_of_logits(model).trainable_variables
@@ -236,7 +236,7 @@ def gradient_statistics(
     return GradientStatistics([np.sqrt(square) for square in squares], batches)
 
 
-def _settings(rule: str, given: dict[str, Any]) -> dict[str, Any]:
+def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `rule`: its defaults, and what was given and is fitting."""
     takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
     settings = dict(RULES[rule])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import check_choice, did_you_mean
 from dualnet._data import folder
+from dualnet._toml import KINDS, at_line, line_of, read_toml
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -32,7 +33,6 @@ KEYS: dict[str, type] = {
     "corpora": dict,
     "corpus": dict,
 }  # fmt: skip
-KINDS = {str: "text", bool: "true or false", int: "an integer", list: "a list", dict: "a table"}
 # What `units=` replaces.
 SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")
 
@@ -292,8 +292,8 @@ def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
         named = re.match(r"`(\w+)`", str(error))
         if not card.file or named is None or named[1] in overrides:
             raise
-        line = _line_of(Path(card.file).read_text("utf-8"), named[1])
-        raise ValueError(f"{card.file}{f', line {line}' if line else ''}: {error}") from None
+        line = line_of(Path(card.file).read_text("utf-8"), named[1])
+        raise ValueError(f"{at_line(card.file, line)}: {error}") from None
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
@@ -355,8 +355,8 @@ def _read_file(path: Path) -> dict[str, Any]:
                 way_out = f"must be {KINDS[expected]}. Received: {key} = {value!r}."
             else:
                 continue
-            line = _line_of(path.read_text("utf-8"), key)
-            raise ValueError(f"{path}{f', line {line}' if line else ''}: `{key}` {way_out}")
+            line = line_of(path.read_text("utf-8"), key)
+            raise ValueError(f"{at_line(path, line)}: `{key}` {way_out}")
 
     check(table, KEYS)
     for special in table.get("corpora", {}).values():
@@ -364,40 +364,6 @@ def _read_file(path: Path) -> dict[str, Any]:
         of_runs = ("corpus", "seed", "weights")
         check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", *of_runs)})
     return table
-
-
-def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the tables of the TOML file `path`.
-
-    Raises:
-        ValueError: if the file is not UTF-8 or not TOML; says where.
-        FileNotFoundError: if there is none.
-    """
-    try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"A card must be UTF-8. Received: {os.fspath(path)!r} with byte "
-            f"0x{error.object[error.start]:02x} at offset {error.start}."
-        ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"A card must be TOML. Received: {os.fspath(path)!r}: {error}.") from None
-
-
-def _line_of(text: str, key: str) -> int:
-    """Return the line of the first `key =` or table `[key]` in TOML text, 0 if there is none."""
-    name = rf"[\"']?{re.escape(key)}[\"']?"
-    pair, header = (
-        rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?=",
-        rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]",
-    )
-    wanted = re.compile(f"{pair}|{header}")
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.lstrip().startswith("#") and wanted.search(line):
-            return number
-    return 0
 
 
 @functools.cache

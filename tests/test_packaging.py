@@ -20,7 +20,7 @@ def test_the_package_list_is_the_tree():
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in (ROOT / "dualnet").rglob("__init__.py")
     }
-    assert listed == found | {"dualnet._data.zoo"}
+    assert listed == found | {"dualnet._data.tuning", "dualnet._data.zoo"}
 
 
 def test_every_public_name_can_be_had_and_hides_no_module():

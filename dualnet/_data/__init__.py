@@ -1,4 +1,4 @@
-"""Finds the folders of data, `zoo/` and later `tuning/`, in a wheel or in a checkout."""
+"""Finds the folders of data, `zoo/` and `tuning/`, in a wheel or in a checkout."""
 
 from importlib import resources
 from importlib.resources.abc import Traversable

@@ -216,7 +216,7 @@ def language_model(
     arguments = {
         key: value for key, value in locals().items() if key not in ("name", "cell_options")
     }
-    _check(**arguments)
+    check_arguments(**arguments)
     check_options(cell, cell_options)
     if gate != "none" or cache_size > 0:
         below = {**arguments, **cell_options}
@@ -369,7 +369,7 @@ def language_model(
     )
 
 
-def _check(**arguments):
+def check_arguments(**arguments):
     """Refuse what is out of range, by argument name."""
     check_count("vocabulary_size", arguments["vocabulary_size"], least=1)
     check_count("recurrent_layers", arguments["recurrent_layers"], least=1)

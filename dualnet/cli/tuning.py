@@ -35,8 +35,8 @@ def tune(options: argparse.Namespace) -> None:
     for key in inspect.signature(search).parameters:
         if key in settings:
             raise ValueError(
-                f"`--set` takes an argument of the model, its training or its evaluation. Received: "
-                f"{key}={settings[key]}. `dualnet tune --help` shows the options."
+                "`--set` takes an argument of the model, its training or its evaluation. "
+                f"Received: {key}={settings[key]}. `dualnet tune --help` shows the options."
             )
     tuner = search(
         options.job,

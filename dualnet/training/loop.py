@@ -308,9 +308,7 @@ def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
     return size
 
 
-def batches_of(
-    corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None = None
-) -> Any:
+def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None = None) -> Any:
     """Return the batches of `split`, in another order each epoch where there is a `seed`."""
     if recipe.batching == "sentences":
         return corpus.sentence_batches(

@@ -19,9 +19,10 @@ import tomli_w
 
 from dualnet import corpora
 from dualnet._files import make_folder, sha256_of, write_whole, written_beside
+from dualnet._toml import KINDS, read_toml
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus, Vocabulary
-from dualnet.zoo import KEYS, KINDS, read_toml
+from dualnet.zoo import KEYS
 
 CARD = "card.toml"
 WORDS = "vocabulary.txt"

@@ -28,6 +28,6 @@ def __getattr__(name: str) -> Any:
         if error.name not in ("keras_tuner", "rich", "grpc"):
             raise
         raise ImportError(
-            "Searches need KerasTuner. Install it with `pip install 'dualnet[tune]'`, in a checkout "
-            "`pip install '.[tune]'`."
+            "Searches need KerasTuner. Install it with `pip install 'dualnet[tune]'`, or in a "
+            "checkout with `pip install '.[tune]'`."
         ) from error

@@ -80,8 +80,8 @@ class HyperModel(keras_tuner.HyperModel):
         if not args and "x" not in kwargs:
             kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
             kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
-        callbacks = [*kwargs.pop("callbacks", ()), _Rates(recipe)]
-        return model.fit(*args, **{"epochs": recipe.epochs, **kwargs}, callbacks=callbacks)
+        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), _Rates(recipe)]
+        return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
     def _arguments(self, hp: keras_tuner.HyperParameters) -> tuple[dict[str, Any], Recipe]:
         settings = self.job.settings(hp.values)

@@ -34,7 +34,10 @@ class _Safe(Oracle):
     """
 
     deadline = float("inf")
-    _before: dict[str, str] = {}  # noqa: RUF012
+    trials: dict[str, Any]
+    ongoing_trials: dict[str, Any]
+    _retry_queue: list[str]
+    _before: dict[str, str] = {}
 
     @property
     def all_failed(self) -> bool:

@@ -236,9 +236,11 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
-            weights = f" --weights {shlex.quote(used["weights"])}"
+            weights = " --weights " + shlex.quote(used["weights"])
         used["recipe"] = _as_trained(used["recipe"], row)
-        first = {key: used.pop(key) for key in ("name", "builder", "paper") if key in used}
+        first: dict[str, Any] = {
+            key: used.pop(key) for key in ("name", "builder", "paper") if key in used
+        }
         table = {**first, "note": note, **used}
         command = f"dualnet train best.toml --corpus CORPUS{weights} --output RUN"
         comment = f"Trained once more, to that perplexity:\n  {command}"

@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import keras_tuner
 
 from dualnet import corpora, zoo
 from dualnet._checks import check_choice, check_count, check_penalty
 from dualnet._files import make_folder, write_whole
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.training import (
-    Recipe,
     card_for,
     corpus_of_run,
-    load_corpus,
     read_card,
     split_overrides,
     versions,
@@ -36,11 +33,11 @@ from dualnet.training.run_folder import WORDS
 from dualnet.tuning import report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.jobs import MAX_TRIALS, TUNERS, Job, load_job
+from dualnet.tuning.jobs import TUNERS, Job, load_job
 from dualnet.tuning.oracles import count_trials, make_oracle
 from dualnet.tuning.trial import RUN, Task, write_corpus, write_task
-from dualnet.tuning.tuner import SEARCH, TRIALS, Tuner, run_task
-from dualnet.tuning.workers import Chief, LOOPBACK, serve, supervise
+from dualnet.tuning.tuner import TRIALS, Tuner, run_task
+from dualnet.tuning.workers import LOOPBACK, Chief, serve, supervise
 
 JOB, ABOUT = "job.toml", "search.json"
 CORPUS_FOLDER, COMPARISON = "corpus", "comparison"
@@ -250,7 +247,7 @@ def _given(
     if tuner is not None and check_choice("tuner", tuner, TUNERS) != job.tuner:
         given |= {"tuner": tuner, "tuner_options": {}}
         if tuner != "grid" and limits["max_trials"] is None and job.max_trials is None:
-            given["max_trials"] = MAX_TRIALS
+            given["max_trials"] = Job.max_trials
         if tuner == "hyperband":
             given["early_stopping"] = "none"  # which it is itself
     for name, limit in limits.items():
@@ -319,9 +316,7 @@ def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
     return str(Path(run).resolve())
 
 
-def _corpus(
-    folder: Path, job: Job, corpus: Corpus | str | None, run: str
-) -> tuple[Corpus, str]:
+def _corpus(folder: Path, job: Job, corpus: Corpus | str | None, run: str) -> tuple[Corpus, str]:
     """Return the corpus, and what the processes of trials load it by."""
     if isinstance(corpus, Corpus):
         return corpus, str((folder / CORPUS_FOLDER).resolve())
@@ -528,9 +523,7 @@ def _failure(rows: list[report.Row]) -> str:
     return f"All {len(failed)} trials failed. Trial {first.trial}: {first.message}"
 
 
-def _write_results(
-    found: Search, rows: list[report.Row], comparison: list[dict[str, Any]]
-) -> None:
+def _write_results(found: Search, rows: list[report.Row], comparison: list[dict[str, Any]]) -> None:
     """Write `results.json`."""
     best = report.best_row(rows)
     assert best is not None
@@ -563,9 +556,7 @@ def _compare(
     job = found.job
     comparison = []
     for way in ("static", "dynamic"):
-        own = [
-            row for row in rows if {**job.fixed, **row.drawn}.get("evaluation", "static") == way
-        ]
+        own = [row for row in rows if {**job.fixed, **row.drawn}.get("evaluation", "static") == way]
         best = report.best_row(own)
         if best is None:
             continue

@@ -162,7 +162,7 @@ def main(folder: Path) -> int:
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its standard input ends, as it does with the one that began it."""
+    """End this process with the one that began it, by which standard input ends."""
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -200,7 +200,7 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
             card, settings, task.parameters, solve_for=task.solve_for,
             vocabulary_size=len(corpus.vocabulary),
         )  # fmt: skip
-    known = {
+    known: dict[str, Any] = {
         "output": run,
         "seed": None if resume else task.seed,
         "resume": resume,
@@ -334,7 +334,7 @@ def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, An
         return gradient_statistics(model, tokens, sequence_length=length)
     if not file.is_file():
         found = gradient_statistics(model, tokens, sequence_length=length)
-        arrays = {f"{i:05}": root for i, root in enumerate(found.roots)}
+        arrays: dict[str, Any] = {f"{i:05}": root for i, root in enumerate(found.roots)}
         file.parent.mkdir(exist_ok=True)
         with written_beside(file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, batches=found.batches, **arrays)

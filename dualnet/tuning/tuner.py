@@ -18,7 +18,7 @@ from keras_tuner.engine.base_tuner import BaseTuner
 from keras_tuner.engine.trial import TrialStatus
 from keras_tuner.errors import FailedTrialError
 
-import dualnet
+from dualnet.training import load
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.oracles import OBJECTIVE
 from dualnet.tuning.trial import RUN, STOPPED, Task, read_outcome, write_task
@@ -107,7 +107,7 @@ class Tuner(BaseTuner):
 
     def load_model(self, trial):
         """Return the trained model of a trial of the kinds "training" and "gate"."""
-        return dualnet.load(self.trial_folder(trial.trial_id) / RUN)
+        return load(self.trial_folder(trial.trial_id) / RUN)
 
     def trial_folder(self, trial_id: str) -> Path:
         """Return the folder of a trial: its task, outcome and RUN."""
@@ -147,9 +147,10 @@ def run_task(
         outcome = read_outcome(folder)
         if outcome is not None:
             return outcome
-        with open(folder / "log.txt", "ab") as log, begin(
-            ["dualnet.tuning.trial", str(folder)], log
-        ) as process:
+        with (
+            open(folder / "log.txt", "ab") as log,
+            begin(["dualnet.tuning.trial", str(folder)], log) as process,
+        ):
             try:
                 code = _wait(process, poll, beat)
             except BaseException:
@@ -171,7 +172,7 @@ def run_task(
 
 def begin(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
     """Begin `python -m MODULE ARGUMENTS`, which ends when this process does."""
-    path = [str(Path(dualnet.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     settings = {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "TF_CPP_MIN_LOG_LEVEL": "2",

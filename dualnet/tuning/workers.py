@@ -29,12 +29,12 @@ class _Servicer(OracleServicer):
         self.heard: dict[str, float] = {}
         self.was_heard = False
 
-    def CreateTrial(self, request, context):
+    def CreateTrial(self, request, context):  # noqa: N802
         self.heard[request.tuner_id] = time.monotonic()
         self.was_heard = True
         return super().CreateTrial(request, context)
 
-    def GetTrial(self, request, context):
+    def GetTrial(self, request, context):  # noqa: N802
         for tuner_id, trial in list(self.oracle.ongoing_trials.items()):
             if trial.trial_id == request.trial_id:
                 self.heard[tuner_id] = time.monotonic()
@@ -127,9 +127,7 @@ class _Worker:
             return True
         if code == 0:
             return False
-        ended = sum(
-            read_outcome(each) is not None for each in (self.folder / TRIALS).glob("*")
-        )
+        ended = sum(read_outcome(each) is not None for each in (self.folder / TRIALS).glob("*"))
         self.deaths = self.deaths + 1 if ended == self.ended else 1
         self.ended = ended
         if self.deaths > DEATHS:

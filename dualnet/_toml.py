@@ -1,0 +1,60 @@
+"""Reads files in TOML, and says where in them a mistake is."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+KINDS: dict[type, str] = {
+    str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list",
+    dict: "a table",
+}  # fmt: skip
+
+
+def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str, Any]:
+    """Return the tables of the TOML file `path`; `what` it is, for errors.
+
+    Raises:
+        ValueError: if the file is not UTF-8 or not TOML; says where.
+        FileNotFoundError: if there is none.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{what} must be UTF-8. Received: {os.fspath(path)!r} with byte "
+            f"0x{error.object[error.start]:02x} at offset {error.start}."
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{what} must be TOML. Received: {os.fspath(path)!r}: {error}.") from None
+
+
+def line_of(text: str, key: str, *, table: str = "") -> int:
+    """Return the line of the first `key =` or table `[key]` in TOML text, 0 if there is none.
+
+    With `table`, that of the key in `[table]`, at the beginning of a line, or of `[table.key]`.
+    """
+    name = rf"[\"']?{re.escape(key)}[\"']?"
+    inside = False
+    pair, header = (
+        re.compile(rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?="),
+        re.compile(rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]"),
+    )
+    if table:
+        pair = re.compile(rf"^\s*{name}\s*[.=]")
+        header = re.compile(rf"^\s*\[{re.escape(table)}\.{name}[\].]")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header.search(line) or ((inside or not table) and pair.search(line)):
+            if not line.lstrip().startswith("#"):
+                return number
+        elif line.lstrip().startswith("["):
+            inside = line.split("#")[0].strip() == f"[{table}]"
+    return 0
+
+
+def at_line(path: str | os.PathLike[str], line: int) -> str:
+    """Return file and line as errors name them; without a line, 0, the file alone."""
+    return f"{os.fspath(path)}{f', line {line}' if line else ''}"
