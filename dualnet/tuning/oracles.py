@@ -61,7 +61,7 @@ class _Safe(Oracle):
 
     @keras_tuner.synchronized
     def end_trial(self, trial):
-        if self.trials[trial.trial_id].status in FINISHED:
+        if trial.trial_id in self.end_order:
             return  # of a worker that was thought dead
         if trial.trial_id in self._retry_queue:
             self._retry_queue.remove(trial.trial_id)
@@ -72,7 +72,7 @@ class _Safe(Oracle):
         """Let the trial of a worker that is gone be run by another."""
         trial = self.ongoing_trials.pop(tuner_id, None)
         self.tuner_ids.discard(tuner_id)
-        if trial is not None and trial.status not in FINISHED:
+        if trial is not None and trial.trial_id not in self.end_order:
             self._retry_queue.append(trial.trial_id)
             self.save()
 

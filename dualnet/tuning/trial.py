@@ -163,7 +163,8 @@ def main(folder: Path) -> int:
 
 def end_with_parent() -> None:
     """End this process with the one that began it, by which standard input ends."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # sys.stdin would be locked where the process ends by itself
+        pass
     os._exit(1)
 
 
