@@ -234,8 +234,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
             weights = f" --weights {shlex.quote(used.get('weights', job.model))}"
         used["recipe"] = _as_trained(used["recipe"], row)
-        first = {key: used.pop(key) for key in ("name", "builder", "paper") if key in used}
-        table = {**first, "note": note, **used}
+        table = {"name": used.pop("name"), "builder": used.pop("builder"), "note": note, **used}
         command = f"dualnet train best.toml --corpus CORPUS{weights} --output RUN"
         comment = f"Trained once more, to that perplexity:\n  {command}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
@@ -284,19 +283,17 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     The first shows the completed trials coloured by perplexity, the best in red, and the
     failed ones grey. The second shows the permutation importance of each parameter in a
     random forest, which was fitted to the logarithm of the perplexity of the completed
-    trials: how much of its variance is no longer predicted, on trials that the forest was
-    not fitted to, where the values of one parameter are shuffled.
+    trials: how much the squared error rises, in variances, on trials that the forest was
+    not fitted to, where the values of one parameter are shuffled. Perplexities that are
+    much worse than the better part count as equal: how bad they are is chance.
     """
-    from dualnet.plots import plot_importance, plot_parallel_coordinates
+    from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
 
     completed = _completed(rows)
     failed = [row for row in _sorted(rows) if row.status == "failed"]
-    axes = {
-        parameter.name: _axis(parameter, [*completed, *failed], len(completed))
-        for parameter in job.space
-    }
+    axes = {parameter.name: _axis(parameter, [*completed, *failed]) for parameter in job.space}
     best = best_row(rows)
-    title = f"{job.name}: {len(completed)} completed trials, {len(failed)} failed (grey)"
+    title = f"{job.name}: trials completed {len(completed)}, failed {len(failed)} (grey)"
     if best is not None:
         title += f"; the best (red) is {best.trial} with {best.val_perplexity:.2f}"
     plot_parallel_coordinates(
@@ -322,10 +319,12 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
         text = "The completed trials do not differ\nin their settings or their perplexity."
         plot_importance({}, path, title=head, text=text)
     else:
-        found, explained = importances(varied, np.log(perplexities))
-        trust = "" if explained >= 0.3 else ": it explains little, trust no bar"
+        limit = limit_of(perplexities)
+        found, explained = importances(varied, np.log(np.minimum(perplexities, limit)))
+        cut = f", at most {limit:.0f}" if perplexities.max() > limit else ""
+        trust = "" if explained >= 0.3 else ": it predicts little, trust no bar"
         title = (
-            f"{head}\npermutation importance of a random forest on log perplexity\n"
+            f"{head}\npermutation importance of a random forest on log perplexity{cut}\n"
             f"cross-validated R² = {explained:.2f}{trust}"
         )
         plot_importance(found, path, title=title)
@@ -375,7 +374,7 @@ class _Axis:
     ticks: list[tuple[float, str]]
 
 
-def _axis(parameter: Parameter, rows: Sequence[Row], completed: int) -> _Axis:
+def _axis(parameter: Parameter, rows: Sequence[Row]) -> _Axis:
     drawn = [row.drawn.get(parameter.name) for row in rows]
     if parameter.values:
         levels = list(parameter.values)
