@@ -222,7 +222,7 @@ def plot_parallel_coordinates(
         if own:
             none = "failed" if x == count - 1 else "\N{EN DASH}"
             labels = [(ABSENT, none), *labels]
-        every = -(-len(labels) // 16)  # more would touch
+        every = max(1, -(-len(labels) // 16))  # more would touch
         for place, label in labels[::every]:
             axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}

@@ -352,7 +352,7 @@ def importances(
     table = np.nan_to_num(np.array(list(places.values())).T, nan=-1.0)  # a level of its own
     increases, squares = [], []
     for fitted, held_out in KFold(FOLDS, shuffle=True, random_state=0).split(table):
-        forest = RandomForestRegressor(100, random_state=0).fit(table[fitted], values[fitted])
+        forest = RandomForestRegressor(50, random_state=0).fit(table[fitted], values[fitted])
         found = permutation_importance(
             forest,
             table[held_out],
@@ -435,7 +435,7 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
-    # `tensorboard.plugins.hparams.summary`, which has a function for the end, loads TensorFlow.
+    # `tensorboard.plugins.hparams.summary`, which writes the end of a session, loads TensorFlow.
     statuses = {
         "completed": api_pb2.STATUS_SUCCESS,
         "failed": api_pb2.STATUS_FAILURE,
@@ -468,19 +468,15 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
                 )
             if row.val_perplexity is not None:
                 events.append((row.best_epoch or 0, _scalar("val_perplexity", row.val_perplexity)))
-            if row.status != "running":
-                status = statuses.get(row.status, api_pb2.STATUS_UNKNOWN)
-                ended = plugin_data_pb2.HParamsPluginData(
-                    session_end_info=plugin_data_pb2.SessionEndInfo(
-                        status=status, end_time_secs=end
-                    )
-                )
-                value = Summary.Value(
-                    tag=metadata.SESSION_END_INFO_TAG,
-                    metadata=metadata.create_summary_metadata(ended),
-                    tensor=metadata.NULL_TENSOR,
-                )
-                events.append((0, Summary(value=[value])))
+            status = statuses.get(row.status, api_pb2.STATUS_UNKNOWN)
+            info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=end)
+            ended = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+            value = Summary.Value(
+                tag=metadata.SESSION_END_INFO_TAG,
+                metadata=metadata.create_summary_metadata(ended),
+                tensor=metadata.NULL_TENSOR,
+            )
+            events.append((0, Summary(value=[value])))
             (beside / row.trial).mkdir()
             _write_events(beside / row.trial, events)
         old = folder / "tensorboard"
