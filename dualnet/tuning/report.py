@@ -466,7 +466,7 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
                 events.append(
                     (int(epoch["epoch"]), _scalar("epoch_val_perplexity", epoch["val_perplexity"]))
                 )
-            if row.val_perplexity is not None:
+            if row.val_perplexity is not None and math.isfinite(row.val_perplexity):
                 events.append((row.best_epoch or 0, _scalar("val_perplexity", row.val_perplexity)))
             status = statuses.get(row.status, api_pb2.STATUS_UNKNOWN)
             info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=end)
