@@ -228,11 +228,11 @@ def plot_parallel_coordinates(
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
             text = _plain(_short(label))
             axes.text(x + 0.04, place, text, fontsize=8, va="center", zorder=5, bbox=box)
+    turned: dict[str, Any] = (
+        {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
+    )
     axes.xaxis.tick_top()
-    axes.set_xticks(range(count), [_plain(name) for name in drawn], fontsize=9)
-    if count > 5:
-        for name in axes.get_xticklabels():
-            name.set(rotation=25, ha="left", rotation_mode="anchor")
+    axes.set_xticks(range(count), [_plain(name) for name in drawn], fontsize=9, **turned)
     axes.tick_params(length=0)
     axes.set_yticks([])
     axes.set_xlim(-0.15, count - 0.35)

@@ -25,6 +25,8 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from dualnet import training, zoo
+from dualnet.adaptation import dynamic_evaluation
+from dualnet.builders import with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
@@ -104,6 +106,12 @@ def read_csv(folder):
         return list(csv.DictReader(file))
 
 
+def write_task(folder, trial="00", corpus="", run="", settings=None):
+    task = {"corpus": str(corpus), "run": str(run), "settings": settings or {}}
+    (folder / "trials" / trial).mkdir(parents=True, exist_ok=True)
+    (folder / "trials" / trial / "task.json").write_text(json.dumps(task))
+
+
 # --- tables
 
 texts = st.text(max_size=20)
@@ -170,7 +178,7 @@ def searched(folder, tmp_path_factory):
     """The folder of a search with one trial of three epochs, and its history."""
     search = tmp_path_factory.mktemp("search")
     output = search / "trials" / "00" / "run"
-    output.parent.mkdir(parents=True)
+    write_task(search, corpus=folder)
     run = training.train("lstm", str(folder), output=output, epochs=3, progress=False, **SMALL)
     return search, run.history
 
@@ -194,7 +202,7 @@ def test_the_best_card_trains_to_the_perplexity_that_was_reported(
     assert card.note.startswith("Best of 12 trials of job a_job: validation perplexity ")
     assert card.note.endswith(f"{row.val_perplexity:.2f} after epoch {row.best_epoch}.")
     output = str(tmp_path / "RUN")
-    assert _run(_command(search, CORPUS=folder, RUN=output)) == 0
+    assert _run(_command(search, RUN=output)) == 0
     with open(f"{output}/metrics.csv", newline="") as file:
         again = [float(epoch["val_perplexity"]) for epoch in csv.DictReader(file)]
     assert len(again) == epochs and min(again) == row.val_perplexity
@@ -203,14 +211,14 @@ def test_the_best_card_trains_to_the_perplexity_that_was_reported(
 def test_the_best_card_of_a_gate_says_which_model_is_below(searched, folder, tmp_path):
     search, _ = searched
     below = search / "trials" / "00" / "run"
-    output = tmp_path / "trials" / "0" / "run"
-    output.parent.mkdir(parents=True)
+    output = tmp_path / "trials" / "00" / "run"
+    write_task(tmp_path, run=below)
     run = training.train_gate(
         below, str(folder), output=output, epochs=1, gate_units=4, batch_size=4, progress=False
     )
     found = run.history[0]["val_perplexity"]
-    row = completed("0", found, best_epoch=1, epochs=1)
-    report.write_best(tmp_path, Job(kind="gate", model=str(below)), row, 1)
+    row = completed("00", found, best_epoch=1, epochs=1)
+    report.write_best(tmp_path, Job(kind="gate"), row, 1)
     assert "`--weights RUN`" in zoo.card(tmp_path / "best.toml").note
     again = str(tmp_path / "RUN")
     assert _run(_command(tmp_path, CORPUS=folder, RUN=again)) == 0
@@ -243,45 +251,48 @@ def _run(command):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": 1.1, "sequence_length": 7},
-        {"dynamic": False, "rule": "sgd", "cache_size": 20, "cache_weight": 0.25},
-        {"dynamic": True, "rule": "sgd", "learning_rate": 0.05, "clipnorm": 1e-05},
-        {"by_sentence": True, "samples": 2, "dropout_scale": 0.5, "seed": 3},
+        {"temperature": 1.2345678901234567, "sequence_length": 7, "cache_size": 0},
+        {"evaluation": "static", "batch_size": 2, "cache_size": 20, "cache_weight": 0.25},
+        {"evaluation": "dynamic", "learning_rate": 1e-05, "beta_1": 0.9, "clipnorm": 0.0},
+        {"evaluation": "dynamic", "rule": "sgd", "learning_rate": 0.05, "clipnorm": 0.25},
     ],
 )
-def test_the_command_of_the_best_evaluation_evaluates_with_its_settings(
-    searched, tmp_path, capsys, settings
-):
-    run = str(searched[0] / "trials" / "00" / "run")
-    job = Job(kind="evaluation", model=run, fixed={"temperature": 0.95}, paper="A paper")
-    row = completed("07", 12.346, settings, best_epoch=None, epochs=None)
-    report.write_best(tmp_path, job, row, 3)
-    table = tomllib.loads((tmp_path / "best.toml").read_text("utf-8"))
-    assert table["run"] == run and table["paper"] == "A paper"
-    assert table["evaluation"] == {"temperature": 0.95, **settings}
-    assert table["note"] == "Best of 3 trials of job a_job: validation perplexity 12.35."
-    text = (tmp_path / "best.toml").read_text("utf-8")
-    assert f"{shlex.join(_command(tmp_path))} --split valid\n" in text
-    assert main([*_command(tmp_path)[1:], "--split", "valid", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    cache = found.pop("cache", {})
-    found |= {f"cache_{key}": value for key, value in cache.items()}
-    expected = {"temperature": 0.95, **settings}
-    if not expected.pop("dynamic", False):
-        expected.pop("rule", None)
-    assert {key: found[key] for key in expected} == expected and found["split"] == "valid"
-
-
-def test_a_temperature_in_the_command_gives_the_perplexity_of_the_library(
-    searched, corpus, capsys, tmp_path
+def test_the_command_of_the_best_evaluation_gives_its_perplexity(
+    searched, corpus, folder, tmp_path, capsys, settings
 ):
     run = searched[0] / "trials" / "00" / "run"
-    row = completed("0", 1.0, {"temperature": 1.2345678901234567})
-    report.write_best(tmp_path, Job(kind="evaluation", model=str(run)), row, 1)
-    assert main([*_command(tmp_path)[1:], "--json"]) == 0
+    write_task(tmp_path, run=run, settings=settings, corpus=folder)
+    job = Job(kind="evaluation", paper="A paper")
+    row = completed("00", 12.346, best_epoch=None, epochs=None)
+    report.write_best(tmp_path, job, row, 3)
+    text = (tmp_path / "best.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    assert table["run"] == str(run) and table["paper"] == "A paper"
+    assert table["evaluation"] == settings
+    assert table["note"] == "Best of 3 trials of job a_job: validation perplexity 12.35."
+    command = _command(tmp_path)
+    assert f"{shlex.join(command)} --split valid\n" in text and str(folder) in command
+    assert main([*command[1:], "--split", "valid", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["perplexity"]
     model = training.load(run)
-    assert found == evaluate(model, corpus.test, temperature=1.2345678901234567).perplexity
+    given = {key: value for key, value in settings.items() if value != 0.0}
+    if cache := {key[6:]: given.pop(key) for key in settings if key in given and "cache_" in key}:
+        model = with_cache(model, **cache)
+    if given.pop("evaluation", "static") == "dynamic":
+        assert found == dynamic_evaluation(model, corpus.valid, **given).perplexity
+    else:
+        assert found == evaluate(model, corpus.valid, **given).perplexity
+
+
+def test_a_corpus_without_a_path_is_asked_for(searched, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "corpus.json").write_text("{}")
+    write_task(tmp_path, run="a RUN", corpus=tmp_path / "corpus")
+    report.write_best(tmp_path, Job(kind="evaluation"), completed("00", 1.0), 1)
+    assert _command(tmp_path) == ["dualnet", "evaluate", "a RUN", "--corpus", "CORPUS"]
+    write_task(tmp_path, run="a RUN")
+    report.write_best(tmp_path, Job(kind="evaluation"), completed("00", 1.0), 1)
+    assert _command(tmp_path) == ["dualnet", "evaluate", "a RUN"]
 
 
 # --- rows
@@ -412,6 +423,9 @@ def test_places_are_on_the_scale_that_is_drawn_from():
     assert [place for place, _ in rate.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     assert report._axis(ROUNDS, rows).places == [0.5, 0.0]
     assert report._axis(EXPERTS, rows) == report._Axis([1.0, 0.0], [(0, "[0, 15]"), (1, "[5, 15]")])
+    mixed = Parameter(name="x", values=(True, 1, "1"))
+    places = report._axis(mixed, [completed("0", 1.0, {"x": x}) for x in mixed.values]).places
+    assert places == [0, 0.5, 1]
     reverse = Parameter(name="x", min_value=0.9, max_value=0.999, sampling="reverse_log")
     places = report._axis(reverse, [completed("0", 1.0, {"x": x}) for x in (0.9, 0.99, 0.999)])
     assert places.places[0] == 0 and places.places[2] == 1 and 0 < places.places[1] < 0.99

@@ -23,13 +23,12 @@ from dualnet._files import write_whole
 if TYPE_CHECKING:
     from dualnet.tuning.jobs import Job, Parameter
 
+RESULTS = "results.json"
 COLUMNS = (
     "trial", "status", "ended", "val_perplexity", "best_epoch", "epochs", "parameters", "seconds",
 )  # fmt: skip
 LEAST = 8  # completed trials from which on the importance of parameters is estimated
 FOLDS = 5  # of the cross-validation behind it
-EVALUATION_OPTIONS = ("temperature", "sequence_length", "batch_size", "samples", "dropout_scale",
-                      "seed")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,7 +208,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         number: how many trials it is the best of.
 
     Raises:
-        FileNotFoundError: if the trial's RUN folder has no card.
+        FileNotFoundError: if the trial has no `task.json`, or its RUN folder no card.
         ValueError: if that is damaged.
     """
     import tomli_w
@@ -217,13 +216,16 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
     after = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     found = f"validation perplexity {row.val_perplexity:.2f}{after}"
     note = f"Best of {number} trials of job {job.name}: {found}."
+    task = json.loads((Path(folder) / "trials" / row.trial / "task.json").read_text("utf-8"))
+    corpus = task["corpus"]
+    if corpus and (Path(corpus) / "corpus.json").is_file():  # that of a search in a notebook
+        corpus = "CORPUS"
     if job.kind == "evaluation":
-        settings = {**job.fixed, **row.drawn}
-        table: dict[str, Any] = {"note": note, "run": job.model}
+        table: dict[str, Any] = {"note": note, "run": task["run"]}
         if job.paper:
             table["paper"] = job.paper
-        table["evaluation"] = settings
-        command = _evaluate_command(job.model, settings)
+        table["evaluation"] = task["settings"]
+        command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"That perplexity:\n  {command} --split valid\nThe test text:\n  {command}"
     else:
         from dualnet.training.run_folder import read_card
@@ -232,10 +234,14 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
-            weights = f" --weights {shlex.quote(used.get('weights', job.model))}"
+            weights = " --weights " + shlex.quote(used["weights"])
         used["recipe"] = _as_trained(used["recipe"], row)
-        table = {"name": used.pop("name"), "builder": used.pop("builder"), "note": note, **used}
-        command = f"dualnet train best.toml --corpus CORPUS{weights} --output RUN"
+        first: dict[str, Any] = {
+            key: used.pop(key) for key in ("name", "builder", "paper") if key in used
+        }
+        table = {**first, "note": note, **used}
+        text = shlex.quote(corpus or "CORPUS")
+        command = f"dualnet train best.toml --corpus {text}{weights} --output RUN"
         comment = f"Trained once more, to that perplexity:\n  {command}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
     write_whole(Path(folder) / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
@@ -252,24 +258,24 @@ def _as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
     return dict(recipe)  # no recipe ends within a later round; its perplexity is reached before
 
 
-def _evaluate_command(run: str, settings: Mapping[str, Any]) -> str:
+def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str:
     """Return the command that evaluates `run` on the test text with `settings`."""
-    words = ["dualnet", "evaluate", run]
+    from dualnet.builders.wrappers import WRAPPERS
+
+    words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
     left = dict(settings)
-    dynamic, rule = left.pop("dynamic", False), left.pop("rule", None)
-    if dynamic:
-        words += ["--dynamic", *(["--rule", rule] if rule else [])]
-    for name in EVALUATION_OPTIONS:
+    cache = {name: left.pop(name, WRAPPERS[name]) for name in WRAPPERS if name.startswith("cache_")}
+    if left.pop("evaluation", "static") == "dynamic":
+        words += ["--dynamic", "--rule", left.pop("rule", "nadam")]
+        if not left.get("clipnorm"):
+            left.pop("clipnorm", None)  # 0 is none
+    for name in ("temperature", "sequence_length", "batch_size"):
         if name in left:
             words += [f"--{name.replace('_', '-')}", _text(left.pop(name))]
-    if "by_sentence" in left:
-        words.append("--by-sentence" if left.pop("by_sentence") else "--no-by-sentence")
-    cached = left.pop("cache", any(name.startswith("cache_") for name in left))
-    cache = {name: left.pop(name) for name in list(left) if name.startswith("cache_")}
     if left:
         words += ["--set", *(f"{name}={_text(value)}" for name, value in left.items())]
-    if cached:
-        words.append("--cache")
+    if cache["cache_size"]:
+        words.append("--cache")  # all of it: what is not given would be as published
         words += [f"{name.removeprefix('cache_')}={_text(cache[name])}" for name in cache]
     return shlex.join(words)
 
@@ -377,11 +383,15 @@ class _Axis:
 def _axis(parameter: Parameter, rows: Sequence[Row]) -> _Axis:
     drawn = [row.drawn.get(parameter.name) for row in rows]
     if parameter.values:
-        levels = list(parameter.values)
-        levels += [value for value in drawn if value is not None and value not in levels]
+        # As JSON, in which 1 is not true; with those of a job that was edited since.
+        known = [*parameter.values, *(value for value in drawn if value is not None)]
+        levels = list(dict.fromkeys(map(json.dumps, known)))
         last = max(len(levels) - 1, 1)
-        places = [math.nan if value is None else levels.index(value) / last for value in drawn]
-        return _Axis(places, [(i / last, _text(level)) for i, level in enumerate(levels)])
+        places = [
+            math.nan if value is None else levels.index(json.dumps(value)) / last for value in drawn
+        ]
+        labels = [_text(json.loads(level)) for level in levels]
+        return _Axis(places, [(i / last, label) for i, label in enumerate(labels)])
     low, high = _scaled(parameter, parameter.min_value), _scaled(parameter, parameter.max_value)
     width = high - low or 1.0
     places = [
