@@ -14,6 +14,7 @@ from dualnet._files import write_whole
 
 VISIBLE = 2  # times the lowest perplexity: where a scale that is cut ends, if it may
 MARKED = 40  # epochs up to which each has a dot of its own
+ABSENT, BEYOND = -0.1, 1.09  # places below and above an axis that goes from 0 to 1
 
 
 def plot_curves(
@@ -180,8 +181,9 @@ def plot_parallel_coordinates(
     """Draw each line across one upright axis per column and a last one of results, as a PNG.
 
     Lines are coloured by their result, the lowest red and on top; those without one are
-    thin and grey. The scale of results is logarithmic and ends where the few that are much
-    worse would take all the room: these go to a place of their own above it.
+    thin and grey. Lines that meet on an axis lie side by side there, the best below. The
+    scale of results is logarithmic and ends where the few that are much worse would take
+    all the room: these go to a place of their own above it.
 
     Args:
         columns: name to the places of the lines on its axis, from 0 to 1, nan where a line
@@ -195,17 +197,19 @@ def plot_parallel_coordinates(
     from matplotlib.figure import Figure  # here, because it takes a second; needs no display
 
     values = np.asarray(results, np.float64)
-    known = np.flatnonzero(np.isfinite(values))
+    order = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
+    without = [i for i in range(len(values)) if i not in order]
     places, ticks = _result_places(values)
     drawn = {**columns, result: (places, ticks)}
     count = len(drawn)
     figure = Figure(figsize=(max(7.0, 1.25 * count + 1), 5.5), layout="constrained")
     axes = figure.subplots()
     table = np.array([each for each, _ in drawn.values()], np.float64).reshape(count, -1)
-    absent = np.isnan(table).any(1)
+    absent = [bool(np.isnan(each).any()) for each in table]
     table = np.where(np.isnan(table), ABSENT, table)
-    order = sorted(known, key=lambda i: -values[i])
-    for i in [i for i in range(len(values)) if i not in set(known)]:
+    for each in table[:-1]:
+        _spread(each, [*without, *order])
+    for i in without:
         axes.plot(table[:, i], color="0.72", linewidth=0.7, zorder=1)
     colours = colormaps["viridis"]
     for i in order:
@@ -218,7 +222,7 @@ def plot_parallel_coordinates(
         if own:
             none = "failed" if x == count - 1 else "\N{EN DASH}"
             labels = [(ABSENT, none), *labels]
-        every = -(-len(labels) // 24)  # more would touch
+        every = max(1, -(-len(labels) // 16))  # more would touch
         for place, label in labels[::every]:
             axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
@@ -234,12 +238,28 @@ def plot_parallel_coordinates(
     axes.set_xlim(-0.15, count - 0.35)
     axes.set_ylim(ABSENT - 0.04, 1.14)
     axes.spines[:].set_visible(False)
-    figure.suptitle(_plain(textwrap.fill(title, 13 * count + 50)), fontsize=11)
+    figure.suptitle(_plain(textwrap.fill(title, 90)), x=0.01, ha="left", fontsize=11)
     _save(figure, path)
 
 
-ABSENT = -0.1  # place below an axis for what has none on it
-BEYOND = 1.09  # place above it for what is beyond its end
+def _spread(places: np.ndarray, order: Sequence[int]) -> None:
+    """Move lines that meet in one of `places` apart, those later in `order` down."""
+    distinct = np.unique(places)
+    width = 0.35 * min(0.16, *np.diff(distinct)) if len(distinct) > 1 else 0.056
+    for place in distinct:
+        meeting = [i for i in order if places[i] == place]
+        if len(meeting) > 1:
+            share = min(1.0, len(meeting) / 10)  # few stay close
+            places[meeting] += share * np.linspace(width / 2, -width / 2, len(meeting))
+
+
+def limit_of(values: Any) -> float:
+    """Return the value from which on perplexities are so bad that it no longer matters how bad.
+
+    The better part of `values`, all finite and above 0, is below it, however bad the rest is.
+    """
+    low = np.min(values)
+    return float(low * max(VISIBLE, (np.quantile(values, 0.25) / low) ** 6))
 
 
 def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]]]:
@@ -250,8 +270,7 @@ def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, st
     if not len(known):
         return values, []
     low = known.min()
-    # The better part is seen, however bad the rest.
-    limit = low * max(VISIBLE, (np.quantile(known, 0.25) / low) ** 6)
+    limit = limit_of(known)
     high = known[known <= limit].max()
     if high < 1.001 * low:
         high = 1.05 * low
@@ -272,7 +291,7 @@ def plot_importance(
     """Draw a bar for each of `found` with its spread, the longest on top, as a PNG.
 
     Args:
-        found: name to mean and standard deviation, as parts of a variance.
+        found: name to mean and standard deviation, in variances of what is predicted.
         path: file to write.
         title: of the figure.
         text: drawn in place of the bars, where there are none.
@@ -293,7 +312,7 @@ def plot_importance(
     axes.set_yticks(range(len(names)), [_plain(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("variance no longer explained when it is shuffled (whiskers: over folds)")
+    axes.set_xlabel("rise of the squared error when shuffled, in variances (whiskers: folds)")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -29,8 +29,6 @@ COLUMNS = (
 )  # fmt: skip
 LEAST = 8  # completed trials from which on the importance of parameters is estimated
 FOLDS = 5  # of the cross-validation behind it
-EVALUATION_OPTIONS = ("temperature", "sequence_length", "batch_size", "samples", "dropout_scale",
-                      "seed")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +208,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         number: how many trials it is the best of.
 
     Raises:
-        FileNotFoundError: if the trial's RUN folder has no card.
+        FileNotFoundError: if the trial has no `task.json`, or its RUN folder no card.
         ValueError: if that is damaged.
     """
     import tomli_w
@@ -218,16 +216,16 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
     after = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     found = f"validation perplexity {row.val_perplexity:.2f}{after}"
     note = f"Best of {number} trials of job {job.name}: {found}."
+    task = json.loads((Path(folder) / "trials" / row.trial / "task.json").read_text("utf-8"))
+    corpus = task["corpus"]
+    if corpus and (Path(corpus) / "corpus.json").is_file():  # that of a search in a notebook
+        corpus = "CORPUS"
     if job.kind == "evaluation":
-        settings = {**job.fixed, **row.drawn}
-        run = json.loads((Path(folder) / "trials" / row.trial / "task.json").read_text("utf-8"))[
-            "run"
-        ]
-        table: dict[str, Any] = {"note": note, "run": run}
+        table: dict[str, Any] = {"note": note, "run": task["run"]}
         if job.paper:
             table["paper"] = job.paper
-        table["evaluation"] = settings
-        command = _evaluate_command(run, settings)
+        table["evaluation"] = task["settings"]
+        command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"That perplexity:\n  {command} --split valid\nThe test text:\n  {command}"
     else:
         from dualnet.training.run_folder import read_card
@@ -242,7 +240,8 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
             key: used.pop(key) for key in ("name", "builder", "paper") if key in used
         }
         table = {**first, "note": note, **used}
-        command = f"dualnet train best.toml --corpus CORPUS{weights} --output RUN"
+        text = shlex.quote(corpus or "CORPUS")
+        command = f"dualnet train best.toml --corpus {text}{weights} --output RUN"
         comment = f"Trained once more, to that perplexity:\n  {command}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
     write_whole(Path(folder) / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
@@ -259,24 +258,24 @@ def _as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
     return dict(recipe)  # no recipe ends within a later round; its perplexity is reached before
 
 
-def _evaluate_command(run: str, settings: Mapping[str, Any]) -> str:
+def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str:
     """Return the command that evaluates `run` on the test text with `settings`."""
-    words = ["dualnet", "evaluate", run]
+    from dualnet.builders.wrappers import WRAPPERS
+
+    words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
     left = dict(settings)
-    dynamic, rule = left.pop("dynamic", False), left.pop("rule", None)
-    if dynamic:
-        words += ["--dynamic", *(["--rule", rule] if rule else [])]
-    for name in EVALUATION_OPTIONS:
+    cache = {name: left.pop(name, WRAPPERS[name]) for name in WRAPPERS if name.startswith("cache_")}
+    if left.pop("evaluation", "static") == "dynamic":
+        words += ["--dynamic", "--rule", left.pop("rule", "nadam")]
+        if not left.get("clipnorm"):
+            left.pop("clipnorm", None)  # 0 is none
+    for name in ("temperature", "sequence_length", "batch_size"):
         if name in left:
             words += [f"--{name.replace('_', '-')}", _text(left.pop(name))]
-    if "by_sentence" in left:
-        words.append("--by-sentence" if left.pop("by_sentence") else "--no-by-sentence")
-    cached = left.pop("cache", any(name.startswith("cache_") for name in left))
-    cache = {name: left.pop(name) for name in list(left) if name.startswith("cache_")}
     if left:
         words += ["--set", *(f"{name}={_text(value)}" for name, value in left.items())]
-    if cached:
-        words.append("--cache")
+    if cache["cache_size"]:
+        words.append("--cache")  # all of it: what is not given would be as published
         words += [f"{name.removeprefix('cache_')}={_text(cache[name])}" for name in cache]
     return shlex.join(words)
 
@@ -290,19 +289,17 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     The first shows the completed trials coloured by perplexity, the best in red, and the
     failed ones grey. The second shows the permutation importance of each parameter in a
     random forest, which was fitted to the logarithm of the perplexity of the completed
-    trials: how much of its variance is no longer predicted, on trials that the forest was
-    not fitted to, where the values of one parameter are shuffled.
+    trials: how much the squared error rises, in variances, on trials that the forest was
+    not fitted to, where the values of one parameter are shuffled. Perplexities that are
+    much worse than the better part count as equal: how bad they are is chance.
     """
-    from dualnet.plots import plot_importance, plot_parallel_coordinates
+    from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
 
     completed = _completed(rows)
     failed = [row for row in _sorted(rows) if row.status == "failed"]
-    axes = {
-        parameter.name: _axis(parameter, [*completed, *failed], len(completed))
-        for parameter in job.space
-    }
+    axes = {parameter.name: _axis(parameter, [*completed, *failed]) for parameter in job.space}
     best = best_row(rows)
-    title = f"{job.name}: {len(completed)} completed trials, {len(failed)} failed (grey)"
+    title = f"{job.name}: trials completed {len(completed)}, failed {len(failed)} (grey)"
     if best is not None:
         title += f"; the best (red) is {best.trial} with {best.val_perplexity:.2f}"
     plot_parallel_coordinates(
@@ -328,10 +325,12 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
         text = "The completed trials do not differ\nin their settings or their perplexity."
         plot_importance({}, path, title=head, text=text)
     else:
-        found, explained = importances(varied, np.log(perplexities))
-        trust = "" if explained >= 0.3 else ": it explains little, trust no bar"
+        limit = limit_of(perplexities)
+        found, explained = importances(varied, np.log(np.minimum(perplexities, limit)))
+        cut = f", at most {limit:.0f}" if perplexities.max() > limit else ""
+        trust = "" if explained >= 0.3 else ": it predicts little, trust no bar"
         title = (
-            f"{head}\npermutation importance of a random forest on log perplexity\n"
+            f"{head}\npermutation importance of a random forest on log perplexity{cut}\n"
             f"cross-validated R² = {explained:.2f}{trust}"
         )
         plot_importance(found, path, title=title)
@@ -359,7 +358,7 @@ def importances(
     table = np.nan_to_num(np.array(list(places.values())).T, nan=-1.0)  # a level of its own
     increases, squares = [], []
     for fitted, held_out in KFold(FOLDS, shuffle=True, random_state=0).split(table):
-        forest = RandomForestRegressor(100, random_state=0).fit(table[fitted], values[fitted])
+        forest = RandomForestRegressor(50, random_state=0).fit(table[fitted], values[fitted])
         found = permutation_importance(
             forest,
             table[held_out],
@@ -381,14 +380,18 @@ class _Axis:
     ticks: list[tuple[float, str]]
 
 
-def _axis(parameter: Parameter, rows: Sequence[Row], completed: int) -> _Axis:
+def _axis(parameter: Parameter, rows: Sequence[Row]) -> _Axis:
     drawn = [row.drawn.get(parameter.name) for row in rows]
     if parameter.values:
-        levels = list(parameter.values)
-        levels += [value for value in drawn if value is not None and value not in levels]
+        # As JSON, in which 1 is not true; with those of a job that was edited since.
+        known = [*parameter.values, *(value for value in drawn if value is not None)]
+        levels = list(dict.fromkeys(map(json.dumps, known)))
         last = max(len(levels) - 1, 1)
-        places = [math.nan if value is None else levels.index(value) / last for value in drawn]
-        return _Axis(places, [(i / last, _text(level)) for i, level in enumerate(levels)])
+        places = [
+            math.nan if value is None else levels.index(json.dumps(value)) / last for value in drawn
+        ]
+        labels = [_text(json.loads(level)) for level in levels]
+        return _Axis(places, [(i / last, label) for i, label in enumerate(labels)])
     low, high = _scaled(parameter, parameter.min_value), _scaled(parameter, parameter.max_value)
     width = high - low or 1.0
     places = [
@@ -442,7 +445,7 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
-    # `tensorboard.plugins.hparams.summary`, which has a function for the end, loads TensorFlow.
+    # `tensorboard.plugins.hparams.summary`, which writes the end of a session, loads TensorFlow.
     statuses = {
         "completed": api_pb2.STATUS_SUCCESS,
         "failed": api_pb2.STATUS_FAILURE,
@@ -473,21 +476,17 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
                 events.append(
                     (int(epoch["epoch"]), _scalar("epoch_val_perplexity", epoch["val_perplexity"]))
                 )
-            if row.val_perplexity is not None:
+            if row.val_perplexity is not None and math.isfinite(row.val_perplexity):
                 events.append((row.best_epoch or 0, _scalar("val_perplexity", row.val_perplexity)))
-            if row.status != "running":
-                status = statuses.get(row.status, api_pb2.STATUS_UNKNOWN)
-                ended = plugin_data_pb2.HParamsPluginData(
-                    session_end_info=plugin_data_pb2.SessionEndInfo(
-                        status=status, end_time_secs=end
-                    )
-                )
-                value = Summary.Value(
-                    tag=metadata.SESSION_END_INFO_TAG,
-                    metadata=metadata.create_summary_metadata(ended),
-                    tensor=metadata.NULL_TENSOR,
-                )
-                events.append((0, Summary(value=[value])))
+            status = statuses.get(row.status, api_pb2.STATUS_UNKNOWN)
+            info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=end)
+            ended = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+            value = Summary.Value(
+                tag=metadata.SESSION_END_INFO_TAG,
+                metadata=metadata.create_summary_metadata(ended),
+                tensor=metadata.NULL_TENSOR,
+            )
+            events.append((0, Summary(value=[value])))
             (beside / row.trial).mkdir()
             _write_events(beside / row.trial, events)
         old = folder / "tensorboard"

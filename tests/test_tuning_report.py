@@ -1,0 +1,541 @@
+"""What a search reports, on made-up trials and on small ones that were trained."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import random
+import shlex
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from tensorboard.backend.event_processing import data_provider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+from dualnet import training, zoo
+from dualnet.adaptation import dynamic_evaluation
+from dualnet.builders import with_cache
+from dualnet.cli import main
+from dualnet.evaluation import evaluate
+from dualnet.plots import limit_of
+from dualnet.tuning import report
+from dualnet.tuning.report import Row
+
+SMALL = {"units": 6, "batch_size": 4, "sequence_length": 9, "learning_rate": 0.01}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameter:
+    name: str
+    values: tuple = ()
+    min_value: Any = None
+    max_value: Any = None
+    sampling: str = "linear"
+    when: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    name: str = "a_job"
+    kind: str = "training"
+    model: str = "lstm"
+    paper: str = ""
+    fixed: dict = dataclasses.field(default_factory=dict)
+    space: tuple = ()
+
+    def drawn(self, values):
+        return {each.name: values[each.name] for each in self.space if each.name in values}
+
+
+RATE = Parameter(name="learning_rate", min_value=1e-6, max_value=1e-2, sampling="log")
+ROUNDS = Parameter(name="rounds", min_value=0, max_value=6)
+RANK = Parameter(name="rank", values=(0, 50, 100), when={"rounds": (2, 3, 4, 5, 6)})
+EXPERTS = Parameter(name="experts", values=([0, 15], [5, 15]))
+CONNECTION = Parameter(name="connection", values=("plain", "dual"))
+LOCKED = Parameter(name="locked", values=(True, False))
+JOB = Job(space=(RATE, ROUNDS, RANK, EXPERTS, CONNECTION, LOCKED))
+
+
+def draw(job, number, seed=0):
+    """Return `number` completed trials whose perplexity depends on the first parameter alone."""
+    generator = random.Random(seed)
+    rows = []
+    for trial in range(number):
+        drawn = {}
+        for each in job.space:
+            if not all(drawn[name] in values for name, values in each.when.items()):
+                continue
+            if each.values:
+                drawn[each.name] = generator.choice(each.values)
+            elif each.sampling == "log":
+                ends = math.log(each.min_value), math.log(each.max_value)
+                drawn[each.name] = math.exp(generator.uniform(*ends))
+            else:
+                drawn[each.name] = generator.randint(each.min_value, each.max_value)
+        first = drawn[job.space[0].name]
+        distance = abs(math.log10(first) + 3) if isinstance(first, float) else len(str(first))
+        rows.append(completed(f"{trial:02}", 60 + 10 * distance, drawn))
+    return rows
+
+
+def completed(trial, val_perplexity, drawn=None, **known):
+    known = {"best_epoch": 2, "epochs": 3, "ended": "all epochs", **known}
+    return Row(
+        trial=trial, status="completed", drawn=drawn or {}, val_perplexity=val_perplexity, **known
+    )
+
+
+def failed(trial, message="no memory", drawn=None):
+    return Row(trial=trial, status="failed", drawn=drawn or {}, message=message)
+
+
+def read_csv(folder):
+    with (folder / "trials.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_task(folder, trial="00", corpus="", run="", settings=None):
+    task = {"corpus": str(corpus), "run": str(run), "settings": settings or {}}
+    (folder / "trials" / trial).mkdir(parents=True, exist_ok=True)
+    (folder / "trials" / trial / "task.json").write_text(json.dumps(task))
+
+
+# --- tables
+
+texts = st.text(max_size=20)
+numbers = st.none() | st.floats(min_value=1, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(texts, numbers, st.sampled_from([[0, 15], [5, 15]]), texts), max_size=5))
+def test_the_table_of_trials_reads_back(tmp_path_factory, found):
+    folder = tmp_path_factory.mktemp("csv")
+    job = Job(space=(EXPERTS, Parameter(name="text", values=("x",)), RANK))
+    rows = [
+        Row(
+            trial=str(i),
+            status="failed" if value is None else "completed",
+            drawn={"experts": experts, "text": text},
+            val_perplexity=value,
+            message=message,
+        )
+        for i, (text, value, experts, message) in enumerate(found)
+    ]
+    report.write_trials(folder, job, rows)
+    table = read_csv(folder)
+    assert [row["trial"] for row in table] == [row.trial for row in rows]
+    for row, read in zip(rows, table):
+        assert json.loads(read["experts"]) == row.drawn["experts"]
+        assert read["text"] == row.drawn["text"] and read["rank"] == ""
+        value = row.val_perplexity
+        assert read["val_perplexity"] == ("" if value is None else repr(value))
+        assert read["message"] in row.message and len(read["message"].splitlines()) <= 1
+
+
+def test_the_table_is_sorted_by_number_and_tells_equal_names_apart(tmp_path):
+    job = Job(space=(Parameter(name="epochs", values=(3, 5)), LOCKED))
+    rows = [
+        completed("10", 61.5, {"epochs": 5, "locked": True}, epochs=4),
+        failed("9", '\n "bad", \N{SNOWMAN}; a\udcff path\nTraceback', {"epochs": 3}),
+        completed("1", 60.0, {"epochs": 3, "locked": False}),
+    ]
+    report.write_trials(tmp_path, job, rows)
+    table = read_csv(tmp_path)
+    assert list(table[0]) == [*report.COLUMNS, "space.epochs", "locked", "message"]
+    assert [row["trial"] for row in table] == ["1", "9", "10"]
+    assert (table[2]["epochs"], table[2]["space.epochs"]) == ("4", "5")
+    assert [row["locked"] for row in table] == ["false", "", "true"]
+    assert table[1]["message"] == '"bad", \N{SNOWMAN}; a? path'
+
+
+def test_the_best_trial_is_completed_and_finite():
+    running = Row(trial="4", status="running", drawn={}, val_perplexity=1.0)
+    nothing = [failed("0"), completed("1", math.nan), completed("2", math.inf), running]
+    assert report.best_row(nothing) is None
+    assert report.best_row([]) is None
+    rows = [*nothing, completed("10", 50.0), completed("9", 50.0), completed("5", 70.0)]
+    assert report.best_row(rows).trial == "9"
+
+
+def test_without_a_completed_trial_there_is_no_best_card(tmp_path):
+    report.write_tables(tmp_path, JOB, [failed("00")])
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.csv"]
+
+
+@pytest.fixture(scope="module")
+def searched(folder, tmp_path_factory):
+    """The folder of a search with one trial of three epochs, and its history."""
+    search = tmp_path_factory.mktemp("search")
+    output = search / "trials" / "00" / "run"
+    write_task(search, corpus=folder)
+    run = training.train("lstm", str(folder), output=output, epochs=3, progress=False, **SMALL)
+    return search, run.history
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_the_best_card_trains_to_the_perplexity_that_was_reported(
+    searched, folder, tmp_path, epochs
+):
+    search, history = searched
+    best = min(history[:epochs], key=lambda epoch: epoch["val_perplexity"])
+    row = completed(
+        "00",
+        best["val_perplexity"],
+        best_epoch=int(best["epoch"]),
+        epochs=epochs,
+        ended="all epochs" if epochs == 3 else "hopeless",
+    )
+    report.write_best(search, Job(), row, 12)
+    card = zoo.card(search / "best.toml")
+    assert card.recipe["epochs"] == epochs and card.name == "lstm"
+    assert card.note.startswith("Best of 12 trials of job a_job: validation perplexity ")
+    assert card.note.endswith(f"{row.val_perplexity:.2f} after epoch {row.best_epoch}.")
+    output = str(tmp_path / "RUN")
+    assert _run(_command(search, RUN=output)) == 0
+    with open(f"{output}/metrics.csv", newline="") as file:
+        again = [float(epoch["val_perplexity"]) for epoch in csv.DictReader(file)]
+    assert len(again) == epochs and min(again) == row.val_perplexity
+
+
+def test_the_best_card_of_a_gate_says_which_model_is_below(searched, folder, tmp_path):
+    search, _ = searched
+    below = search / "trials" / "00" / "run"
+    output = tmp_path / "trials" / "00" / "run"
+    write_task(tmp_path, run=below)
+    run = training.train_gate(
+        below, str(folder), output=output, epochs=1, gate_units=4, batch_size=4, progress=False
+    )
+    found = run.history[0]["val_perplexity"]
+    row = completed("00", found, best_epoch=1, epochs=1)
+    report.write_best(tmp_path, Job(kind="gate"), row, 1)
+    assert "`--weights RUN`" in zoo.card(tmp_path / "best.toml").note
+    again = str(tmp_path / "RUN")
+    assert _run(_command(tmp_path, CORPUS=folder, RUN=again)) == 0
+    with open(f"{again}/metrics.csv", newline="") as file:
+        assert float(next(csv.DictReader(file))["val_perplexity"]) == found
+
+
+def test_the_epochs_of_the_best_card_are_those_of_the_trial():
+    recipe = {"epochs": 10, "finetune": "once", "finetune_epochs": 0}
+    whole, early = completed("0", 60.0, epochs=14), completed("0", 60.0, epochs=4, ended="time")
+    assert report._as_trained(recipe, whole) == recipe
+    assert report._as_trained(recipe, early) == {**recipe, "epochs": 4, "finetune": "none"}
+    stopped = dataclasses.replace(whole, ended="hopeless")
+    assert report._as_trained(recipe, stopped) == {**recipe, "finetune_epochs": 4}
+
+
+def _command(search, **words):
+    """Return the last command in the comments of `best.toml`, with words put in."""
+    lines = (search / "best.toml").read_text("utf-8").splitlines()
+    command = [line.removeprefix("#   ") for line in lines if line.startswith("#   dualnet")][-1]
+    found = [str(words.get(word, word)) for word in shlex.split(command)]
+    return [str(search / word) if word == "best.toml" else word for word in found]
+
+
+def _run(command):
+    quiet = ["--quiet"] if command[1] == "train" else []
+    return main([*command[1:], *quiet])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1.2345678901234567, "sequence_length": 7, "cache_size": 0},
+        {"evaluation": "static", "batch_size": 2, "cache_size": 20, "cache_weight": 0.25},
+        {"evaluation": "dynamic", "learning_rate": 1e-05, "beta_1": 0.9, "clipnorm": 0.0},
+        {"evaluation": "dynamic", "rule": "sgd", "learning_rate": 0.05, "clipnorm": 0.25},
+    ],
+)
+def test_the_command_of_the_best_evaluation_gives_its_perplexity(
+    searched, corpus, folder, tmp_path, capsys, settings
+):
+    run = searched[0] / "trials" / "00" / "run"
+    write_task(tmp_path, run=run, settings=settings, corpus=folder)
+    job = Job(kind="evaluation", paper="A paper")
+    row = completed("00", 12.346, best_epoch=None, epochs=None)
+    report.write_best(tmp_path, job, row, 3)
+    text = (tmp_path / "best.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    assert table["run"] == str(run) and table["paper"] == "A paper"
+    assert table["evaluation"] == settings
+    assert table["note"] == "Best of 3 trials of job a_job: validation perplexity 12.35."
+    command = _command(tmp_path)
+    assert f"{shlex.join(command)} --split valid\n" in text and str(folder) in command
+    assert main([*command[1:], "--split", "valid", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["perplexity"]
+    model = training.load(run)
+    given = {key: value for key, value in settings.items() if value != 0.0}
+    if cache := {key[6:]: given.pop(key) for key in settings if key in given and "cache_" in key}:
+        model = with_cache(model, **cache)
+    if given.pop("evaluation", "static") == "dynamic":
+        assert found == dynamic_evaluation(model, corpus.valid, **given).perplexity
+    else:
+        assert found == evaluate(model, corpus.valid, **given).perplexity
+
+
+def test_a_corpus_without_a_path_is_asked_for(searched, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "corpus.json").write_text("{}")
+    write_task(tmp_path, run="a RUN", corpus=tmp_path / "corpus")
+    report.write_best(tmp_path, Job(kind="evaluation"), completed("00", 1.0), 1)
+    assert _command(tmp_path) == ["dualnet", "evaluate", "a RUN", "--corpus", "CORPUS"]
+    write_task(tmp_path, run="a RUN")
+    report.write_best(tmp_path, Job(kind="evaluation"), completed("00", 1.0), 1)
+    assert _command(tmp_path) == ["dualnet", "evaluate", "a RUN"]
+
+
+# --- rows
+
+
+def test_rows_come_from_outcomes_and_from_the_epochs_of_what_is_not_over(searched, tmp_path):
+    search, history = searched
+
+    def trial(name, status, score=None, outcome=None):
+        if outcome is not None:
+            (tmp_path / "trials" / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "trials" / name / "outcome.json").write_text(json.dumps(outcome))
+        values = {"rounds": int(name), "tuner/epochs": 3}
+        return SimpleNamespace(
+            trial_id=name,
+            status=status,
+            score=score,
+            hyperparameters=SimpleNamespace(values=values),
+            message=None,
+        )
+
+    done = {
+        "status": "completed", "val_perplexity": 61.5, "best_epoch": 2, "epochs": 3,
+        "parameters": 99, "seconds": 7.5, "ended": "time", "message": None,
+    }  # fmt: skip
+    trials = [
+        trial("10", "RUNNING"),
+        trial("01", "COMPLETED", 61.5, done),
+        trial("02", "FAILED", None, {"status": "failed", "message": "why"}),
+        trial("03", "RUNNING", outcome={"status": "failed", "message": "before"}),
+        trial("04", "COMPLETED", 70.0),
+        trial("05", "INVALID"),
+    ]
+    for name in ("03", "10"):
+        (tmp_path / "trials" / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "trials" / name / "run").symlink_to(search / "trials" / "00" / "run")
+    rows = report.read_rows(tmp_path, JOB, trials, {"03"})
+    assert [row.trial for row in rows] == ["01", "02", "03", "04", "05", "10"]
+    assert [row.drawn for row in rows] == [{"rounds": int(row.trial)} for row in rows]
+    statuses = ["completed", "failed", "running", "completed", "failed", "unfinished"]
+    assert [row.status for row in rows] == statuses
+    known = {key: value for key, value in done.items() if value is not None}
+    assert rows[0] == Row(trial="01", drawn={"rounds": 1}, **known)
+    assert rows[1].message == "why" and rows[3].val_perplexity == 70.0
+    for row in (rows[2], rows[5]):
+        assert row.epochs == 3 and row.message == ""
+        assert row.val_perplexity == min(epoch["val_perplexity"] for epoch in history)
+        assert row.seconds == pytest.approx(sum(epoch["seconds"] for epoch in history))
+
+
+# --- plots
+
+
+def plots(folder, job, rows):
+    report.write_plots(folder, job, rows)
+    return [imread(folder / f"{name}.png") for name in ("parallel_coordinates", "importance")]
+
+
+def test_plots_are_pictures_that_grow_with_the_parameters(tmp_path):
+    rows = [*draw(JOB, 12), failed("12", drawn={"rounds": 1})]
+    parallel, importance = plots(tmp_path, JOB, rows)
+    assert parallel.shape[0] >= 500 and parallel.shape[1] >= 800
+    assert importance.shape[0] >= 300 and importance.shape[1] >= 800
+    more = tuple(Parameter(name=f"p{i}", values=tuple(range(40))) for i in range(14))
+    job = dataclasses.replace(JOB, space=(*JOB.space, *more))
+    wide, tall = plots(tmp_path, job, draw(job, 12))
+    assert wide.shape[1] >= parallel.shape[1] + 14 * 100
+    assert tall.shape[0] >= importance.shape[0] + 14 * 20
+    for picture in (parallel, importance, wide, tall):
+        assert 0.01 < np.mean(picture[..., :3] < 0.9) < 0.9  # neither empty nor full
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [failed("0", drawn={"rounds": 2}), failed("1")],
+        [Row(trial="0", status="running", drawn={"rounds": 1}, val_perplexity=60.0)],
+        [completed("0", math.nan, {"rounds": 2})],
+        [completed(str(i), 60.0, {"rounds": 2}) for i in range(9)],
+        [completed(str(i), 60.0 + i) for i in range(9)],
+        [completed("0", 60.0, {"rounds": 1, "rank": 77})],  # of a job that was edited
+    ],
+)
+def test_plots_are_drawn_whatever_became_of_the_trials(tmp_path, rows):
+    for picture in plots(tmp_path, JOB, rows):
+        assert picture.shape[0] >= 300 and np.mean(picture[..., :3] < 0.5) > 0.001
+
+
+def test_a_few_diverged_trials_do_not_take_the_scale():
+    better = [60.0, 62.0, 64.0, 70.0, 75.0, 80.0]
+    assert 80 < limit_of([*better, 1e6, 1e9]) < 200
+    assert limit_of([60.0, 60.0]) == 120.0
+
+
+def test_what_matters_is_more_important_than_what_does_not():
+    rows = draw(JOB, 60)
+    places = {each.name: report._axis(each, rows).places for each in JOB.space}
+    values = np.log([row.val_perplexity for row in rows])
+    found, explained = report.importances(places, values)
+    (mean, spread), others = found.pop("learning_rate"), found.values()
+    assert mean > 0.5 and mean - spread > 10 * max(abs(other) for other, _ in others)
+    assert 0.8 < explained <= 1
+    assert report.importances(places, values)[0]["rank"] == found["rank"]  # a fixed seed
+    noise = np.random.default_rng(0).normal(size=60)
+    assert report.importances(places, noise)[1] < 0.3
+
+
+def test_a_condition_that_does_not_hold_is_a_level_of_its_own():
+    rows = draw(JOB, 60)
+    rows = [
+        dataclasses.replace(row, val_perplexity=60.0 + 20 * ("rank" in row.drawn)) for row in rows
+    ]
+    places = {"rank": report._axis(RANK, rows).places, "locked": report._axis(LOCKED, rows).places}
+    found, explained = report.importances(places, np.log([row.val_perplexity for row in rows]))
+    assert found["rank"][0] > 1 and abs(found["locked"][0]) < 0.05 and explained > 0.95
+
+
+def test_places_are_on_the_scale_that_is_drawn_from():
+    rows = [
+        completed("0", 60.0, {"learning_rate": 1e-4, "rounds": 3, "experts": [5, 15]}),
+        completed("1", 60.0, {"learning_rate": 1e-2, "rounds": 0, "experts": [0, 15]}),
+    ]
+    rate = report._axis(RATE, rows)
+    assert rate.places == pytest.approx([0.5, 1.0])
+    labels = ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
+    assert [label for _, label in rate.ticks] == labels
+    assert [place for place, _ in rate.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert report._axis(ROUNDS, rows).places == [0.5, 0.0]
+    assert report._axis(EXPERTS, rows) == report._Axis([1.0, 0.0], [(0, "[0, 15]"), (1, "[5, 15]")])
+    mixed = Parameter(name="x", values=(True, 1, "1"))
+    places = report._axis(mixed, [completed("0", 1.0, {"x": x}) for x in mixed.values]).places
+    assert places == [0, 0.5, 1]
+    reverse = Parameter(name="x", min_value=0.9, max_value=0.999, sampling="reverse_log")
+    places = report._axis(reverse, [completed("0", 1.0, {"x": x}) for x in (0.9, 0.99, 0.999)])
+    assert places.places[0] == 0 and places.places[2] == 1 and 0 < places.places[1] < 0.99
+
+
+# --- TensorBoard
+
+
+def sessions(folder):
+    """Return TensorBoard's own view: the experiment, and the session of each trial."""
+    multiplexer = EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(folder / "tensorboard"))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(folder))
+    context = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    asked, name = RequestContext(), ""
+    experiment = context.experiment_from_metadata(
+        asked, name, True, context.hparams_metadata(asked, name), []
+    )
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=100,
+        allowed_statuses=[
+            api_pb2.STATUS_UNKNOWN,
+            api_pb2.STATUS_SUCCESS,
+            api_pb2.STATUS_FAILURE,
+            api_pb2.STATUS_RUNNING,
+        ],
+        col_params=[
+            api_pb2.ColParams(metric=metric.name, order=api_pb2.ORDER_UNSPECIFIED)
+            for metric in experiment.metric_infos
+        ],
+        include_metrics=True,
+    )
+    found = list_session_groups.Handler(asked, context, name, request).run()
+    return experiment, {group.name: group for group in found.session_groups}, multiplexer
+
+
+def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
+    search, history = searched
+    (tmp_path / "trials" / "00").mkdir(parents=True)
+    (tmp_path / "trials" / "00" / "run").symlink_to(search / "trials" / "00" / "run")
+    drawn = {
+        "learning_rate": 1e-3, "rounds": 2, "rank": 50, "experts": [0, 15], "connection": "dual",
+        "locked": True,
+    }  # fmt: skip
+    rows = [
+        completed("00", 61.5, drawn, seconds=20.0),
+        failed("01", drawn={**drawn, "rounds": 1}),
+        Row(trial="02", status="running", drawn={"rounds": 3}),
+        Row(trial="03", status="unfinished", drawn={}, val_perplexity=70.0),
+        completed("04", math.inf, {"locked": False}),
+    ]
+    report.write_hparams(tmp_path, JOB, [*rows, failed("05")])
+    report.write_hparams(tmp_path, JOB, rows)  # anew
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tensorboard", "trials"]
+    experiment, groups, multiplexer = sessions(tmp_path)
+    types = {info.name: info.type for info in experiment.hparam_infos}
+    number, text = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING
+    assert types == {
+        "learning_rate": number, "rounds": number, "rank": number, "experts": text,
+        "connection": text, "locked": api_pb2.DATA_TYPE_BOOL,
+    }  # fmt: skip
+    assert [info.name.tag for info in experiment.metric_infos] == ["val_perplexity"]
+    assert list(groups) == ["00", "01", "02", "03", "04"]
+    assert [groups[name].sessions[0].status for name in groups] == [
+        api_pb2.STATUS_SUCCESS,
+        api_pb2.STATUS_FAILURE,
+        api_pb2.STATUS_RUNNING,
+        api_pb2.STATUS_UNKNOWN,
+        api_pb2.STATUS_SUCCESS,
+    ]
+    first = groups["00"]
+    assert first.hparams["learning_rate"].number_value == 1e-3
+    assert first.hparams["rank"].number_value == 50
+    assert first.hparams["experts"].string_value == "[0, 15]"
+    assert first.hparams["connection"].string_value == "dual"
+    assert first.hparams["locked"].bool_value is True
+    session = first.sessions[0]
+    assert session.end_time_secs - session.start_time_secs == pytest.approx(20.0)
+    values = {name: [each.value for each in group.metric_values] for name, group in groups.items()}
+    assert values["00"] == [61.5] and values["03"] == [70.0]
+    assert values["01"] == values["02"] == values["04"] == []
+    curve = multiplexer.Tensors("00", "epoch_val_perplexity")
+    assert [event.step for event in curve] == [1, 2, 3]
+    expected = [np.float32(epoch["val_perplexity"]) for epoch in history]
+    assert [event.tensor_proto.float_val[0] for event in curve] == expected
+
+
+def test_hparams_load_no_tensorflow(tmp_path):
+    code = (
+        "import sys; from types import SimpleNamespace as Job;"
+        "from dualnet.tuning.report import Row, write_hparams, write_tables;"
+        "job = Job(name='j', kind='training', space=());"
+        "rows = [Row(trial='0', status='failed', drawn={})];"
+        f"write_hparams({str(tmp_path)!r}, job, rows); write_tables({str(tmp_path)!r}, job, rows);"
+        "loaded = {'tensorflow', 'keras', 'sklearn', 'matplotlib', 'keras_tuner'};"
+        "sys.exit(f'loaded {loaded & set(sys.modules)}' if loaded & set(sys.modules) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_report_is_whole_and_can_be_made_again(searched):
+    search, _ = searched
+    rows = [completed("00", 61.5, {"rounds": 2}), failed("01", "a\nb")]
+    for _ in range(2):
+        report.report(search, Job(space=(ROUNDS,)), rows)
+    assert sorted(path.name for path in search.iterdir()) == [
+        "best.toml", "importance.png", "parallel_coordinates.png", "tensorboard", "trials",
+        "trials.csv",
+    ]  # fmt: skip
+    assert len(read_csv(search)) == 2
+    assert io.StringIO((search / "best.toml").read_text("utf-8")).readline().startswith("# Best of")
