@@ -16,6 +16,7 @@ from dualnet.builders.functional import check_arguments, language_model
 from dualnet.builders.wrappers import GATES, WRAPPERS, check_wrappers
 from dualnet.evaluation import check_temperature
 from dualnet.training.combining import GATED
+from dualnet.training.start import is_gated
 from dualnet.tuning import jobs
 from dualnet.tuning.parameters import JobError, Parameter, in_order, is_among
 
@@ -63,11 +64,18 @@ def known_settings(job: Job) -> list[str]:
 
 def _card(job: Job) -> zoo.Card:
     try:
-        return zoo.card(job.model)
+        card = zoo.card(job.model)
     except (ValueError, FileNotFoundError) as error:
+        text = f"`model` must be a model of the zoo, or a card. {error}"
+        raise JobError(text, "", "model") from None
+    if is_gated(card.config) or "members" in card.config:
         raise JobError(
-            f"`model` must be a model of the zoo, or a card: {error}", "", "model"
-        ) from None
+            "`model` must be one that is trained as a whole, from random weights. Received: "
+            f"{job.model!r}, which has a gate or members. A gate is searched with kind = 'gate'.",
+            "",
+            "model",
+        )
+    return card
 
 
 def _check_top(job: Job) -> None:
@@ -189,17 +197,12 @@ def _check_names(job: Job) -> None:
 
 
 def _check_conditions(job: Job, parameter: Parameter) -> None:
-    """Check that the conditions of `parameter` are about other ones, and can hold."""
+    """Check that the conditions of `parameter` are about others, and values that these have."""
     parents = {each.name: each for each in job.written}
     for name, values in parameter.when.items():
         where = ("space", parameter.name, "when")
-        if name == parameter.name:
-            raise JobError(
-                f"`when` of `{parameter.name}` must be about other parameters. Received: itself.",
-                *where,
-            )
-        if name in job.fixed:
-            continue
+        if name in job.fixed or (name in parents and len(parents[name].ends) == 1):
+            continue  # there is nothing to draw, and the condition is decided
         if name not in parents:
             others = [*parents, *job.fixed]
             raise JobError(

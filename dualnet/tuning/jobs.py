@@ -204,12 +204,16 @@ class Job:
                 )
             if not left[name].when:
                 fixed[name] = written.pop(name).values[0]
-        gone = {f"{table}.{name}" for name in given for table in ("space", "fixed")}
         space = tuple(written.values())
+        kept = ({*written} | {*fixed}) - {*given}
         job = dataclasses.replace(
-            self, **changes, fixed=fixed, space=space, written=space,
-            ours=tuple(key for key in self.ours if key not in gone),
-        )  # fmt: skip
+            self,
+            **changes,
+            fixed=fixed,
+            space=space,
+            written=space,
+            ours=tuple(key for key in self.ours if "." not in key or key.partition(".")[2] in kept),
+        )
         checks.check_job(job)
         return job
 

@@ -251,7 +251,7 @@ def in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
     """Return `parameters`, those that stand in a `when` before those that have it.
 
     Raises:
-        JobError: if two wait for one another.
+        JobError: if one waits for itself, or two for one another.
     """
     names = {each.name for each in parameters}
     ordered: list[Parameter] = []
@@ -262,14 +262,25 @@ def in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
             if all(parent in placed or parent not in names for parent in each.when):
                 break
         else:
-            circle = ", ".join(repr(each.name) for each in left)
+            circle = _circle({each.name: [*each.when] for each in left})
             raise JobError(
-                f"`when` must not go in a circle. Received: one among {circle}.",
-                "space", left[0].name, "when",
-            )  # fmt: skip
+                f"`when` of `{circle[0]}` must not lead back to it. Received: "
+                f"{' where '.join(circle)}.",
+                "space",
+                circle[0],
+                "when",
+            )
         ordered.append(each)
         left.remove(each)
     return ordered
+
+
+def _circle(parents: Mapping[str, list[str]]) -> list[str]:
+    """Return names each of which has the next as a parent, the last the same as the first."""
+    path = [next(iter(parents))]
+    while path[-1] not in path[:-1]:
+        path.append(next(name for name in parents[path[-1]] if name in parents))
+    return path[path.index(path[-1]) :]
 
 
 def decided(parameters: Sequence[Parameter], fixed: Mapping[str, Any]) -> list[Parameter]:

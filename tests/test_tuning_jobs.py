@@ -1,0 +1,654 @@
+import dataclasses
+import random
+import re
+
+import keras
+import keras_tuner
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualnet import training, tuning, zoo
+from dualnet.adaptation import rule_settings
+from dualnet.builders.functional import language_model
+from dualnet.tuning.jobs import Job, Parameter, describe, parse_count
+from dualnet.tuning.parameters import decided
+
+JOBS = [
+    "doc_experts", "doc_latent_dropout", "doc_penalty", "dual_evaluation",
+    "dual_mdlstm_section42", "dual_table1", "iog_gate_units", "krause_dynamic",
+]  # fmt: skip
+
+OWN = """
+model = "dual_mdlstm"
+tuner = "bayesian"
+max_trials = 7
+max_hours = 2
+ours = ["space.rank"]
+
+[tuner_options]
+beta = 2.0
+
+[fixed]
+tied = true
+epochs = 3
+
+[space]
+rank = { values = [0, 50], when = { rounds = [2, 4] } }
+mogrifier_dropout = { min_value = 0.0, max_value = 0.2, when = { rank = [50] } }
+rounds = { min_value = 0, max_value = 6, step = 2 }
+connection = ["plain", "dual"]
+dual_l2 = { values = [0, 1e-5], when = { connection = ["dual"], rounds = [0] } }
+dual_units = { values = [4, 6], when = { connection = ["dual"], tied = [false] } }
+learning_rate = { min_value = 1e-6, max_value = 1e-3, sampling = "log" }
+output_bias = [true, false]
+recurrent_units = [850, [400, 850]]
+batch_size = { min_value = 2, max_value = 32, step = 2, sampling = "log" }
+output_dropout = { min_value = 0.3, max_value = 0.6, step = 0.1 }
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="own.toml"):
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def own(write):
+    return tuning.load_job(write(OWN))
+
+
+def declared(job):
+    hp = keras_tuner.HyperParameters()
+    job.declare(hp)
+    return hp
+
+
+def draws(job, count, seed=0):
+    """Yield the values of `count` random trials, as KerasTuner's random search draws them."""
+    oracle = keras_tuner.oracles.RandomSearchOracle(
+        objective=keras_tuner.Objective("val_perplexity", "min"),
+        max_trials=count,
+        hyperparameters=declared(job),
+        seed=seed + 1,
+    )
+    for i in range(count):
+        found = oracle.populate_space(str(i))
+        if found["status"] == "STOPPED":  # the space has no more
+            return
+        yield found["values"]
+
+
+def check_drawn(job, values):
+    """Assert that `values` decode to what the file of `job` allows, its conditions kept."""
+    settings, drawn = job.settings(values), job.drawn(values)
+    assert settings.items() >= {**job.fixed, **drawn}.items()
+    for each in job.written:
+        active = all(
+            parent in settings and settings[parent] in allowed
+            for parent, allowed in each.when.items()
+        )
+        assert (each.name in settings) == active
+        if active and each.values:
+            assert settings[each.name] in each.values
+            assert type(settings[each.name]) in map(type, each.values)
+        elif active:
+            assert type(settings[each.name]) is type(each.min_value)
+            assert each.min_value <= settings[each.name] <= each.max_value
+    names = [each.name for each in job.space]
+    assert [name for name in names if name in drawn] == list(drawn)
+    return settings
+
+
+def test_the_published_searches_have_jobs():
+    assert tuning.list_jobs() == JOBS
+    assert tuning.list_jobs("doc_*") == JOBS[:3]
+    with pytest.raises(ValueError, match=r"Unknown job.*Did you mean one of \['dual_table1'"):
+        tuning.load_job("dual_table2")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
+    job = tuning.load_job(name)
+    assert (job.name, job.file) == (name, "")
+    assert job.paper and job.table and job.note
+    assert {each.name for each in declared(job).space} == {each.name for each in job.space}
+    for values in draws(job, 50):
+        settings = check_drawn(job, values)
+        if job.kind == "training":
+            training.split_overrides(zoo.card(job.model), settings)
+        elif job.kind == "gate":
+            assert settings == {"gate_units": values["gate_units"]}
+        elif settings["evaluation"] == "dynamic":
+            ours = {"evaluation", "rule", "temperature"}
+            given = {key: settings[key] for key in settings if key not in ours}
+            rule_settings(settings.get("rule", "nadam"), given)
+        else:
+            assert set(settings) == {"evaluation", "temperature"}
+
+
+def test_table_1_of_the_dual_paper_is_there_to_the_letter():
+    job = tuning.load_job("dual_table1")
+    space = {each.name: each for each in job.written}
+    values = {name: list(each.values) for name, each in space.items() if each.values}
+    assert values == {
+        "sequence_length": [10, 25, 50],
+        "embedding_units": [400, 850],
+        "recurrent_units": [400, 850, 1150],
+        "recurrent_layers": [1, 2, 3],
+        "connection": ["plain", "dual"],
+        "dual_units": [400, 850],
+        "rounds": [0, 2, 3, 4, 5, 6],
+        "rank": [0, 50, 100, 200],
+        **{
+            f"{place}_l2": [0.0, 1e-6, 1e-5]
+            for place in ("embedding", "input", "recurrent", "activation", "dual", "mogrifier")
+        },
+    }
+    ranges = {
+        name: (each.min_value, each.max_value, each.sampling)
+        for name, each in space.items()
+        if not each.values
+    }
+    places = ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+    assert ranges == {
+        "learning_rate": (1e-6, 1e-3, "log"),
+        **{f"{place}_dropout": (0.0, 0.5, "linear") for place in places},
+        "mogrifier_dropout": (0.0, 0.2, "linear"),
+    }
+    recipe = training.Recipe(**zoo.card(job.model, "ptb").recipe)
+    assert (recipe.epochs, recipe.batch_size) == (100, 32)
+
+
+SIZES = {400: 4, 850: 8, 1150: 11, 50: 3, 100: 5, 200: 9}  # in the same order
+
+
+def tiny(settings):
+    """Return the model of a trial of Table 1 with small sizes in place of the paper's."""
+    small = {
+        key: SIZES.get(value, value) if key.endswith("_units") or key == "rank" else value
+        for key, value in settings.items()
+    }
+    card = zoo.card("dual_mdlstm")
+    arguments, _ = training.split_overrides(card, {**small, "vocabulary_size": 7})
+    return language_model(**arguments)
+
+
+def first_with(job, **chosen):
+    """Return the settings of the trial with least values and these."""
+    hp = declared(job)
+    hp.values = {**hp.values, **chosen}
+    for each in hp.space:
+        if hp.is_active(each):
+            hp.values.setdefault(each.name, each.default)
+    return job.settings(hp.values)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_extremes_of_table_1_build(tied):
+    job = tuning.load_job("dual_table1").with_settings({"tied": tied})
+    ends = [
+        {"connection": "plain", "recurrent_layers": 1, "recurrent_units": 1150},
+        {"connection": "dual", "recurrent_layers": 1, "embedding_units": 850, "rounds": 2},
+        {"connection": "plain", "recurrent_layers": 3, "rounds": 6, "rank": 200},
+        {"connection": "dual", "recurrent_layers": 3, "recurrent_units": 1150, "rounds": 6},
+    ]
+    trials = [first_with(job, **each) for each in ends]
+    trials += [job.settings(values) for values in draws(job, 1)]
+    for settings in trials if tied else trials[::3]:
+        dual = settings["connection"] == "dual"
+        assert ("dual_units" in settings) == (dual and not tied)
+        model = tiny(settings)
+        assert model.core.outputs[0].shape == (None, None, 7)
+        last = model.core.get_layer(f"recurrence_{settings['recurrent_layers']}").cell.units
+        wanted = settings["embedding_units" if tied and not dual else "recurrent_units"]
+        assert last == SIZES[wanted]
+
+
+@pytest.mark.parametrize("chosen", [
+    {}, {"rounds": 2}, {"connection": "dual"}, {"recurrent_layers": 2},
+])  # fmt: skip
+def test_what_a_condition_leaves_undrawn_has_no_effect(chosen):
+    """All that is drawn is 0; what is not drawn has the card's value, 0.5 for most dropouts."""
+    job = tuning.load_job("dual_table1")
+    settings = first_with(job, **chosen)
+    drawn = [key for key in settings if key.endswith(("_dropout", "_l2"))]
+    assert not any(settings[key] for key in drawn)
+    left = {each.name for each in job.space} - {*settings}
+    assert left
+    model = tiny(settings)
+    inputs = [np.zeros((2, 5), "int32"), *(np.ones((2, n), "float32") for n in model.state_size)]
+    plain, *_ = model.core(inputs, training=False)
+    trained, *_ = model.core(inputs, training=True)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(plain), keras.ops.convert_to_numpy(trained)
+    )
+    assert float(sum(model.core.losses)) == 0
+
+
+def test_a_grid_of_the_papers_tables_is_gone_through_whole():
+    counts = {"doc_experts": 7, "doc_penalty": 4, "doc_latent_dropout": 4, "iog_gate_units": 5,
+              "krause_dynamic": 24}  # fmt: skip
+    for name, count in counts.items():
+        job = tuning.load_job(name)
+        assert (job.tuner, job.max_trials) == ("grid", None)
+        assert len(set(map(str, of_grid(job)))) == count
+    found = of_grid(tuning.load_job("doc_latent_dropout"))
+    np.testing.assert_allclose([each["latent_dropout"] for each in found], [0.3, 0.4, 0.5, 0.6])
+    experts = [each["experts"] for each in of_grid(tuning.load_job("doc_experts"))]
+    assert experts == [
+        [0, 0, 0, 15], [0, 0, 0, 20], [5, 0, 0, 15], [0, 5, 0, 15], [0, 0, 5, 15],
+        [5, 0, 5, 10], [0, 5, 5, 10],
+    ]  # fmt: skip
+
+
+def of_grid(job, most=400):
+    """Return what each trial of KerasTuner's grid search over `job` drew."""
+    oracle = keras_tuner.oracles.GridSearchOracle(
+        objective=keras_tuner.Objective("val_perplexity", "min"), hyperparameters=declared(job)
+    )
+    return [check_and_draw(job, values) for values in trials_of(oracle, most)]
+
+
+def check_and_draw(job, values):
+    check_drawn(job, values)
+    return job.drawn(values)
+
+
+def trials_of(oracle, most):
+    """Yield the values of up to `most` trials, each of which ends with a made-up result."""
+    oracle._save_trial = oracle.save = lambda *_: None
+    for i in range(most):
+        trial = oracle.create_trial("tuner0")
+        if trial.status == "STOPPED":
+            return
+        values = dict(trial.hyperparameters.values)
+        oracle.update_trial(trial.trial_id, {"val_perplexity": 100.0 - i % 7})
+        trial.status = "COMPLETED"
+        oracle.end_trial(trial)
+        yield values
+
+
+@pytest.mark.parametrize(("name", "options", "count"), [
+    ("RandomSearch", {"max_trials": 20}, 20),
+    ("BayesianOptimization", {"max_trials": 8, "num_initial_points": 6}, 8),
+    ("Hyperband", {"max_epochs": 9}, 23),
+    # 2 sizes: with 0 and 6 rounds; with 2 and 4, beside rank 0, and rank 50 with 11 dropouts.
+    ("GridSearch", {}, 2 * (2 + 2 * (1 + 11))),
+])  # fmt: skip
+def test_each_of_keras_tuners_oracles_draws_what_the_file_allows(own, name, options, count):
+    job = own.with_settings({
+        "connection": "plain", "learning_rate": 1e-3, "batch_size": 2, "output_dropout": 0.3,
+        "output_bias": True,
+    })  # fmt: skip
+    oracle = getattr(keras_tuner.oracles, f"{name}Oracle")(
+        objective=keras_tuner.Objective("val_perplexity", "min"),
+        hyperparameters=declared(job),
+        seed=1,
+        **options,
+    )
+    found = [check_drawn(job, values) for values in trials_of(oracle, 100)]
+    assert len(found) == count
+    assert {settings.get("rank") for settings in found} >= {None, 50}
+    assert not any(key.startswith("tuner/") for settings in found for key in settings)
+
+
+def test_conditions_hold_in_every_draw_and_everything_is_drawn(own):
+    seen = {}
+    for values in draws(own, 200):
+        for name, value in own.drawn(values).items():
+            seen.setdefault(name, set()).add(str(value))
+        settings = check_drawn(own, values)
+        assert ("mogrifier_dropout" in settings) == (settings.get("rank") == 50)
+    assert seen["rounds"] == {"0", "2", "4", "6"}
+    assert seen["batch_size"] == {"2", "4", "8", "16", "32"}
+    assert seen["recurrent_units"] == {"850", "[400, 850]"}
+    assert seen["output_bias"] == {"True", "False"}
+    assert seen["dual_l2"] == {"0.0", "1e-05"}
+    assert len(seen["output_dropout"]) == 4
+    assert "dual_units" not in seen
+    assert set(seen) == {each.name for each in own.space}
+
+
+def test_declaring_a_job_twice_changes_nothing(own):
+    hp = declared(own)
+    before = [each.get_config() for each in hp.space]
+    own.declare(hp)
+    assert [each.get_config() for each in hp.space] == before
+    assert [each["name"] for each in before] == [each.name for each in own.space]
+
+
+def test_values_survive_keras_tuners_protobuf(own):
+    for values in draws(own, 10):
+        hp = declared(own)
+        hp.values = values
+        again = keras_tuner.HyperParameters.from_proto(hp.to_proto())
+        assert own.settings(again.values) == own.settings(values)
+        count = len(again.space)
+        own.declare(again)  # as a worker does with the space that its chief sends
+        assert len(again.space) == count
+
+
+def test_values_that_are_not_active_are_left_out_whatever_they_are(own):
+    values = {**declared(own).values, "rounds": 0, "rank": 50, "mogrifier_dropout": 0.1}
+    assert "rank" not in own.settings(values)
+    assert "mogrifier_dropout" not in own.drawn(values)
+    with pytest.raises(ValueError, match="none for 'rank'"):
+        own.settings({**declared(own).values, "rounds": 2})
+    with pytest.raises(ValueError, match="`connection` must be one of"):
+        own.settings({**values, "connection": "other"})
+
+
+CHANGES = {
+    "dual_table1": {"tied": False, "rank": 50, "epochs": 2},
+    "dual_evaluation": {"beta_1": 0.0},
+    "dual_mdlstm_section42": {"parameters": "24M"},
+    OWN: {"rounds": 2, "recurrent_units": [400, 850]},
+}
+
+
+@pytest.mark.parametrize("name", [*JOBS, OWN])
+def test_a_job_reads_back_from_what_it_writes(name, write):
+    job = tuning.load_job(name if name in JOBS else write(name))
+    changes = [{}, CHANGES.get(name, {})]
+    for job in [job.with_settings(each) for each in changes]:
+        found = tuning.load_job(write(job.to_toml(), "job.toml"))
+        assert dataclasses.replace(found, file=job.file) == job
+
+
+numbers = st.floats(1e-6, 0.4) | st.integers(1, 9)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=9)
+
+
+@given(
+    note=texts,
+    seed=st.integers(0, 99),
+    rates=st.lists(numbers.filter(lambda x: x < 1), min_size=2, max_size=4, unique=True),
+    lengths=st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True),
+    low=st.floats(1e-6, 1e-3),
+    when=st.booleans(),
+)
+def test_any_job_reads_back_from_what_it_writes(
+    tmp_path_factory, note, seed, rates, lengths, low, when
+):
+    job = Job(
+        name="any", model="lstm", note=note, seed=seed, fixed={"units": 4},
+        space=(
+            Parameter(name="sequence_length", values=tuple(lengths)),
+            Parameter(
+                name="input_dropout", values=tuple(map(float, rates)),
+                when={"sequence_length": (lengths[0],)} if when else {},
+            ),
+            Parameter(name="learning_rate", min_value=low, max_value=2 * low, sampling="log"),
+        ),
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("job") / "job.toml"
+    path.write_text(job.to_toml(), "utf-8")
+    assert dataclasses.replace(tuning.load_job(path), file="") == job
+
+
+def names(job):
+    return [each.name for each in job.space]
+
+
+def test_setting_a_parent_decides_the_conditions_of_its_children(own):
+    assert "dual_units" not in names(own)
+    without = own.with_settings({"rounds": 0})
+    assert "rank" not in names(without) and "mogrifier_dropout" not in names(without)
+    assert without.fixed["rounds"] == 0 and "rounds" not in names(without)
+    found = {each.name: each for each in without.space}
+    assert found["dual_l2"].when == {"connection": ("dual",)}
+
+    found = {each.name: each for each in own.with_settings({"rounds": 4}).space}
+    assert found["rank"].when == {}
+    assert found["mogrifier_dropout"].when == {"rank": (50,)}
+    assert "dual_l2" not in found
+
+    untied = {each.name: each for each in own.with_settings({"tied": False}).space}
+    assert untied["dual_units"].when == {"connection": ("dual",)}
+    assert own.with_settings({"tied": False, "connection": "dual"}).space[-1].when == {}
+
+
+def test_a_value_set_for_a_child_has_effect_where_its_conditions_hold(own):
+    job = own.with_settings({"rank": 50})
+    assert "rank" not in names(job) and "rank" not in job.fixed
+    assert {each.name: each.when for each in job.space}["mogrifier_dropout"] == {"rounds": (2, 4)}
+    values = {**declared(job).values, "rounds": 4, "mogrifier_dropout": 0.1}
+    assert job.settings(values)["rank"] == 50
+    assert "rank" not in job.drawn(values)
+    assert "rank" not in job.settings({**values, "rounds": 6, "dual_l2": 0.0})
+    for values in draws(job, 30):
+        check_drawn(job, values)
+    assert own.with_settings({"rank": 50, "rounds": 2}).fixed["rank"] == 50
+    with pytest.raises(ValueError, match="dual_units a value where it has an effect, where conn"):
+        own.with_settings({"dual_units": 4})
+
+
+def test_what_is_set_is_checked_and_no_more_our_choice(own):
+    assert own.ours == ("space.rank",)
+    assert own.with_settings({"rank": 0}).ours == ()
+    assert own.with_settings({"epochs": 1}).fixed == {"tied": True, "epochs": 1}
+    assert own.with_settings({"input_dropout": 0.2}).fixed["input_dropout"] == 0.2
+    with pytest.raises(ValueError, match="`--set` must name a setting.*Did you mean 'rounds'"):
+        own.with_settings({"round": 2})
+    with pytest.raises(ValueError, match="`--set` must name a setting.*seed=1"):
+        own.with_settings({"seed": 1})
+    with pytest.raises(ValueError, match=r"`output_dropout` must be a number .* below 1"):
+        own.with_settings({"output_dropout": 1.0})
+
+
+def test_a_budget_takes_the_place_of_the_sizes_that_it_decides():
+    job = tuning.load_job("dual_table1").with_settings({"parameters": "24M"})
+    assert job.parameters == 24_000_000
+    assert not {*names(job), *job.fixed} & {"units", *zoo.SIZES}
+    with pytest.raises(ValueError, match="`embedding_units` must be left out beside `parameters`"):
+        tuning.load_job("dual_table1").with_settings({"parameters": "24M", "embedding_units": 400})
+    with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
+        tuning.load_job("dual_table1").with_settings({"parameters": "24X"})
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("24M", 24_000_000), ("1.5M", 1_500_000), ("850k", 850_000), (24_000_000, 24_000_000),
+    ("24_000_000", 24_000_000), ("2.29G", 2_290_000_000), ("7", 7),
+])  # fmt: skip
+def test_a_number_of_weights_can_be_short(text, count):
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "M", "0", "-1M", "1.5", "1.0005k", "nan", True, 2.5, "24 MB"])
+def test_what_is_no_number_of_weights_is_refused(text):
+    with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
+        parse_count(text)
+
+
+MISTAKES = [
+    ('tuner = "bayesian"', 'tuner = "bayes"', 3, "`tuner` must be one of.*Did you mean 'bayesian'"),
+    ('model = "dual_mdlstm"', 'model = "dual_mdlst"', 2, "`model`.*Did you mean one of"),
+    ('model = "dual_mdlstm"', 'kind = "training"', 2, "`model` must be given"),
+    ('model = "dual_mdlstm"', 'model = "dual_mdlstm_iog"', 2, "`model` must be one that is traine"),
+    ('model = "dual_mdlstm"', 'model = "dual_mdlstm"\nkind = "train"', 3, "`kind` must be one of"),
+    ("max_trials = 7", "max_trials = 0", 4, "`max_trials` must be an integer of at least 1"),
+    ("max_trials = 7", 'max_trials = "7"', 4, "`max_trials` must be an integer. Received"),
+    ("max_trials = 7", "max_trial = 7", 4, "`max_trial` must be one of.*Did you mean 'max_trials'"),
+    ("max_hours = 2", "max_hours = 0", 5, "`max_hours` must be a number above 0"),
+    ("max_hours = 2", 'early_stopping = "mean"', 5, "`early_stopping` must be one of"),
+    ("max_hours = 2", 'solve_for = "unit"', 5, "`solve_for` must be one of.*Did you mean 'units'"),
+    ("max_hours = 2", "seed = -1", 5, "`seed` must be an integer of at least 0"),
+    ("max_hours = 2", 'parameters = "24 millions"', 5, "`parameters` must be a whole number"),
+    ('ours = ["space.rank"]', 'ours = ["space.ranks"]', 6, "`ours`.*Did you mean 'space.rank'"),
+    ("beta = 2.0", "factor = 3", 9, "`factor` must be an option of the tuner 'bayesian'"),
+    ("beta = 2.0", "beta = -2.0", 9, "`beta` must be a number above 0"),
+    ("epochs = 3", "epoch = 3", 13, "`epoch` must be an argument.*Did you mean 'epochs'"),
+    ("epochs = 3", "epochs = 0", 13, "`epochs` must be an integer of at least 1"),
+    ("epochs = 3", "seed = 3", 13, r"`seed` must be left out of \[fixed\].*top of the file"),
+    ("epochs = 3", 'corpus = "ptb"', 13, r"`corpus` must be left out of \[fixed\]"),
+    ("epochs = 3", "rounds = 4", 18, r"`rounds` must stand in \[fixed\] or in \[space\], not in b"),
+    ("epochs = 3", "epochs = { values = [1] }", 13, "`epochs` must be a finite number, a text"),
+    ("values = [0, 50],", "values = [],", 16, "`values` of `rank` must be a list that is not empt"),
+    ("values = [0, 50],", "values = [50, 50],", 16, "`values` of `rank` must differ. Received: 50"),
+    ("values = [0, 50],", "values = [-50, 50],", 16, "`rank` must be an integer of at least 0"),
+    ("values = [0, 50],", "valeus = [0, 50],", 16, "`valeus` of `rank`.*Did you mean 'values'"),
+    ("values = [0, 50],", "values = [0, 50], step = 2,", 16, "`step` of `rank` must be left out"),
+    ("when = { rounds = [2, 4] }", "when = { round = [2] }", 16, "`when` of `rank`.*Did you mean "),
+    ("when = { rounds = [2, 4] }", "when = { rounds = [3] }", 16, "values that `rounds` can have."),
+    ("when = { rounds = [2, 4] }", "when = { rounds = 2 }", 16, "`when` of `rank` must have a lis"),
+    ("when = { rounds = [2, 4] }", "when = [2]", 16, "`when` of `rank` must be a table"),
+    ("when = { rounds = [2, 4] }", "when = { rank = [0] }", 16, "`when` of `rank` must not lead b"),
+    ("when = { rounds = [2, 4] }", "when = { mogrifier_dropout = [0.1] }", 16, "rank where mogrif"),
+    ("when = { rank = [50] }", "when = { learning_rate = [1e-3] }", 17, "a range of floats has no"),
+    ("max_value = 6, step = 2", "max_value = 0, step = 2", 18, "`min_value` of `rounds` must be b"),
+    ("max_value = 6, step = 2", 'max_value = "6"', 18, "`max_value` of `rounds` must be a finite"),
+    ("max_value = 6, step = 2", "max_value = 6, step = 0", 18, "`step` of `rounds` must be an int"),
+    ("max_value = 6, step = 2", "max_value = 6, step = 1.5", 18, "`step` of `rounds` must be an i"),
+    ("max_value = 6, step = 2", "step = 2", 18, "`rounds` must have `values`, or `min_value` and"),
+    ('["plain", "dual"]', '["plan", "dual"]', 19, "`connection` must be one of.*Did you mean 'pla"),
+    ('["plain", "dual"]', '"dual"', 19, "`connection` must be a list of values"),
+    ('["plain", "dual"]', "[1979-05-27]", 19, "`connection` must be a finite number, a text"),
+    ("min_value = 1e-6", "min_value = 0", 22, "`min_value` of `learning_rate` must be above 0"),
+    ("min_value = 1e-6", "min_value = nan", 22, "`min_value` of `learning_rate` must be a finite"),
+    ('sampling = "log" }\noutput', 'sampling = "lag" }\noutput', 22, "Did you mean 'log'"),
+    ("[true, false]", "[true, 1]", 23, "`output_bias` must be a truth value"),
+    ("max_value = 0.6", "max_value = 1.0", 26, "`output_dropout` must be a number of at least 0"),
+    ("output_dropout", "output_dropuot", 26, "Did you mean 'output_dropout'"),
+    ("output_dropout", "weights", 26, r"`weights` must be left out of \[space\]"),
+    (OWN[OWN.index("rank = {") :], "", 15, "`space` must have a parameter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "line", "message"), MISTAKES)
+def test_a_mistake_in_a_job_is_told_with_file_and_line(write, before, after, line, message):
+    assert before in OWN
+    path = write(OWN.replace(before, after, 1))
+    with pytest.raises(ValueError, match=message) as error:
+        tuning.load_job(path)
+    assert str(error.value).startswith(f"{path}, line {line}: `")
+
+
+@pytest.mark.parametrize(("text", "line", "message"), [
+    ('kind = "evaluation"\n[space]\nlearning_rate = [1e-5, 1e-4]', 3, "left out of a static eval"),
+    ('kind = "evaluation"\n[space]\ntemperature = [1.0, 0.0]', 3, "`temperature` must be a finite"),
+    ('kind = "evaluation"\n[space]\ntemperatur = [1.0, 0.9]', 3, "Did you mean 'temperature'"),
+    ('kind = "evaluation"\n[fixed]\nevaluation = "dynamic"\nrule = "sgd"\n[space]\n'
+     "beta_1 = [0.0, 0.9]", 6, "`beta_1` is not a setting of the rule 'sgd'"),
+    ('kind = "evaluation"\n[space]\nevaluation = ["static", "dynamic"]\n'
+     'batch_size = { values = [1, 2], when = { evaluation = ["dynamic"] } }', 4, "a dynamic eval"),
+    ('kind = "evaluation"\nearly_stopping = "median"\n[space]\ntemperature = [1.0, 0.9]', 2,
+     "`early_stopping` must be 'none'"),
+    ('kind = "evaluation"\ntuner = "hyperband"\n[space]\ntemperature = [1.0, 0.9]', 2,
+     "`tuner` must be another than 'hyperband'"),
+    ('kind = "evaluation"\nmodel = "lstm"\n[space]\ntemperature = [1.0, 0.9]', 2,
+     "`model` must be left out"),
+    ('kind = "evaluation"\nparameters = "2M"\n[space]\ntemperature = [1.0, 0.9]', 2,
+     "`parameters` must be left out"),
+    ('kind = "gate"\n[space]\ngate = ["input", "none"]', 3, "`gate` must be one of"),
+    ('kind = "gate"\n[space]\ngate_units = [0, 300]', 3, "`gate_units` must be an integer of at l"),
+    ('kind = "gate"\n[space]\nrounds = [0, 3]', 3, "`rounds` must be an argument of the gate"),
+    ('model = "lstm"\ntuner = "hyperband"\n[space]\nepochs = [1, 3]', 4, "`epochs` must not be se"),
+    ('model = "lstm"\nparameters = "2M"\n[space]\nembedding_units = [1, 3]', 4,
+     "`embedding_units` must be left out beside `parameters`"),
+    ('model = "lstm"\nparameters = "2M"\nsolve_for = "embedding_units"\n[fixed]\n'
+     "embedding_units = 3\n[space]\nrecurrent_layers = [1, 3]", 5, "`embedding_units` must be lef"),
+    ('model = "lstm"\n[space.learning_rate]\nmin_value = 2\nmax_value = 1', 3, "below `max_value`"),
+    ('model = "lstm"\n[space.recurrent_layers]\nvalues = [1, 2]\n[space.internal_dropout]\n'
+     "values = [0.0, 0.5]\n[space.internal_dropout.when]\nrecurrent_layer = [2]", 6, "`when` of"),
+])  # fmt: skip
+def test_a_mistake_in_any_kind_of_job_is_told_with_its_line(write, text, line, message):
+    path = write(text)
+    with pytest.raises(ValueError, match=message) as error:
+        tuning.load_job(path)
+    assert str(error.value).startswith(f"{path}, line {line}: `")
+
+
+def test_a_job_that_is_no_toml_or_not_there_is_told(write):
+    with pytest.raises(ValueError, match=r"A job must be TOML. .*own.toml.*line 1"):
+        tuning.load_job(write("model = @"))
+    with pytest.raises(FileNotFoundError, match="nowhere.toml"):
+        tuning.load_job("nowhere.toml")
+
+
+def test_what_only_a_combination_forbids_is_left_to_its_trials(write):
+    text = 'model = "awd_lstm"\n[space]\nclipnorm = [0.0, 1.0]\nglobal_clipnorm = [0.0, 0.25]'
+    assert names(tuning.load_job(write(text))) == ["clipnorm", "global_clipnorm"]
+    text = 'model = "lstm"\n[space]\ncell = ["lstm", "mogrifier_lstm"]\nrounds = '
+    rounds = '{ values = [2, 4], when = { cell = ["mogrifier_lstm"] } }'
+    assert names(tuning.load_job(write(text + rounds))) == ["cell", "rounds"]
+    with pytest.raises(ValueError, match="line 4: `rounds` must be 0 for the cell 'lstm'"):
+        tuning.load_job(write(text + "[2, 4]"))
+
+
+def test_defaults_go_by_kind_and_tuner(write):
+    base = 'model = "lstm"\n[space]\nlearning_rate = [1e-4, 1e-3]\n'
+    found = {
+        tuner: tuning.load_job(write(f'tuner = "{tuner}"\n{base}'))
+        for tuner in ("random", "bayesian", "hyperband", "grid")
+    }
+    assert [each.max_trials for each in found.values()] == [100, 100, 100, None]
+    stopping = [each.early_stopping for each in found.values()]
+    assert stopping == ["median", "median", "none", "median"]
+    assert tuning.load_job("dual_evaluation").early_stopping == "none"
+
+
+def test_a_card_beside_the_job_is_found(write, tmp_path):
+    write('builder = "language_model"\n[config]\nunits = 4\n[recipe]\nepochs = 1', "small.toml")
+    job = tuning.load_job(write('model = "small.toml"\n[space]\nunits = [4, 5]'))
+    assert job.model == str(tmp_path / "small.toml")
+    (tmp_path / "below").mkdir()
+    moved = tuning.load_job(write(job.to_toml(), "below/job.toml"))
+    assert moved == dataclasses.replace(job, file=moved.file)
+
+
+def test_numbers_of_two_kinds_are_all_floats_and_true_is_not_1(write):
+    text = 'model = "lstm"\n[space]\nlearning_rate = [1, 0.5]\noutput_bias = [true, false]\n'
+    child = "output_dropout = { values = [0.1, 0.2], when = { output_bias = [%s] } }"
+    job = tuning.load_job(write(text + child % "true"))
+    assert [type(each) for each in job.space[0].values] == [float, float]
+    with pytest.raises(ValueError, match="must have values that `output_bias` can have"):
+        tuning.load_job(write(text + child % "1"))
+
+
+def test_a_description_has_ranges_conditions_and_our_choices():
+    text = describe(tuning.load_job("dual_table1").with_settings({"tied": False}))
+    assert re.search(r"^learning_rate +1e-06 to 0.001, log$", text, re.M)
+    assert re.search(r'^dual_units +400 850 +where connection is "dual"$', text, re.M)
+    assert re.search(
+        r'^connection +"plain" "dual"  \(our choice: the source is silent\)$', text, re.M
+    )
+    assert re.search(r"^tied +false$", text, re.M)
+    assert "max_trials = 100  (our choice" in text
+    lines = text.partition("[space]\n")[2].splitlines()
+    starts = {line.index("where") for line in lines if "where" in line}
+    assert len(starts) == 1
+    constant = describe(tuning.load_job("dual_table1").with_settings({"rank": 50}))
+    assert re.search(r"^rank +50 +where rounds is 2 or 3", constant.partition("[space]")[0], re.M)
+
+
+@given(st.randoms(use_true_random=False))
+def test_deciding_conditions_changes_no_trial(source: random.Random):
+    """Decided or not, a trial has the settings that the file's own conditions give it."""
+    parents = [Parameter(name=name, values=(0, 1, 2)) for name in "ab"]
+    written = list(parents)
+    for name in "cdef":
+        chosen = source.sample([each.name for each in written], source.randint(0, 2))
+        when = {each: tuple(source.sample([0, 1, 2], source.randint(1, 2))) for each in chosen}
+        written.append(Parameter(name=name, values=(0, 1, 2)[: source.randint(1, 3)], when=when))
+    fixed = {"a": source.randint(0, 2)} if source.random() < 0.5 else {}
+    written = [each for each in written if each.name not in fixed]
+    job = Job(name="any", fixed=fixed, space=tuple(source.sample(written, len(written))))
+    values = {name: source.randint(0, 2) for name in "abcdef"}
+    values = {each.name: source.choice(each.values) for each in written}
+    expected = dict(fixed)
+    for each in written:
+        if all(expected.get(name) in allowed for name, allowed in each.when.items()):
+            expected[each.name] = values[each.name]
+    assert job.settings(values) == expected
+    assert {each.name for each in job.space} <= {each.name for each in decided(written, fixed)}
+    if job.space:
+        hp = declared(job)
+        hp.values = {name: value for name, value in expected.items() if name in names(job)}
+        assert {each.name for each in hp.space if hp.is_active(each)} == {*job.drawn(values)}
