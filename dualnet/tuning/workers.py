@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -69,11 +70,17 @@ class Chief:
             )
 
     def __enter__(self) -> Chief:
+        # KerasTuner prints values of conditions whenever it sends them.
+        self.nothing = open(os.devnull, "w")
+        self.silence = contextlib.redirect_stdout(self.nothing)
+        self.silence.__enter__()
         self.server.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.server.stop(grace=1.0).wait()
+        self.silence.__exit__(*error)
+        self.nothing.close()
 
 
 def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) -> None:
