@@ -23,8 +23,8 @@ settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=
 settings.load_profile("dualnet")
 
 if keras.config.backend() != "tensorflow":
-    # Words, files, rules and counts, which no backend has a part in; and the demo, made of parts that
-    # have tests of their own on each.
+    # Words, files, rules and counts, which no backend has a part in; and the demo, made of parts
+    # that have tests of their own on each.
     collect_ignore = [
         "test_corpora.py",
         "test_corpora_cached_ids.py",
