@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import json
 from pathlib import Path
@@ -23,7 +24,7 @@ def jobs(options: argparse.Namespace) -> None:
         print_table(["job", "kind", "tuner", "searched", "source"], rows)
         return
     job = jobs.load_job(options.name)
-    print(json.dumps(jobs.to_table(job)) if options.json else jobs.describe(job))
+    print(json.dumps(dataclasses.asdict(job)) if options.json else jobs.describe(job))
 
 
 def tune(options: argparse.Namespace) -> None:

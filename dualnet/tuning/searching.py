@@ -170,20 +170,27 @@ class Search:
 
     def task(self, values: Mapping[str, Any]) -> Task:
         """Return what a trial with these values of `HyperParameters` is to do."""
+        settings, hours = self.job.settings(values), self.job.max_hours_per_trial
+        return dataclasses.replace(
+            self.task_with(settings),
+            epochs=values.get("tuner/epochs"),
+            max_seconds=None if hours is None else hours * 3600,
+        )
+
+    def task_with(self, settings: Mapping[str, Any], split: str = "valid") -> Task:
+        """Return what is to be done for `settings`, without limit."""
         job = self.job
-        hours = job.max_hours_per_trial
         return Task(
             kind=job.kind,
             model=job.model,
             run=self.run,
             corpus=self.corpus,
-            settings=job.settings(values),
+            settings=settings,
+            split=split,
             parameters=job.parameters,
             solve_for=job.solve_for,
-            epochs=values.get("tuner/epochs"),
             seed=job.seed,
             early_stopping=job.early_stopping,
-            max_seconds=None if hours is None else hours * 3600,
             checkpoint_steps=self.checkpoint_steps,
             keep_checkpoints=job.tuner == "hyperband",
         )
@@ -566,10 +573,7 @@ def _compare(
             for split in ("valid", "test"):
                 folder = found.folder / COMPARISON / f"{way}-{when}-{split}-{best.trial}"
                 folder.mkdir(parents=True, exist_ok=True)
-                task = dataclasses.replace(
-                    found.task({}), settings=settings, split=split, max_seconds=None
-                )
-                write_task(folder, task)
+                write_task(folder, found.task_with(settings, split))
                 outcome = run_task(folder, poll)
                 if outcome["status"] == "failed":
                     result["message"] = outcome["message"]
