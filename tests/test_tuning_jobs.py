@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dualnet import training, tuning, zoo
 from dualnet.adaptation import rule_settings
 from dualnet.builders.functional import language_model
+from dualnet.tuning import checks
 from dualnet.tuning.jobs import Job, Parameter, describe, parse_count
 from dualnet.tuning.parameters import decided
 
@@ -106,6 +107,15 @@ def check_drawn(job, values):
     return settings
 
 
+def test_units_are_given_in_place_of_all_sizes_that_are_searched_but_those_beside_it():
+    job = tuning.load_job("dual_table1").with_settings({"units": 64, "recurrent_units": 32})
+    assert not {each.name for each in job.space} & set(zoo.SIZES)
+    assert {key: job.fixed[key] for key in ("units", "recurrent_units")} == {
+        "units": 64,
+        "recurrent_units": 32,
+    }
+
+
 def test_the_published_searches_have_jobs():
     assert tuning.list_jobs() == JOBS
     assert tuning.list_jobs("doc_*") == JOBS[:3]
@@ -118,6 +128,7 @@ def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
     job = tuning.load_job(name)
     assert (job.name, job.file) == (name, "")
     assert job.paper and job.table and job.note
+    checks.check_job(job)
     assert {each.name for each in declared(job).space} == {each.name for each in job.space}
     for values in draws(job, 50):
         settings = check_drawn(job, values)

@@ -16,7 +16,7 @@ def quietly(module: str, *, seeds: bool = False) -> Any:
     """Import `module` and start the backend without the start-up lines that it prints."""
     import importlib
 
-    with _silence():
+    with silence():
         found = importlib.import_module(module)
         import keras
 
@@ -27,7 +27,7 @@ def quietly(module: str, *, seeds: bool = False) -> Any:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Keep standard error, of C++ code too, to ourselves; let it out if something fails."""
     sys.stderr.flush()
     kept = os.dup(2)

@@ -9,11 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dualnet.cli.console import print_table, quietly, settings_of
+from dualnet import zoo
+from dualnet.cli.console import print_table, quietly, settings_of, silence
 
 
 def jobs(options: argparse.Namespace) -> None:
-    jobs = quietly("dualnet.tuning.jobs")
+    from dualnet.tuning import jobs
+
     if options.name is None:
         names = jobs.list_jobs()
         if options.json:
@@ -23,16 +25,17 @@ def jobs(options: argparse.Namespace) -> None:
         rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in found]
         print_table(["job", "kind", "tuner", "searched", "source"], rows)
         return
+    if zoo.is_file(options.name):
+        quietly("dualnet.training")  # by which it is checked
     job = jobs.load_job(options.name)
     print(json.dumps(dataclasses.asdict(job)) if options.json else jobs.describe(job))
 
 
 def tune(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    tuning = quietly("dualnet.tuning")
-    from dualnet.tuning.report import RESULTS
-
-    search = tuning.search
+    with silence():  # starts no backend: the devices are for the trials
+        from dualnet.tuning import search
+        from dualnet.tuning.report import RESULTS
     for key in inspect.signature(search).parameters:
         if key in settings:
             raise ValueError(

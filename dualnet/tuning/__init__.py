@@ -8,11 +8,11 @@ from dualnet.tuning.jobs import Job, list_jobs, load_job
 
 if TYPE_CHECKING:
     from dualnet.tuning.hypermodel import HyperModel as HyperModel
-    from dualnet.tuning.searching import SearchError as SearchError
+    from dualnet.tuning.running import SearchError as SearchError
     from dualnet.tuning.searching import search as search
 
 # Those that need KerasTuner, which comes with the extra "tune".
-_NEED_KERAS_TUNER = {"HyperModel": "hypermodel", "SearchError": "searching", "search": "searching"}
+_NEED_KERAS_TUNER = {"HyperModel": "hypermodel", "SearchError": "running", "search": "searching"}
 
 __all__ = ["Job", "list_jobs", "load_job", *_NEED_KERAS_TUNER]  # noqa: PLE0604
 

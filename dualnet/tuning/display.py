@@ -24,7 +24,6 @@ class Display:
         job: `Job`.
         rows: returns the `Row` of each trial so far.
         total: trials of the whole search at most, None if that is not known.
-        workers: trials at a time.
         deadline: time, as `time.time()`, at which the search is stopped; None for never.
         show: whether to show anything.
     """
@@ -35,14 +34,12 @@ class Display:
         rows: Callable[[], list[Row]],
         *,
         total: int | None,
-        workers: int,
         deadline: float | None,
         show: bool,
     ) -> None:
         self.job = job
         self.rows = rows
         self.total = total
-        self.workers = workers
         self.deadline = deadline
         self.show = show
         self.began = time.monotonic()
@@ -116,7 +113,7 @@ class Display:
         from rich.text import Text
 
         table = Table(
-            title=f"{self.job.name}: {self.job.tuner} search, {self.workers} at a time",
+            title=f"{self.job.name}: {self.job.tuner} search",
             caption=f"{self._summary(rows)}; {_duration(time.monotonic() - self.began)} so far",
             title_justify="left",
             caption_justify="left",

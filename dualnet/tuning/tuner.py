@@ -52,6 +52,7 @@ class Tuner(BaseTuner):
         self.folder = folder
         self.make_task = make_task
         self.poll = poll
+        self._asking: threading.Thread | None = None
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
             super().__init__(
                 oracle, hypermodel, directory=str(folder), project_name=SEARCH, overwrite=False
@@ -97,9 +98,9 @@ class Tuner(BaseTuner):
 
     def _beat(self, trial_id: str) -> None:
         """Let the chief know that the trial is under way; it may be away for a while."""
-        if self._is_worker():
-            ask = threading.Thread(target=self._ask, args=(trial_id,), daemon=True)
-            ask.start()
+        if self._is_worker() and (self._asking is None or not self._asking.is_alive()):
+            self._asking = threading.Thread(target=self._ask, args=(trial_id,), daemon=True)
+            self._asking.start()
 
     def _ask(self, trial_id: str) -> None:
         with contextlib.suppress(Exception):  # of grpc

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dualnet.tuning.searching import read_search
+from dualnet.tuning.search_folder import read_search
 from dualnet.tuning.trial import STOPPED, end_with_parent
 
 
