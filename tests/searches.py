@@ -1,0 +1,85 @@
+"""What the tests of searches share: a job of their own, trials in one process, what they left."""
+
+import contextlib
+import csv
+import signal
+
+import pytest
+
+from dualnet.training.interrupts import Stopped
+from dualnet.tuning import searching, trial, tuner
+from dualnet.tuning.trial import read_outcome
+
+JOB = """
+model = "lstm"
+max_trials = {max_trials}
+early_stopping = "none"
+seed = 3
+[fixed]
+units = 6
+batch_size = 4
+sequence_length = 9
+epochs = {epochs}
+[space]
+learning_rate = {{ min_value = 1e-3, max_value = 1e-1, sampling = "log" }}
+output_dropout = {{ min_value = 0.0, max_value = 0.3 }}
+"""
+
+
+def write_job(folder, text=JOB, *, max_trials=2, epochs=2):
+    """Write a job into `folder`; return its path."""
+    path = folder / "small.toml"
+    path.write_text(text.format(max_trials=max_trials, epochs=epochs))
+    return path
+
+
+@contextlib.contextmanager
+def in_this_process(after=lambda folder: None):
+    """Run trials in this process, where nothing has to be imported anew; yield their folders.
+
+    Args:
+        after: called with the folder of each trial that has ended.
+    """
+    begun = []
+
+    def run(folder, poll, beat=None):
+        found = read_outcome(folder)
+        if found is not None:
+            return found
+        if poll():
+            raise Stopped("Stopped.")
+        begun.append(folder)
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            code = trial.main(folder)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if code == trial.STOPPED:
+            raise Stopped("Stopped.")
+        after(folder)
+        return read_outcome(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "end_with_parent", lambda: None)
+        patch.setattr(tuner, "run_task", run)
+        patch.setattr(searching, "run_task", run)
+        yield begun
+
+
+def rows(path):
+    """Return the lines of a table as dictionaries."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def epochs_of(folder):
+    """Return the epochs that a trial's RUN has, as its table counts them."""
+    return [int(row["epoch"]) for row in rows(folder / "run" / "metrics.csv")]
+
+
+def history_of(folder):
+    """Return what a trial's RUN measured, but for the time that it took."""
+    return [
+        {key: row[key] for key in row if key not in ("seconds", "tokens_per_second")}
+        for row in rows(folder / "run" / "metrics.csv")
+    ]

@@ -1,0 +1,236 @@
+"""Searches of tiny models: what they find, keep, refuse and go on with."""
+
+import dataclasses
+import json
+import math
+import shutil
+import time
+import tomllib
+
+import filelock
+import keras_tuner
+import pytest
+
+import dualnet
+from dualnet import tuning
+from dualnet.cli import main
+from dualnet.training import recorder
+from dualnet.tuning import load_job, searching, trial
+from dualnet.tuning.oracles import FAILURES
+from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
+
+# Some batches are larger than the text: those trials fail.
+SOME_FAIL = """
+model = "lstm"
+max_trials = {max_trials}
+early_stopping = "none"
+seed = 3
+[fixed]
+units = 6
+sequence_length = 9
+epochs = {epochs}
+[space]
+learning_rate = {{ min_value = 1e-2, max_value = 1e-1, sampling = "log" }}
+batch_size = [4, 5000]
+"""
+
+# Of two sizes where a budget does not make them alike.
+BUDGET = """
+model = "dual_lstm"
+tuner = "grid"
+seed = 3
+[fixed]
+batch_size = 4
+sequence_length = 9
+epochs = 1
+[space]
+connection = ["plain", "dual"]
+"""
+
+
+@pytest.fixture(scope="module")
+def found(corpus, tmp_path_factory):
+    """A search of which some trials fail: its folder and tuner."""
+    folder = tmp_path_factory.mktemp("search")
+    job = write_job(folder, SOME_FAIL, max_trials=4)
+    with in_this_process():
+        tuner = tuning.search(job, corpus, output=folder / "DIR", progress=False)
+    return folder / "DIR", tuner
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    """The RUN folder of a tiny model."""
+    output = tmp_path_factory.mktemp("below") / "RUN"
+    dualnet.train(
+        "lstm", str(folder), output=output, units=6, epochs=1, batch_size=4, sequence_length=9,
+        learning_rate=0.01, progress=False,
+    )  # fmt: skip
+    return output
+
+
+def statuses(folder):
+    return [row["status"] for row in rows(folder / "trials.csv")]
+
+
+# --- what a search finds
+
+
+def test_the_best_are_completed_trials_only(found):
+    folder, tuner = found
+    table = rows(folder / "trials.csv")
+    completed = [row for row in table if row["status"] == "completed"]
+    failed = [row for row in table if row["status"] == "failed"]
+    assert len(table) == 4 and completed and failed
+    assert all("5000" in row["batch_size"] and row["message"] for row in failed)
+    expected = sorted(float(row["val_perplexity"]) for row in completed)
+    assert [trial.score for trial in tuner.oracle.get_best_trials(9)] == expected
+    best = tuner.get_best_hyperparameters(9)
+    assert len(best) == len(completed) and {hp.values["batch_size"] for hp in best} == {4}
+    results = json.loads((folder / "results.json").read_text())
+    assert results["best"]["val_perplexity"] == expected[0] and results["seed"] == 3
+    assert results["trials"] == {"completed": len(completed), "failed": len(failed)}
+    for name in ("job.toml", "parallel_coordinates.png", "importance.png"):
+        assert (folder / name).stat().st_size > 0
+    assert any((folder / "tensorboard").iterdir())
+    assert not list(folder.glob("trials/*/run/checkpoints")), "they are of no use any more"
+
+
+def test_the_best_model_has_the_perplexity_of_the_table(found, corpus):
+    folder, tuner = found
+    (model,) = tuner.get_best_models()
+    least = json.loads((folder / "results.json").read_text())["best"]["val_perplexity"]
+    model.compile()
+    batches = corpus.batches("valid", batch_size=4, sequence_length=9)
+    measured = model.evaluate(batches, return_dict=True, verbose=0)
+    assert measured["perplexity"] == pytest.approx(least, rel=1e-5)
+
+
+def test_the_hypermodel_builds_what_was_found(found):
+    _, tuner = found
+    (hp,) = tuner.get_best_hyperparameters()
+    model = tuner.hypermodel.build(hp)
+    (best,) = tuner.get_best_models()
+    assert [w.shape for w in model.weights] == [w.shape for w in best.weights]
+    assert float(model.optimizer.learning_rate) == pytest.approx(hp.values["learning_rate"])
+
+
+def test_the_best_card_trains_to_the_same_perplexity(found, corpus, tmp_path):
+    folder, _ = found
+    again = dualnet.train(
+        str(folder / "best.toml"), corpus, output=tmp_path / "RUN", progress=False
+    )
+    best = json.loads((folder / "results.json").read_text())["best"]
+    assert min(row["val_perplexity"] for row in again.history) == best["val_perplexity"]
+    assert tomllib.loads((folder / "best.toml").read_text())["recipe"]["seed"] == 3
+
+
+def test_a_search_goes_on_with_more_trials(found, corpus, tmp_path):
+    folder, _ = found  # at which other tests look: this one goes on with a copy
+    shutil.copytree(folder, tmp_path / "DIR")
+    before = rows(tmp_path / "DIR" / "trials.csv")
+    job = load_job(folder / "job.toml")
+    with in_this_process() as begun:
+        tuning.search(
+            job, corpus, output=tmp_path / "DIR", resume=True, max_trials=5, progress=False
+        )
+    assert len(begun) == 1
+    after = rows(tmp_path / "DIR" / "trials.csv")
+    assert after[:4] == before and len(after) == 5
+
+
+FAILING = {
+    "batch_size=5000": "must hold at least batch_size + 1 = 5001 tokens",
+    "learning_rate=1e30": "finite",
+}
+
+
+@pytest.mark.parametrize("setting", FAILING)
+def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, folder, setting):
+    job = write_job(tmp_path, max_trials=20)
+    arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
+    with in_this_process() as begun:
+        code = main([str(word) for word in [*arguments, "--set", setting]])
+    assert code == 2 and len(begun) == FAILURES
+    said = capsys.readouterr().err
+    assert said.startswith(f"dualnet tune: All {FAILURES} trials failed. Trial 00: `")
+    assert FAILING[setting] in said and "Traceback" not in said
+    assert statuses(tmp_path / "DIR") == ["failed"] * FAILURES
+
+
+# --- its limits
+
+
+def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
+    job = write_job(tmp_path, max_trials=3, epochs=1)
+    settings = {"output": tmp_path / "DIR", "progress": False}
+    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="of `max_hours`"):
+        tuning.search(job, corpus, max_hours=1e-9, **settings)
+    assert begun == []
+    now = time.time
+    with pytest.MonkeyPatch.context() as patch:
+
+        def hours_pass(folder):
+            patch.setattr(time, "time", lambda: now() + 7200)
+
+        with in_this_process(hours_pass) as begun:
+            tuner = tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
+    assert len(begun) == 1 and len(tuner.get_best_hyperparameters(9)) == 1
+    assert statuses(tmp_path / "DIR") == ["completed"]
+    with in_this_process() as begun:
+        tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
+    assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["completed"] * 3
+
+
+def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch):
+    ends = []
+
+    class Timer:
+        """Goes off when it is told to."""
+
+        def __init__(self, seconds, function):
+            ends.append(function)
+
+        def start(self):
+            pass
+
+    def after_the_first_epoch(own, others, epochs):
+        if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
+            ends[0]()
+        return False
+
+    job = write_job(tmp_path, max_trials=2, epochs=6)
+    monkeypatch.setattr(trial.threading, "Timer", Timer)
+    monkeypatch.setattr(trial, "is_hopeless", after_the_first_epoch)
+    job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
+    with in_this_process():
+        tuning.search(
+            job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False
+        )
+    (row,) = rows(tmp_path / "DIR" / "trials.csv")
+    assert row["status"] == "completed" and row["ended"] == "time"
+    assert 1 <= int(row["epochs"]) < 6
+
+
+def test_a_trial_without_an_epoch_in_its_time_fails(corpus, tmp_path):
+    job = write_job(tmp_path, max_trials=1)
+    with in_this_process(), pytest.raises(tuning.SearchError, match="max_hours_per_trial"):
+        tuning.search(
+            job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1e-12, progress=False
+        )
+
+
+def test_models_of_a_budget_take_it_up(corpus, tmp_path):
+    job = write_job(tmp_path, BUDGET)
+    with in_this_process():
+        tuner = tuning.search(
+            job, corpus, output=tmp_path / "DIR", progress=False, parameters="4k"
+        )
+    table = rows(tmp_path / "DIR" / "trials.csv")
+    weights = [int(row["parameters"]) for row in table]
+    assert all(3200 < count <= 4000 for count in weights) and len(weights) == 2
+    assert {row["connection"] for row in table} == {"plain", "dual"}
+    (model,) = tuner.get_best_models()
+    assert model.count_params() in weights
+    (hp,) = tuner.get_best_hyperparameters()
+    assert tuner.hypermodel.build(hp).count_params() == model.count_params()
