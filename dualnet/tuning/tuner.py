@@ -79,7 +79,11 @@ class Tuner(BaseTuner):
                 time.sleep(0.5)  # others have to end first
                 continue
             self.on_trial_begin(trial)
-            self._try_run_and_update_trial(trial)
+            try:  # KerasTuner would print the whole traceback
+                self._run_and_update_trial(trial)
+                trial.status = TrialStatus.COMPLETED
+            except FailedTrialError as error:
+                trial.status, trial.message = TrialStatus.FAILED, str(error)
             self.on_trial_end(trial)
 
     def run_trial(self, trial, *fit_args, **fit_kwargs):
