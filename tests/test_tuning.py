@@ -1,9 +1,10 @@
 """Searches of tiny models: what they find, keep, refuse and go on with."""
 
 import dataclasses
+import io
 import json
-import math
 import shutil
+import sys
 import time
 import tomllib
 
@@ -12,11 +13,13 @@ import keras_tuner
 import pytest
 
 import dualnet
-from dualnet import tuning
+from dualnet import corpora, tuning
 from dualnet.cli import main
-from dualnet.training import recorder
-from dualnet.tuning import load_job, searching, trial
+from dualnet.tuning import load_job, oracles, trial
+from dualnet.tuning.display import Display
 from dualnet.tuning.oracles import FAILURES
+from dualnet.tuning.report import Row
+from tests.conftest import sentences
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 # Some batches are larger than the text: those trials fail.
@@ -59,9 +62,12 @@ def found(corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(folder, tmp_path_factory):
-    """The RUN folder of a tiny model."""
-    output = tmp_path_factory.mktemp("below") / "RUN"
+def run(tmp_path_factory):
+    """The RUN folder of a tiny model, of a text long enough for statistics of the gradients."""
+    folder = tmp_path_factory.mktemp("below")
+    for seed, split in enumerate(("train", "valid", "test")):
+        (folder / f"{split}.txt").write_text(sentences(12 if seed else 100, seed))
+    output = folder / "RUN"
     dualnet.train(
         "lstm", str(folder), output=output, units=6, epochs=1, batch_size=4, sequence_length=9,
         learning_rate=0.01, progress=False,
@@ -146,16 +152,20 @@ FAILING = {
 
 
 @pytest.mark.parametrize("setting", FAILING)
-def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, folder, setting):
+def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
+    failures = FAILURES
+    if "learning_rate" in setting:  # whose models have to be built
+        failures = 2
+        monkeypatch.setattr(oracles, "FAILURES", failures)
     job = write_job(tmp_path, max_trials=20)
     arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
     with in_this_process() as begun:
         code = main([str(word) for word in [*arguments, "--set", setting]])
-    assert code == 2 and len(begun) == FAILURES
+    assert code == 2 and len(begun) == failures
     said = capsys.readouterr().err
-    assert said.startswith(f"dualnet tune: All {FAILURES} trials failed. Trial 00: ")
+    assert said.startswith(f"dualnet tune: All {failures} trials failed. Trial 00: ")
     assert FAILING[setting] in said and said.count("\n") == 1
-    assert statuses(tmp_path / "DIR") == ["failed"] * FAILURES
+    assert statuses(tmp_path / "DIR") == ["failed"] * failures
 
 
 # --- its limits
@@ -204,9 +214,7 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
     monkeypatch.setattr(trial, "is_hopeless", after_the_first_epoch)
     job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
     with in_this_process():
-        tuning.search(
-            job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False
-        )
+        tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
     (row,) = rows(tmp_path / "DIR" / "trials.csv")
     assert row["status"] == "completed" and row["ended"] == "time"
     assert 1 <= int(row["epochs"]) < 6
@@ -223,9 +231,7 @@ def test_a_trial_without_an_epoch_in_its_time_fails(corpus, tmp_path):
 def test_models_of_a_budget_take_it_up(corpus, tmp_path):
     job = write_job(tmp_path, BUDGET)
     with in_this_process():
-        tuner = tuning.search(
-            job, corpus, output=tmp_path / "DIR", progress=False, parameters="4k"
-        )
+        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, parameters="4k")
     table = rows(tmp_path / "DIR" / "trials.csv")
     weights = [int(row["parameters"]) for row in table]
     assert all(3200 < count <= 4000 for count in weights) and len(weights) == 2
@@ -234,6 +240,207 @@ def test_models_of_a_budget_take_it_up(corpus, tmp_path):
     assert model.count_params() in weights
     (hp,) = tuner.get_best_hyperparameters()
     assert tuner.hypermodel.build(hp).count_params() == model.count_params()
+
+
+# --- Hyperband
+
+
+def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
+    """A trial that goes on is one that was trained in one go, bit for bit."""
+    job = dataclasses.replace(
+        load_job(write_job(tmp_path, epochs=3)), tuner="hyperband", tuner_options={"factor": 3}
+    )
+    with in_this_process() as begun:
+        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
+    table = rows(tmp_path / "DIR" / "trials.csv")
+    assert len(begun) == 6 and [row["status"] for row in table] == ["completed"] * 6
+    assert sorted(int(row["epochs"]) for row in table) == [1, 1, 1, 3, 3, 3]
+    drawn = {i: each.hyperparameters.values for i, each in tuner.oracle.trials.items()}
+    ((last, values),) = [each for each in drawn.items() if each[1].get("tuner/trial_id")]
+    first, second = (
+        tmp_path / "DIR" / "trials" / name for name in (values["tuner/trial_id"], last)
+    )
+    assert history_of(second)[:1] == history_of(first) and epochs_of(second) == [1, 2, 3]
+    settings = {**job.settings(values), "epochs": 3}
+    dualnet.train("lstm", corpus, output=tmp_path / "run", progress=False, seed=3, **settings)
+    assert history_of(tmp_path) == history_of(second)
+    assert not list((tmp_path / "DIR").glob("trials/*/run/checkpoints"))
+
+
+# --- jobs over a RUN
+
+
+def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, capsys):
+    arguments = [
+        "tune", "krause_dynamic", "--run", run, "--output", tmp_path / "DIR", "--max-trials", "2",
+        "--tuner", "random", "--json", "--quiet",
+    ]  # fmt: skip
+    with in_this_process() as begun:
+        assert main([str(word) for word in arguments]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert len(begun) == 2 + 4 and results["trials"] == {"completed": 2}
+    before, after = results["comparison"]
+    assert (before["when"], after["when"]) == ("before", "after")
+    assert after["valid_perplexity"] == results["best"]["val_perplexity"]
+    assert "test_perplexity" in before and after["settings"]["rule"] == "rms"
+    assert [path.name for path in (tmp_path / "DIR" / "statistics").iterdir()] == ["5.npz"]
+    assert "dualnet evaluate" in (tmp_path / "DIR" / "best.toml").read_text()
+    shutil.copytree(run, tmp_path / "RUN")
+    arguments[3] = tmp_path / "RUN"
+    assert main([str(word) for word in [*arguments, "--resume"]]) == 2
+    assert "`run` must stay as the search began" in capsys.readouterr().err
+
+
+def test_a_gate_is_searched_over_a_run(run, tmp_path):
+    with in_this_process():
+        tuner = tuning.search(
+            "iog_gate_units", run=run, output=tmp_path / "DIR", progress=False, max_trials=1,
+            epochs=1, batch_size=4, sequence_length=9,
+        )  # fmt: skip
+    (row,) = rows(tmp_path / "DIR" / "trials.csv")
+    assert row["gate_units"] == "100" and row["epochs"] == "1" and row["ended"] == "all epochs"
+    (model,) = tuner.get_best_models()
+    assert model.count_params() == int(row["parameters"])
+    assert "--weights" in (tmp_path / "DIR" / "best.toml").read_text()
+
+
+# --- KerasTuner's own tuners
+
+
+STOCK = {
+    "random": (keras_tuner.RandomSearch, {"max_trials": 2}),
+    "bayesian": (keras_tuner.BayesianOptimization, {"max_trials": 2}),
+    "grid": (keras_tuner.GridSearch, {"max_trials": 2}),
+    "hyperband": (keras_tuner.Hyperband, {"max_epochs": 1}),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_a_tuner_of_keras_tuner_searches_the_models_of_a_job(corpus, tmp_path, name):
+    kind, settings = STOCK[name]
+    job = load_job(write_job(tmp_path, epochs=1))
+    model = tuning.HyperModel(job, corpus)
+    tuner = kind(
+        model,
+        objective=keras_tuner.Objective("val_perplexity", direction="min"),
+        directory=str(tmp_path),
+        **settings,
+    )
+    assert {each.name for each in tuner.oracle.get_space().space} == {
+        "learning_rate", "output_dropout",
+    }  # fmt: skip
+    assert tuner.oracle.trials == {}
+    tuner.search(verbose=0)
+    scores = [each.score for each in tuner.oracle.trials.values()]
+    assert scores and all(1 < score < len(corpus.vocabulary) * 2 for score in scores)
+    (best,) = tuner.get_best_hyperparameters()
+    assert min(scores) == tuner.oracle.get_best_trials()[0].score
+    assert model.build(best).count_params() > 0
+
+
+def test_a_hypermodel_is_of_what_a_plain_fit_can_do(corpus, tmp_path, run):
+    with pytest.raises(ValueError, match="of the kind 'training'"):
+        tuning.HyperModel(load_job("iog_gate_units"), corpus)
+    job = load_job(write_job(tmp_path)).with_settings({"averaging": "asgd", "average_from": 1})
+    hp = keras_tuner.HyperParameters()
+    with pytest.raises(ValueError, match="`averaging` must be 'none'"):
+        tuning.HyperModel(job, corpus).build(hp)
+
+
+# --- the commands
+
+
+def test_jobs_lists_the_searches_of_the_papers(capsys):
+    assert main(["jobs"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert main(["jobs", "--json"]) == 0
+    names = json.loads(capsys.readouterr().out)
+    assert names == tuning.list_jobs() and [line.split()[0] for line in table[1:]] == names
+
+
+@pytest.mark.parametrize("name", tuning.list_jobs())
+def test_jobs_shows_a_job(capsys, name):
+    assert main(["jobs", name]) == 0
+    text = capsys.readouterr().out
+    assert main(["jobs", name, "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert set(table["space"]) == {each.name for each in load_job(name).written}
+    assert all(key in text for key in table["space"]) and table["paper"] in text
+
+
+def test_jobs_refuses_a_name_that_is_none(capsys):
+    assert main(["jobs", "dual_tabel1"]) == 2
+    assert "dual_table1" in capsys.readouterr().err
+
+
+def test_tune_tells_its_options(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for name in ("--workers", "--max-hours", "--resume", "--run", "--set", "--checkpoint-steps"):
+        assert name in text
+
+
+# --- what it shows
+
+
+def made_up():
+    settings = {"learning_rate": 0.00123456, "experts": [0, 5]}
+    return [
+        Row(trial="0", status="completed", drawn=settings, val_perplexity=9.5, epochs=3,
+            ended="hopeless"),
+        Row(trial="1", status="failed", drawn=settings, message="`batch` must fit.\nMore."),
+        Row(trial="2", status="running", drawn=settings, val_perplexity=7.0, epochs=1),
+        Row(trial="3", status="completed", drawn=settings, val_perplexity=8.25, ended="all epochs"),
+    ]  # fmt: skip
+
+
+def display_of(trials, tmp_path, **settings):
+    job = load_job(write_job(tmp_path))
+    given = {"total": 10, "workers": 2, "deadline": None, "show": True, **settings}
+    return Display(job, lambda: trials, **given)
+
+
+def test_each_trial_that_ends_is_told_once(tmp_path, capsys):
+    trials = made_up()
+    later = trials.pop()
+    with display_of(trials, tmp_path) as display:
+        display.update(at_once=True)
+        assert capsys.readouterr().err == "", "they had ended before"
+        trials.append(later)
+        display.update(at_once=True)
+        display.update(at_once=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trial 3 has validation perplexity 8.25.  2 of 10 done, 1 running,")
+    assert "1 failed, best 8.25 (trial 3)" in line
+
+
+def test_quiet_shows_nothing(tmp_path, capsys):
+    trials = []
+    with display_of(trials, tmp_path, show=False) as display:
+        trials += made_up()
+        display.update(at_once=True)
+        display.say("Here.")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    for name, value in {"TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with display_of(made_up(), tmp_path, deadline=time.time() + 3600) as display:
+        display.update(at_once=True)
+        display.say("Waiting [here].")
+    shown = sys.stderr.getvalue()
+    assert "Waiting [here]." in shown and "random search, 2 at a time" in shown
+    for text in ("running", "hopeless", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
+        assert text in shown
+    assert "`batch` must fit." in shown and "min" in shown
 
 
 # --- what it refuses
@@ -339,9 +546,11 @@ def test_a_search_goes_on_only_as_it_began(found, corpus, key):
     assert ((folder / "job.toml").read_text(), (folder / "search.json").read_text()) == before
 
 
-def test_a_search_goes_on_only_with_its_corpus(found, corpus):
+def test_a_search_goes_on_only_with_its_corpus(found, tmp_path):
     folder, _ = found
-    other = dataclasses.replace(corpus, valid=corpus.valid[:40])
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 12)
+    other = corpora.load(tmp_path)
     with in_this_process() as begun, pytest.raises(ValueError, match="`corpus_sha256` must stay"):
         tuning.search(
             load_job(folder / "job.toml"), other, output=folder, resume=True, progress=False
