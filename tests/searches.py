@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from dualnet.training.interrupts import Stopped
-from dualnet.tuning import searching, trial, tuner
+from dualnet.tuning import running, trial, tuner
 from dualnet.tuning.trial import read_outcome
 
 JOB = """
@@ -62,7 +62,7 @@ def in_this_process(after=lambda folder: None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "end_with_parent", lambda: None)
         patch.setattr(tuner, "run_task", run)
-        patch.setattr(searching, "run_task", run)
+        patch.setattr(running, "run_task", run)
         yield begun
 
 

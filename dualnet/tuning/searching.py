@@ -87,6 +87,7 @@ def search(
         SearchError: if no trial was completed.
         FileExistsError: if `output` holds files and `resume` is False.
         FileNotFoundError: if there is no search in `output` to resume, or no RUN.
+        OSError: if all workers are lost, or the port of a chief is in use.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; all trials have been saved.
     """
     folder = Path(output)

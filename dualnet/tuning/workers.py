@@ -90,7 +90,7 @@ def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) 
     as soon as `poll` is true.
 
     Raises:
-        RuntimeError: if a worker keeps dying.
+        ChildProcessError: if a worker keeps dying.
     """
     (folder / "workers").mkdir(exist_ok=True)
     workers = [_Worker(f"worker-{i}", folder, chief.port) for i in range(count)]
@@ -138,7 +138,7 @@ class _Worker:
         self.deaths = self.deaths + 1 if ended == self.ended else 1
         self.ended = ended
         if self.deaths > DEATHS:
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"{self.name} has died {self.deaths} times while no trial ended (exit code {code})."
                 f" What it printed is in {str(self.log)!r}."
             )
@@ -153,7 +153,7 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
     its trial.
 
     Raises:
-        RuntimeError: if all workers are given up, and trials are left.
+        ConnectionError: if all workers are given up, and trials are left.
     """
     oracle, heard = chief.oracle, chief.servicer.heard
     heard.update(dict.fromkeys(oracle.adopt(), time.monotonic()))
@@ -168,7 +168,7 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
         if chief.servicer.stop_triggered and not oracle.retries:
             return
         if chief.servicer.was_heard and not heard:
-            raise RuntimeError(
+            raise ConnectionError(
                 f"Nothing was heard of any worker for {SILENCE / 60:.0f} minutes, and trials are "
                 "left. Look at the workers, then go on with --resume."
             )

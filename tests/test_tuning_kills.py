@@ -1,0 +1,348 @@
+"""Searches whose processes are killed, stopped or on several machines: nothing is lost or twice."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from dualnet import tuning
+from dualnet.cli import main
+from dualnet.tuning import load_job, tuner, workers
+from dualnet.tuning.oracles import make_oracle
+from dualnet.tuning.trial import STOPPED
+from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
+
+TOO_LONG = 300  # seconds, after which what should have happened has not
+
+
+def until(reached, *processes):
+    """Wait until `reached` returns something true; return that."""
+    end = time.monotonic() + TOO_LONG
+    while time.monotonic() < end:
+        found = reached()
+        if found:
+            return found
+        assert all(process.poll() is None for process in processes), "it ended too early"
+        time.sleep(0.02)
+    raise AssertionError("It took too long.")
+
+
+def begin(job, output, *arguments, **environment):
+    """Begin the command `dualnet tune` in a process of its own."""
+    command = [sys.executable, "-m", "dualnet", "tune", job, "--output", output, *arguments]
+    with open(output.with_suffix(".log"), "ab") as log:
+        return subprocess.Popen(
+            [str(word) for word in command], stdout=subprocess.PIPE, stderr=log, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def processes_of(folder):
+    """Return the processes that have `folder` in their command."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in pids if str(folder) in command_of(pid)]
+
+
+def name_of(pid):
+    """Return the name under which KerasTuner knows a process, "" if it is no worker."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    found = [each.partition(b"=")[2] for each in variables if each.startswith(b"KERASTUNER_TUNER")]
+    return found[0].decode() if found else ""
+
+
+def listening(pid):
+    """Return the addresses, in hexadecimals, of the sockets at which a process listens."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(each))
+        except OSError:
+            continue
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            cells = line.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in found:
+                addresses.append(cells[1].partition(":")[0])
+    return addresses
+
+
+def begun(folder, epochs=1):
+    """Return the trials under way that have some epochs, by their names."""
+    trials = [
+        path for path in sorted(folder.glob("trials/*")) if (path / "run/metrics.csv").exists()
+    ]
+    return [
+        path.name
+        for path in trials
+        if len(epochs_of(path)) >= epochs and not (path / "outcome.json").exists()
+    ]
+
+
+def state_of(folder):
+    return json.loads((folder / "search" / "oracle.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def killed(folder, tmp_path_factory):
+    """A search of which a worker was killed, then the chief, and which then went on."""
+    path = tmp_path_factory.mktemp("killed")
+    output = path / "DIR"
+    job = write_job(path, max_trials=4, epochs=25)
+    options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 3, "--json", "--quiet")
+    noted = {"folder": output}
+    chief = begin(job, output, *options)
+    try:
+        first = until(lambda: begun(output), chief)[0]
+        noted["listening"] = listening(chief.pid)
+        of_worker = {i: name for name, i in state_of(output)["ongoing_trials"].items()}
+        mine = [p for p in processes_of(output) if "dualnet.tuning.worker" in command_of(p)]
+        (worker,) = [pid for pid in mine if name_of(pid) == of_worker[first]]
+        noted["workers"] = len(mine)
+        os.kill(worker, signal.SIGKILL)
+        noted["first"] = first
+        before = rows(output / "trials" / first / "run/metrics.csv")
+        noted["before the worker's death"] = before
+        until(lambda: first in begun(output, len(before) + 2), chief)
+        os.kill(chief.pid, signal.SIGKILL)
+        chief.wait(TOO_LONG)
+        noted["before the chief's death"] = {
+            name: rows(output / "trials" / name / "run/metrics.csv") for name in begun(output)
+        }
+        until(lambda: not processes_of(output))
+        noted["started"] = state_of(output)["start_order"]
+        chief = begin(job, output, *options, "--resume")
+        noted["out"], _ = chief.communicate(timeout=TOO_LONG)
+        noted["code"] = chief.returncode
+        noted["err"] = output.with_suffix(".log").read_text()
+        until(lambda: not processes_of(output))
+    finally:
+        chief.kill()
+        chief.stdout.close()
+        chief.wait()
+        for pid in processes_of(output):
+            os.kill(pid, signal.SIGKILL)
+    return noted
+
+
+def test_a_search_goes_on_after_kills_with_nothing_lost_and_nothing_twice(killed):
+    assert killed["code"] == 0, killed["err"]
+    state = state_of(killed["folder"])
+    assert sorted(state["start_order"]) == sorted(state["end_order"]) == ["0", "1", "2", "3"]
+    table = rows(killed["folder"] / "trials.csv")
+    assert [row["status"] for row in table] == ["completed"] * 4
+    assert [row["epochs"] for row in table] == ["25"] * 4
+    for row in table:
+        assert epochs_of(killed["folder"] / "trials" / row["trial"]) == list(range(1, 26))
+
+
+def test_a_killed_trial_goes_on_from_its_checkpoint(killed):
+    """Its epochs are those that it had, with the time that they took then."""
+    trials = killed["folder"] / "trials"
+    before = killed["before the worker's death"]
+    assert rows(trials / killed["first"] / "run/metrics.csv")[: len(before)] == before
+    assert killed["first"] in killed["before the chief's death"]
+    for name, had in killed["before the chief's death"].items():
+        assert rows(trials / name / "run/metrics.csv")[: len(had)] == had
+
+
+def test_the_port_is_open_to_this_machine_alone(killed):
+    assert killed["workers"] == 2 and killed["listening"] == ["0100007F"]
+
+
+def test_standard_output_holds_the_results_alone(killed):
+    results = json.loads(killed["out"])
+    assert results == json.loads((killed["folder"] / "results.json").read_text())
+    assert results["trials"] == {"completed": 4} and results["seed"] == 3
+    table = rows(killed["folder"] / "trials.csv")
+    least = min(table, key=lambda row: float(row["val_perplexity"]))
+    assert results["best"]["trial"] == least["trial"]
+    assert f"{results['best']['val_perplexity']}" == least["val_perplexity"]
+    for name in ("parallel_coordinates.png", "importance.png"):
+        assert imread(killed["folder"] / name).shape[0] > 100
+    assert any((killed["folder"] / "tensorboard").rglob("events.out.*"))
+    assert (killed["folder"] / "best.toml").is_file()
+
+
+def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
+    job = load_job(killed["folder"] / "job.toml")
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", max_trials=2, progress=False)
+    for name in ("0", "1"):
+        other = killed["folder"] / "trials" / name
+        assert history_of(tmp_path / "DIR" / "trials" / name) == history_of(other)
+
+
+# --- stopped
+
+
+def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys):
+    output = tmp_path / "DIR"
+    job = write_job(tmp_path, max_trials=1, epochs=25)
+    arguments = [str(word) for word in ("tune", job, "--corpus", folder, "--output", output)]
+
+    def stop():
+        try:
+            until(lambda: begun(output, 2))
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert main(arguments) == 2
+    finally:
+        thread.join(TOO_LONG)
+    assert "0 trials completed and 1 begun. Go on with the same command and --resume." in (
+        capsys.readouterr().err
+    )
+    assert processes_of(output) == []
+    (row,) = rows(output / "trials.csv")
+    assert row["status"] == "unfinished" and not (output / "results.json").exists()
+    before = rows(output / "trials/0/run/metrics.csv")
+    assert 2 <= len(before) < 25
+    with in_this_process():
+        assert main([*arguments, "--resume"]) == 0
+    assert rows(output / "trials/0/run/metrics.csv")[: len(before)] == before
+    assert epochs_of(output / "trials/0") == list(range(1, 26))
+
+
+# --- several machines
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def test_a_worker_of_another_machine_runs_the_trials_of_a_chief(
+    folder, corpus, tmp_path, monkeypatch
+):
+    output = tmp_path / "DIR"
+    job = write_job(tmp_path, max_trials=2, epochs=1)
+    address = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": free_port()}
+    for name, value in {**address, "KERASTUNER_TUNER_ID": "chief"}.items():
+        monkeypatch.setenv(name, value)
+    worker = begin(
+        job, output, "--corpus", folder, "--json", **address, KERASTUNER_TUNER_ID="another"
+    )
+    timer = threading.Timer(TOO_LONG, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        found = tuning.search(job, str(folder), output=output, progress=False)
+        out, _ = worker.communicate(timeout=TOO_LONG)
+    finally:
+        timer.cancel()
+        worker.kill()
+        worker.stdout.close()
+        worker.wait()
+    assert worker.returncode == 0 and json.loads(out) == {"worker": "another"}
+    assert len(found.get_best_hyperparameters(9)) == 2
+    for name in address:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("KERASTUNER_TUNER_ID")
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "alone", progress=False)
+    for name in ("0", "1"):
+        mine = history_of(tmp_path / "alone" / "trials" / name)
+        assert mine == history_of(output / "trials" / name)
+
+
+def test_a_port_in_use_is_refused_with_a_way_out(corpus, tmp_path, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        settings = {"TUNER_ID": "chief", "ORACLE_IP": "127.0.0.1", "ORACLE_PORT": port}
+        for name, value in settings.items():
+            monkeypatch.setenv(f"KERASTUNER_{name}", value)
+        with pytest.raises(OSError, match="must be a free address"):
+            tuning.search(write_job(tmp_path), corpus, output=tmp_path / "DIR", progress=False)
+
+
+def test_a_worker_that_falls_silent_is_given_up(tmp_path, monkeypatch):
+    oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
+    oracle._set_project_dir(str(tmp_path), "search")
+    monkeypatch.setattr(workers, "SILENCE", 0.0)
+    chief = workers.Chief(oracle, "127.0.0.1:0")
+    given = oracle.create_trial("another")
+    chief.servicer.was_heard = True
+    with pytest.raises(ConnectionError, match="go on with --resume"):
+        chief.servicer.heard["another"] = time.monotonic() - 1
+        workers.serve(chief, lambda: False)
+    assert oracle.retries == [given.trial_id] and oracle.tuner_ids == set()
+    again = oracle.create_trial("a third")
+    assert again.trial_id == given.trial_id
+    chief.server.stop(None)
+
+
+# --- processes that end otherwise
+
+
+def ending_with(monkeypatch, module, code):
+    """Let each process that is begun run `code` in place of what it should."""
+    calls = []
+
+    def begin(words, log, **environment):
+        calls.append(words)
+        return subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log
+        )
+
+    monkeypatch.setattr(module, "begin", begin)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "by signal 9, 3 times. It may need more memory"),
+        ("raise SystemExit(7)", "with exit code 7, 3 times."),
+    ],
+)
+def test_a_trial_whose_process_keeps_dying_has_failed(tmp_path, monkeypatch, code, how):
+    calls = ending_with(monkeypatch, tuner, code)
+    outcome = tuner.run_task(tmp_path, lambda: False)
+    assert outcome["status"] == "failed" and how in outcome["message"]
+    assert str(tmp_path / "log.txt") in outcome["message"] and len(calls) == tuner.ATTEMPTS
+
+
+def test_a_trial_that_another_has_stopped_is_left_for_later(tmp_path, monkeypatch):
+    ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
+    with pytest.raises(KeyboardInterrupt):
+        tuner.run_task(tmp_path, lambda: False)
+
+
+def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    ending_with(monkeypatch, tuner, code)
+    monkeypatch.setattr(tuner, "PATIENCE", 0.1)
+    log = tmp_path / "log.txt"
+    with pytest.raises(KeyboardInterrupt):
+        tuner.run_task(tmp_path, lambda: log.read_text() == "1\n")
+
+
+def test_a_worker_that_keeps_dying_ends_the_search(tmp_path, monkeypatch):
+    calls = ending_with(monkeypatch, workers, "raise SystemExit(1)")
+    oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
+    chief = workers.Chief(oracle, "127.0.0.1:0")
+    with pytest.raises(ChildProcessError, match="worker-0 has died 6 times"):
+        workers.supervise(chief, tmp_path, 1, lambda: False)
+    assert len(calls) == workers.DEATHS + 1
+    chief.server.stop(None)
