@@ -330,7 +330,8 @@ def test_a_trial_that_another_has_stopped_is_left_for_later(tmp_path, monkeypatc
 
 
 def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+    code += "; time.sleep(600)"
     ending_with(monkeypatch, tuner, code)
     monkeypatch.setattr(tuner, "PATIENCE", 0.1)
     log = tmp_path / "log.txt"

@@ -1,0 +1,420 @@
+"""The oracles that draw the trials, and the rule that ends those without hope: no processes."""
+
+import dataclasses
+import json
+import math
+import shutil
+import statistics
+import time
+
+import keras_tuner
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras_tuner.engine.trial import TrialStatus
+
+from dualnet.tuning import Job, oracles
+from dualnet.tuning.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
+from dualnet.tuning.parameters import Parameter
+from dualnet.tuning.trial import is_hopeless
+
+SPACE = (
+    Parameter(name="learning_rate", min_value=1e-4, max_value=1e-1, sampling="log"),
+    Parameter(name="output_dropout", min_value=0.0, max_value=0.5),
+)
+
+
+def job_of(tuner="random", *, trials=4, space=SPACE, seed=0, **options):
+    early = "none" if tuner == "hyperband" else "median"
+    return Job(
+        name="small", model="lstm", tuner=tuner, tuner_options=options, max_trials=trials,
+        early_stopping=early, space=space, fixed={"units": 6}, seed=seed,
+    )  # fmt: skip
+
+
+def begin(folder, job=None, *, epochs=4):
+    """Return the oracle of a search in `folder`, which goes on if there is one."""
+    oracle = make_oracle(job or job_of(), epochs=epochs)
+    oracle._set_project_dir(str(folder), "search")
+    if (folder / "search" / "oracle.json").is_file():
+        oracle.reload()
+    return oracle
+
+
+def end(oracle, trial, perplexity=None):
+    """End `trial` as a tuner does; without a perplexity it has failed."""
+    if perplexity is None:
+        trial.status = TrialStatus.FAILED
+    else:
+        oracle.update_trial(trial.trial_id, {OBJECTIVE: perplexity})
+        trial.status = TrialStatus.COMPLETED
+    oracle.end_trial(trial)
+
+
+def finish(oracle, score=lambda trial: 5.0):
+    """Run all that is left with one worker; return the names of what it ran."""
+    ran = []
+    while True:
+        trial = oracle.create_trial("last")
+        if trial.status == TrialStatus.STOPPED:
+            return ran
+        assert trial.status == TrialStatus.RUNNING and len(ran) < 50
+        ran.append(trial.trial_id)
+        end(oracle, trial, score(trial))
+
+
+def assert_whole(oracle, count=4):
+    """Assert that all trials are there, and each began and ended once."""
+    names = sorted(oracle.trials)
+    assert names == [f"{i}" for i in range(count)]
+    assert sorted(oracle.start_order) == sorted(oracle.end_order) == names
+    assert all(oracle.trials[i].status in oracles.FINISHED for i in names)
+    assert oracle.ongoing_trials == {} and oracle.retries == []
+
+
+# --- kills
+
+
+def test_trials_under_way_are_run_again_after_a_kill(tmp_path):
+    oracle = begin(tmp_path)
+    one, two = oracle.create_trial("a"), oracle.create_trial("b")
+    end(oracle, one, 5.0)
+    again = begin(tmp_path)
+    assert again.trials[one.trial_id].score == 5.0
+    assert again.trials[two.trial_id].hyperparameters.values == two.hyperparameters.values
+    assert finish(again) == [two.trial_id, "2", "3"]
+    assert_whole(again)
+
+
+def test_a_kill_between_the_files_of_a_trials_end_loses_nothing(tmp_path):
+    oracle = begin(tmp_path)
+    end(oracle, oracle.create_trial("a"), 5.0)
+    second = oracle.create_trial("a")
+    before = (tmp_path / "search" / "oracle.json").read_text()
+    end(oracle, second, 4.0)
+    (tmp_path / "search" / "oracle.json").write_text(before)  # the trial's file is the newer one
+    again = begin(tmp_path)
+    assert again.end_order == ["0", "1"] and again.trials["1"].score == 4.0
+    assert finish(again) == ["2", "3"]
+    assert_whole(again)
+
+
+def test_a_kill_between_the_files_of_a_trials_beginning_draws_it_anew(tmp_path):
+    oracle = begin(tmp_path)
+    end(oracle, oracle.create_trial("a"), 5.0)
+    before = (tmp_path / "search" / "oracle.json").read_text()
+    given = oracle.create_trial("a")
+    (tmp_path / "search" / "oracle.json").write_text(before)
+    again = begin(tmp_path)
+    assert list(again.trials) == ["0"]
+    assert again.create_trial("a").trial_id == given.trial_id
+    assert again.create_trial("a").hyperparameters.values == given.hyperparameters.values
+    end(again, again.trials[given.trial_id], 5.0)
+    finish(again)
+    assert_whole(again)
+
+
+def test_a_kill_before_the_first_trial_was_given_out(tmp_path):
+    oracle = begin(tmp_path)
+    oracle.save()
+    begun = tmp_path / "search" / "trial_0"
+    begun.mkdir()
+    trial = oracle.create_trial("a")
+    begin(tmp_path)
+    empty = tmp_path / "empty"
+    (empty / "search").mkdir(parents=True)
+    shutil.copytree(begun, empty / "search" / "trial_0")  # without oracle.json
+    again = begin(empty)
+    assert finish(again)[0] == trial.trial_id
+    assert_whole(again)
+
+
+def test_half_written_files_are_never_read(tmp_path):
+    oracle = begin(tmp_path)
+    end(oracle, oracle.create_trial("a"), 5.0)
+    oracle.create_trial("a")
+    for folder in (tmp_path / "search", tmp_path / "search" / "trial_0"):
+        (folder / ".unfinished-x").write_text('{"half')
+    again = begin(tmp_path)
+    finish(again)
+    assert_whole(again)
+
+
+def test_files_are_written_whole(tmp_path, monkeypatch):
+    """A write that fails leaves what was there."""
+    oracle = begin(tmp_path)
+    end(oracle, oracle.create_trial("a"), 5.0)
+    trial = oracle.create_trial("a")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    monkeypatch.setattr(oracles.json, "dumps", lambda state: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        oracle.save()
+    with pytest.raises(ZeroDivisionError):
+        oracle._save_trial(trial)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
+# --- workers that come and go
+
+
+def test_the_trial_of_a_worker_that_is_gone_is_anothers(tmp_path):
+    oracle = begin(tmp_path)
+    trial = oracle.create_trial("a")
+    oracle.release("a")
+    assert oracle.retries == [trial.trial_id] and oracle.tuner_ids == set()
+    oracle.release("a")
+    oracle.release("nobody")
+    assert oracle.retries == [trial.trial_id]
+    assert oracle.create_trial("b").trial_id == trial.trial_id
+    assert begin(tmp_path).retries == [trial.trial_id]
+    end(oracle, trial, 5.0)
+    finish(oracle)
+    assert_whole(oracle)
+
+
+def test_a_worker_that_was_thought_gone_ends_its_trial_once(tmp_path):
+    oracle = begin(tmp_path)
+    trial = oracle.create_trial("a")
+    oracle.release("a")
+    end(oracle, trial, 5.0)
+    assert oracle.retries == [], "it has ended after all"
+    end(oracle, trial, 4.0)
+    assert oracle.end_order == ["0"] and oracle.trials["0"].score == 5.0
+    finish(oracle)
+    assert_whole(oracle)
+
+
+def test_a_worker_gets_its_trial_back(tmp_path):
+    oracle = begin(tmp_path)
+    trial = oracle.create_trial("a")
+    assert oracle.create_trial("a").trial_id == trial.trial_id
+    oracle.create_trial("b")
+    again = begin(tmp_path)
+    assert sorted(again.adopt()) == ["a", "b"]
+    assert again.create_trial("a").trial_id == trial.trial_id and again.retries == []
+    assert again.tuner_ids == {"a", "b"}
+    assert again.create_trial("c").trial_id == "2"
+
+
+def test_nobody_is_adopted_twice(tmp_path):
+    oracle = begin(tmp_path)
+    oracle.create_trial("a")
+    again = begin(tmp_path)
+    taken = again.create_trial("b")
+    assert taken.trial_id == "0" and again.adopt() == ["b"]
+
+
+# --- the end of a search
+
+
+def test_a_search_is_over_where_the_first_trials_all_fail(tmp_path):
+    oracle = begin(tmp_path, job_of(trials=50))
+    assert len(finish(oracle, lambda trial: None)) == FAILURES and oracle.all_failed
+    assert begin(tmp_path, job_of(trials=50)).all_failed
+
+
+def test_a_search_goes_on_past_failures_if_one_trial_is_completed(tmp_path):
+    oracle = begin(tmp_path, job_of(trials=12))
+    ran = finish(oracle, lambda trial: 5.0 if trial.trial_id == "03" else None)
+    assert len(ran) == 12 and not oracle.all_failed
+    assert [trial.trial_id for trial in oracle.get_best_trials(9)] == ["03"]
+
+
+def test_no_trial_is_given_out_past_the_deadline(tmp_path):
+    oracle = begin(tmp_path)
+    under_way = oracle.create_trial("a")
+    oracle.deadline = time.time() - 1
+    assert oracle.create_trial("a").trial_id == under_way.trial_id
+    assert oracle.create_trial("b").status == TrialStatus.STOPPED
+    end(oracle, under_way, 5.0)
+    assert finish(oracle) == [] and oracle.tuner_ids == {"a"}  # which has not asked since
+    oracle.deadline = math.inf
+    assert len(finish(oracle)) == 3
+    assert_whole(oracle)
+
+
+def test_the_best_trials_are_the_completed_ones_in_order(tmp_path):
+    oracle = begin(tmp_path, job_of(trials=9))
+    assert oracle.get_best_trials(3) == []
+    scores = {"0": 7.0, "1": None, "2": 3.0, "3": None, "4": 5.0}
+    for name, score in scores.items():
+        trial = oracle.create_trial("a")
+        assert trial.trial_id == name
+        end(oracle, trial, score)
+    oracle.create_trial("a")
+    assert [trial.score for trial in oracle.get_best_trials(9)] == [3.0, 5.0, 7.0]
+    assert [trial.trial_id for trial in oracle.get_best_trials(2)] == ["2", "4"]
+
+
+@pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband", "grid"])
+def test_an_oracle_gives_out_what_it_says(tmp_path, tuner):
+    options = {"factor": 3} if tuner == "hyperband" else {}
+    space = (Parameter(name="output_dropout", values=(0.0, 0.1, 0.2, 0.3)),)
+    oracle = begin(tmp_path, job_of(tuner, space=space if tuner == "grid" else SPACE, **options))
+    expected = count_trials(oracle)
+    scores = iter(range(99, 0, -1))
+    assert len(finish(oracle, lambda trial: float(next(scores)))) == expected > 0
+
+
+@pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband"])
+def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
+    """Also where only some were run before, and by seed 0, which KerasTuner takes for none."""
+    options = {"factor": 3} if tuner == "hyperband" else {"num_initial_points": 2}
+    job = job_of(tuner, trials=3, **(options if tuner != "random" else {}))
+
+    def score(trial):
+        return 3 + abs(math.log10(trial.hyperparameters.values["learning_rate"]) + 2)
+
+    whole = begin(tmp_path / "whole", job)
+    finish(whole, score)
+    oracle = begin(tmp_path / "killed", job)
+    for _ in range(2):
+        trial = oracle.create_trial("last")
+        end(oracle, trial, score(trial))
+        oracle = begin(tmp_path / "killed", job)
+    finish(oracle, score)
+    for name, trial in whole.trials.items():
+        found = oracle.trials[name].hyperparameters.values
+        assert found.keys() == trial.hyperparameters.values.keys()
+        for key, value in trial.hyperparameters.values.items():
+            assert found[key] == (value if isinstance(value, str) else pytest.approx(value))
+    other = begin(tmp_path / "other", dataclasses.replace(job, seed=1))
+    first = whole.trials[whole.start_order[0]].hyperparameters.values
+    assert other.create_trial("a").hyperparameters.values != first
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path, resumed):
+    """KerasTuner's guess for those under way is 0, below all, before the regression is fitted."""
+    job = job_of("bayesian", trials=20, num_initial_points=3)
+    oracle = begin(tmp_path, job)
+    for score in (7.0, 6.0, 5.0):
+        end(oracle, oracle.create_trial("a"), score)
+    oracle.create_trial("a")
+    if resumed:
+        oracle = begin(tmp_path, job)
+        assert oracle.create_trial("a").trial_id == "03"
+    guesses = []
+    plain = keras_tuner.oracles.BayesianOptimizationOracle._vectorize_trials
+
+    def seen(self):
+        x, y = plain(self)
+        guesses.append(y)
+        return x, y
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(oracle), "_vectorize_trials", seen)
+        drawn = [oracle.create_trial(name) for name in ("b", "c")]
+    every = [*drawn, oracle.trials["03"]]
+    points = {tuple(trial.hyperparameters.values.values()) for trial in every}
+    assert len(points) == len(every)
+    assert len(guesses) == 4 and all(np.min(y) > 1 for y in guesses)
+
+
+# --- whatever happens
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["begin", "complete", "fail", "twice"]), st.integers(0, 2)),
+        st.tuples(st.sampled_from(["release"]), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["kill", "adopt"]), st.just(0)),
+        # The chief is killed before the oracle's file was written, in the midst of that.
+        st.tuples(st.sampled_from(["torn begin", "torn end"]), st.integers(0, 2)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=30)
+@given(events=EVENTS)
+def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
+    folder = tmp_path_factory.mktemp("events")
+    job = job_of(trials=5)
+    oracle = begin(folder, job)
+    held, scores = {}, {}  # of each worker its trial; what each trial ended with first
+
+    def close(worker, perplexity):
+        trial = held.pop(worker)
+        if trial.trial_id in oracle.trials:
+            end(oracle, trial, perplexity)
+            scores.setdefault(trial.trial_id, perplexity)
+        return trial
+
+    for event, worker in events:
+        file = folder / "search" / "oracle.json"
+        before = file.read_bytes() if file.exists() else None
+        if event in ("begin", "torn begin"):
+            trial = oracle.create_trial(worker)
+            if trial.status == TrialStatus.RUNNING:
+                held[worker] = trial
+        elif event in ("complete", "fail", "torn end") and worker in held:
+            close(worker, None if event == "fail" else 4.0 + worker)
+        elif event == "twice" and worker in held:
+            trial = close(worker, 4.0)
+            end(oracle, trial, 3.0)
+        elif event == "release":
+            oracle.release(worker)  # it may go on, and end its trial later
+        if event == "adopt":
+            oracle = begin(folder, job)
+            oracle.adopt()
+        if event.startswith("torn") and before is not None:
+            file.write_bytes(before)
+        if event == "kill" or event.startswith("torn"):
+            oracle = begin(folder, job)
+            held.clear()
+        assert len(set(oracle.end_order)) == len(oracle.end_order)
+    for worker in list(oracle.ongoing_trials):
+        oracle.release(worker)
+    finish(oracle)
+    if oracle.all_failed:
+        assert len(oracle.end_order) == 5
+    assert_whole(oracle, 5)
+    again = begin(folder, job)
+    assert_whole(again, 5)
+    for name, score in scores.items():
+        assert again.trials[name].score == score
+    for name in again.trials:
+        state = json.loads((folder / "search" / f"trial_{name}" / "trial.json").read_text())
+        assert state["status"] == again.trials[name].status
+
+
+# --- trials without hope
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "epochs", "hopeless"),
+    [
+        ([9, 9, 9], [[1, 1, 1]] * 3, 10, True),
+        ([9, 9], [[1, 1]] * 3, 10, False),  # the first fifth is let pass
+        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # of fewer than three
+        ([9, 9, 9], [[1, 1, 1]] * 2 + [[1, 1]], 10, False),  # one has not come as far
+        ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], 10, False),  # the best so far counts
+        ([5, 5, 5], [[5, 5, 5]] * 3, 10, False),  # as good as the median
+        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # what comes later does not count
+        ([9, 9, 8.5], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, False),
+        ([9, 9, 8.6], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, True),
+        ([9, 9], [[1, 1]] * 3, 1, True),
+        ([], [], 10, False),
+    ],
+)
+def test_a_trial_is_hopeless_behind_the_median(own, others, epochs, hopeless):
+    assert is_hopeless(own, others, epochs) is hopeless
+
+
+HISTORY = st.lists(st.floats(1, 1e6), max_size=12)
+
+
+@given(own=HISTORY, others=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
+def test_laws_of_hopelessness(own, others, epochs):
+    hopeless = is_hopeless(own, others, epochs)
+    assert is_hopeless(own, others[::-1], epochs) == hopeless, "in any order"
+    assert not is_hopeless(own, [own] * 5, epochs), "none is behind itself"
+    if own:
+        assert not is_hopeless([*own[:-1], 1.0], others, epochs), "none is better"
+    if hopeless:
+        assert len(own) > epochs / 5
+        reached = [each for each in others if len(each) >= len(own)]
+        middle = statistics.median(min(each[: len(own)]) for each in reached)
+        assert len(reached) >= 3 and min(own) > middle
+        assert is_hopeless([2 * each for each in own], others, epochs), "worse is no better"
