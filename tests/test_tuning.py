@@ -15,7 +15,7 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, oracles, trial
+from dualnet.tuning import load_job, oracles, running, trial
 from dualnet.tuning.display import Display
 from dualnet.tuning.oracles import FAILURES
 from dualnet.tuning.report import Row
@@ -35,6 +35,19 @@ epochs = {epochs}
 [space]
 learning_rate = {{ min_value = 1e-2, max_value = 1e-1, sampling = "log" }}
 batch_size = [4, 5000]
+"""
+
+# The second trial learns nothing.
+HOPELESS = """
+model = "lstm"
+tuner = "grid"
+[fixed]
+units = 6
+batch_size = 4
+sequence_length = 9
+epochs = 5
+[space]
+learning_rate = [0.05, 1e-9]
 """
 
 # Of two sizes where a budget does not make them alike.
@@ -131,6 +144,27 @@ def test_the_best_card_trains_to_the_same_perplexity(found, corpus, tmp_path):
     assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
 
 
+def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
+    """A chief looks at its trials also while one of them is being ended."""
+    save, run = oracles._Safe.save, running.Running.run
+    at_work = []
+
+    def begin(self, *args, **kwargs):
+        at_work.append(self)
+        return run(self, *args, **kwargs)
+
+    def look_while_saving(self):
+        save(self)
+        at_work[0].poll()
+
+    monkeypatch.setattr(running.Running, "run", begin)
+    monkeypatch.setattr(oracles._Safe, "save", look_while_saving)
+    job = write_job(tmp_path, max_trials=1, epochs=1)
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
+    assert statuses(tmp_path / "DIR") == ["completed"]
+
+
 def test_a_search_goes_on_with_more_trials(found, corpus, tmp_path):
     folder, _ = found  # at which other tests look: this one goes on with a copy
     shutil.copytree(folder, tmp_path / "DIR")
@@ -218,6 +252,16 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
     (row,) = rows(tmp_path / "DIR" / "trials.csv")
     assert row["status"] == "completed" and row["ended"] == "time"
     assert 1 <= int(row["epochs"]) < 6
+
+
+def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial, "PEERS", 1)  # it takes three others
+    job = write_job(tmp_path, HOPELESS)
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
+    good, bad = rows(tmp_path / "DIR" / "trials.csv")
+    assert (good["ended"], good["epochs"]) == ("all epochs", "5")
+    assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
 
 
 def test_a_trial_without_an_epoch_in_its_time_fails(corpus, tmp_path):

@@ -125,10 +125,12 @@ class Running:
         """Return what is known of each trial; of those that have ended it is read once."""
         trials = list(self.oracle.trials.values())
         new = [each for each in trials if each.trial_id not in self.ended]
-        running = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())}
+        # Looked at once: while a chief ends a trial, it is for a moment among both.
+        ended = set(self.oracle.end_order)
+        running = {each.trial_id for each in list(self.oracle.ongoing_trials.values())} - ended
         read = report.read_rows(self.folder, self.search.job, new, running)
         found = self.ended | {row.trial: row for row in read}
-        self.ended |= {row.trial: row for row in read if row.trial in self.oracle.end_order}
+        self.ended |= {row.trial: row for row in read if row.trial in ended}
         return [
             found[each.trial_id] for each in sorted(trials, key=lambda each: int(each.trial_id))
         ]
