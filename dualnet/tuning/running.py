@@ -70,6 +70,8 @@ class Running:
         with self.display:
             with contextlib.suppress(Stopped):
                 self._run_trials(workers, is_chief=is_chief)
+            for name in [] if is_chief else list(self.oracle.ongoing_trials):
+                self.oracle.release(name)  # nobody on this machine is at work any more
             self.display.update(at_once=True)
         rows = self.rows()
         if rows:
