@@ -113,13 +113,14 @@ class Display:
         from rich.text import Text
 
         table = Table(
-            title=f"{self.job.name}: {self.job.tuner} search",
+            title=f"{self.job.name}: {self.job.tuner} search, perplexity on the validation text",
             caption=f"{self._summary(rows)}; {_duration(time.monotonic() - self.began)} so far",
             title_justify="left",
             caption_justify="left",
         )
-        for column in ("trial", "status", "epoch", "valid perplexity", "settings"):
-            table.add_column(column, no_wrap=column != "settings")
+        for column in ("trial", "status", "epoch", "valid"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("settings", min_width=8, ratio=1)
         running = [row for row in rows if row.status == "running"]
         completed = [row for row in rows if row.status == "completed"]
         failed = [row for row in rows if row.status == "failed"]
@@ -146,7 +147,7 @@ def settings_text(settings: dict[str, Any]) -> str:
 
 def _result(row: Row) -> str:
     if row.status == "failed":
-        return f"failed: {row.message.splitlines()[0] if row.message else 'unknown reason'}"
+        return f"failed: {row.message.splitlines()[0].rstrip('.')}"
     early = {"hopeless": ", stopped early", "time": ", out of time"}.get(row.ended, "")
     return f"has validation perplexity {row.val_perplexity:.2f}{early}"
 

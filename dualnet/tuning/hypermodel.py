@@ -35,12 +35,13 @@ class HyperModel(keras_tuner.HyperModel):
     Args:
         job: `Job`; see `load_job`.
         corpus: `Corpus`.
+        card: the card of the job's model; default that for the name of `corpus`.
 
     Raises:
         ValueError: for a job of another kind, or whose recipe takes more than a plain `fit`.
     """
 
-    def __init__(self, job: Job, corpus: Corpus) -> None:
+    def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
             raise ValueError(
                 f"`job` must be of the kind 'training'. Received: the job {job.name!r} of the kind "
@@ -48,7 +49,7 @@ class HyperModel(keras_tuner.HyperModel):
             )
         self.job = job
         self.corpus = corpus
-        self.card = card_for(job.model, corpus)
+        self.card = card or card_for(job.model, corpus)
         super().__init__(name=job.name)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:

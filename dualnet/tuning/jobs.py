@@ -341,7 +341,7 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
 
 
 def _mark(job: Job, key: str) -> str:
-    return "  (our choice: the source is silent)" if key in job.ours else ""
+    return "  (our choice, at least in part)" if key in job.ours else ""
 
 
 def _range(parameter: Parameter) -> str:

@@ -26,8 +26,9 @@ class _Safe(Oracle):
 
     Differs from KerasTuner: files are written whole; a trial that ended is never run again,
     and one that was never given out is drawn anew; the best trials are completed ones; the
-    oracle stops at `deadline`, and where the first trials all fail; and no failure raises
-    in the midst of a call, which would lock all others out.
+    oracle stops at `deadline`, and where the first trials all fail; workers wait until the
+    last trial has ended, and take over those of one that dies; and no failure raises in the
+    midst of a call, which would lock all others out.
 
     Attributes:
         deadline: Time, as `time.time()`, from which no trial is given out.
@@ -57,7 +58,11 @@ class _Safe(Oracle):
         ):
             self.tuner_ids.discard(tuner_id)
             return Trial(hyperparameters=self.get_space(), status=TrialStatus.STOPPED)
-        return super().create_trial(tuner_id)
+        trial = super().create_trial(tuner_id)
+        if trial.status == TrialStatus.STOPPED and self.ongoing_trials:
+            self.tuner_ids.add(tuner_id)  # which is needed if the worker of one of them dies
+            trial.status = TrialStatus.IDLE
+        return trial
 
     @keras_tuner.synchronized
     def end_trial(self, trial):
@@ -131,7 +136,10 @@ class _Bayesian(_Safe, oracles.BayesianOptimizationOracle):
                 self.gpr.fit(*self._vectorize_trials())
             finally:
                 self.trials, self.ongoing_trials = every, ongoing
-        return super().populate_space(trial_id)
+        found = super().populate_space(trial_id)
+        if found["status"] == TrialStatus.RUNNING and self._duplicate(found["values"]):
+            return self._random_populate_space()  # the same trial once more would tell nothing
+        return found
 
 
 class _Hyperband(_Safe, oracles.HyperbandOracle):

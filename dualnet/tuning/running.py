@@ -5,20 +5,18 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import shutil
 import sys
 from typing import Any
 
 from dualnet._files import write_whole
-from dualnet.corpora import Corpus
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning import report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.oracles import count_trials
-from dualnet.tuning.search_folder import Search
+from dualnet.tuning.search_folder import Search, address_of_chief
 from dualnet.tuning.trial import RUN, write_task
 from dualnet.tuning.tuner import TRIALS, Tuner, run_task
 from dualnet.tuning.workers import LOOPBACK, Chief, serve, supervise
@@ -35,19 +33,22 @@ class Running:
 
     Args:
         search: `Search`.
-        corpus: Its `Corpus`.
+        model: Its `HyperModel`, for a job of the kind "training".
         interrupts: `Interrupts`, whose wish is heard.
         progress: Whether to show the trials on standard error.
     """
 
     def __init__(
-        self, search: Search, corpus: Corpus, interrupts: Interrupts, progress: bool
+        self,
+        search: Search,
+        model: HyperModel | None,
+        interrupts: Interrupts,
+        progress: bool,
     ) -> None:
         self.search = search
         self.folder = search.folder
         self.interrupts = interrupts
         self.progress = progress
-        model = HyperModel(search.job, corpus) if search.job.kind == "training" else None
         self.tuner = search.tuner(self.poll, model)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, report.Row] = {}
@@ -80,11 +81,11 @@ class Running:
         completed = sum(row.status == "completed" for row in rows)
         if self.interrupts.asked:
             raise Stopped(
-                f"Stopped and saved, with {completed} trials completed and {len(left)} begun. Go "
-                "on with the same command and --resume."
+                f"Stopped, with {completed} trials completed and {len(left)} begun. "
+                + self._way_on("the same command")
             )
         if not completed:
-            raise SearchError(_failure(rows))
+            raise SearchError(self._failure(rows))
         comparison: list[dict[str, Any]] = []
         if not left:
             for each in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
@@ -103,10 +104,8 @@ class Running:
 
     def _run_trials(self, workers: int, *, is_chief: bool) -> None:
         if is_chief:
-            variables = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")
-            address = ":".join(os.environ[name] for name in variables)
-            with Chief(self.oracle, address) as chief:
-                self.display.say(f"Waiting for workers at {address}.")
+            with Chief(self.oracle, address_of_chief()) as chief:
+                self.display.say(f"Waiting for workers at {address_of_chief()}.")
                 serve(chief, self.poll)
         elif workers > 1:
             with Chief(self.oracle, f"{LOOPBACK}:0") as chief:
@@ -188,13 +187,16 @@ class Running:
             results["comparison"] = comparison
         write_whole(self.folder / report.RESULTS, json.dumps(results, indent=2) + "\n")
 
+    def _failure(self, rows: list[report.Row]) -> str:
+        """Return why no trial was completed."""
+        failed = [row for row in rows if row.status == "failed"]
+        if failed:
+            why = f"Trial {failed[0].trial}: {failed[0].message}"
+            return f"No trial was completed, {len(failed)} failed. {why}"
+        in_time = " in the time of `max_hours`" if self.search.is_over() else ""
+        return f"No trial was completed{in_time}. {self._way_on('more time')}"
 
-def _failure(rows: list[report.Row]) -> str:
-    """Return why no trial was completed."""
-    failed = [row for row in rows if row.status == "failed"]
-    if not failed:
-        return (
-            "No trial was completed in the time of `max_hours`. Go on with --resume and more of it."
-        )
-    first = failed[0]
-    return f"All {len(failed)} trials failed. Trial {first.trial}: {first.message}"
+    def _way_on(self, what: str) -> str:
+        if self.search.job.tuner == "grid":
+            return "A grid cannot be resumed: search anew, into a new folder."
+        return f"Go on with {what} and --resume."

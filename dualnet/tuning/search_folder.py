@@ -14,10 +14,8 @@ from typing import Any
 import filelock
 import grpc
 
-from dualnet import zoo
 from dualnet._files import make_folder, write_whole
-from dualnet.training import card_for, split_overrides, versions
-from dualnet.training.combining import GATED
+from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.jobs import Job, load_job
 from dualnet.tuning.oracles import make_oracle
@@ -25,6 +23,7 @@ from dualnet.tuning.trial import Task
 from dualnet.tuning.tuner import Tuner
 
 JOB, ABOUT = "job.toml", "search.json"
+CORPUS = "corpus"  # folder of one that has no name
 # What may be given anew with `resume`.
 RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")
 
@@ -38,8 +37,10 @@ class Search:
         job: `Job`.
         run: RUN folder, "" without one.
         corpus: What `corpora.load` takes, or a folder of `write_corpus`; "" for that of `run`.
-        corpus_sha256, vocabulary_sha256: Of the corpus as it was when the search began.
+        corpus_sha256, vocabulary_sha256, run_sha256: Of the corpus and of the weights of
+            `run` as they were when the search began.
         checkpoint_steps: Steps between two checkpoints.
+        epochs: Of a whole trial.
         deadline: Time, as `time.time()`, at which the search is stopped; None for never.
     """
 
@@ -49,7 +50,9 @@ class Search:
     corpus: str
     corpus_sha256: str
     vocabulary_sha256: str
+    run_sha256: str
     checkpoint_steps: int
+    epochs: int
     deadline: float | None
 
     def task(self, values: Mapping[str, Any]) -> Task:
@@ -69,6 +72,7 @@ class Search:
             model=job.model,
             run=self.run,
             corpus=self.corpus,
+            corpus_sha256=self.corpus_sha256,
             settings=settings,
             split=split,
             parameters=job.parameters,
@@ -81,35 +85,30 @@ class Search:
 
     def tuner(self, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:
         """Return the tuner, with the trials that the search has so far."""
-        oracle = make_oracle(self.job, epochs=self.epochs())
+        oracle = make_oracle(self.job, epochs=self.epochs)
         if self.deadline is not None:
             oracle.deadline = self.deadline
         return Tuner(oracle, hypermodel, self.folder, self.task, poll)
-
-    def epochs(self) -> int:
-        """Return the epochs of a whole trial."""
-        if self.job.kind == "training":
-            card = card_for(self.job.model, self.corpus)
-            return split_overrides(card, self.job.fixed)[1].epochs
-        return int(self.job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
 
     def is_over(self) -> bool:
         """Return whether its time is up."""
         return self.deadline is not None and time.time() >= self.deadline
 
-    def work(self) -> bool:
-        """Run trials that a chief gives out; return whether there are no more."""
-        with Interrupts() as interrupts:
-            try:
-                self.tuner(lambda: interrupts.asked or self.is_over()).search()
-            except Stopped:
-                return self.is_over()
-            except grpc.RpcError as error:
-                variables = ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")
-                raise OSError(
-                    f"The chief at {':'.join(os.environ[name] for name in variables)} must answer. "
-                    f"Received: {error}. Begin it again with --resume, and then this worker."
-                ) from None
+    def work(self, interrupts: Interrupts) -> bool:
+        """Run trials that a chief gives out; return whether there are no more.
+
+        Raises:
+            OSError: if the chief does not answer any more.
+        """
+        try:
+            self.tuner(lambda: interrupts.asked or self.is_over()).search()
+        except Stopped:
+            return self.is_over()
+        except grpc.RpcError as error:
+            raise OSError(
+                f"The chief at {address_of_chief()} must answer. Received: {error}. Begin it again "
+                "with --resume, and then this worker."
+            ) from None
         return True
 
     def write(self) -> None:
@@ -125,10 +124,26 @@ class Search:
 
 
 def read_search(folder: Path) -> Search:
-    """Return the search that was begun in `folder`."""
-    about = json.loads((folder / ABOUT).read_text("utf-8"))
-    del about["versions"]
-    return Search(folder=folder, job=load_job(folder / JOB), **about)
+    """Return the search that was begun in `folder`.
+
+    Raises:
+        ValueError: if its files are damaged or altered.
+    """
+    try:
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        del about["versions"]
+        return Search(folder=folder, job=load_job(folder / JOB), **about)
+    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+        raise ValueError(
+            f"{ABOUT} and {JOB} of a search must be as they were written. Received: those in "
+            f"{str(folder)!r}, damaged or altered ({type(error).__name__}: {error}). Put them "
+            "back, or search anew in another folder."
+        ) from None
+
+
+def address_of_chief() -> str:
+    """Return the address that KerasTuner's environment variables give the chief."""
+    return ":".join(os.environ[name] for name in ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT"))
 
 
 def check_same(before: Search, now: Search) -> None:
@@ -142,7 +157,7 @@ def check_same(before: Search, now: Search) -> None:
         for field in dataclasses.fields(Job)
         if getattr(old, field.name) != getattr(new, field.name)
     ]
-    for key in ("run", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps"):
+    for key in ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps"):
         if getattr(before, key) != getattr(now, key):
             changed.append(key)
     if changed:
@@ -172,7 +187,10 @@ def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
             "which is in use. Wait for the other, or choose another folder."
         ) from None
     try:
-        if not resume and any(path.name != ".lock" for path in folder.iterdir()):
+        found = {path.name for path in folder.iterdir()}
+        # All that there is of a search that was killed before it had begun.
+        begun = {name for name in found if name.startswith(".unfinished-")}
+        if not resume and found - begun - {".lock", JOB, CORPUS}:
             raise FileExistsError(
                 f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
                 "files. Choose another, or go on with the search in it with --resume."

@@ -9,20 +9,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet import corpora
+import grpc
+
+from dualnet import corpora, zoo
 from dualnet._checks import check_choice, check_count, check_penalty
-from dualnet.corpora import Corpus, Vocabulary
-from dualnet.training import card_for, corpus_of_run, read_card, split_overrides
-from dualnet.training.interrupts import Interrupts
-from dualnet.training.run_folder import WORDS
+from dualnet._files import sha256_of
+from dualnet.corpora import Corpus
+from dualnet.training import card_for, read_card, split_overrides
+from dualnet.training.combining import GATED
+from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.training.run_folder import WEIGHTS
+from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.jobs import TUNERS, Job, load_job
 from dualnet.tuning.oracles import make_oracle
 from dualnet.tuning.running import Running
-from dualnet.tuning.search_folder import ABOUT, Search, check_same, claimed, read_search
-from dualnet.tuning.trial import write_corpus
+from dualnet.tuning.search_folder import (
+    ABOUT,
+    CORPUS,
+    Search,
+    address_of_chief,
+    check_same,
+    claimed,
+    read_search,
+)
+from dualnet.tuning.trial import load_given, write_corpus
 from dualnet.tuning.tuner import Tuner
 
-CORPUS = "corpus"  # folder of one that has no name
 WAIT = 3600.0  # seconds that a worker waits for its chief, as KerasTuner's do
 
 
@@ -48,9 +60,9 @@ def search(
     Each trial runs in a process of its own. Of a trial whose process is killed nothing is
     lost but the steps since its last checkpoint; the same holds for the whole search, with
     `resume`. The folder gets `trials.csv` and `best.toml` after each trial; at the end
-    `parallel_coordinates.png`, `importance.png` and TensorBoard's HParams too; and, of a
-    job of the kind "evaluation", `results.json`: the perplexities before and after, on the
-    validation and on the test split.
+    `parallel_coordinates.png`, `importance.png`, TensorBoard's HParams and `results.json`,
+    which of a job of the kind "evaluation" has the perplexities before and after too, on
+    the validation and on the test split.
 
     The environment variables of KerasTuner make this process the chief, or a worker, of a
     search on several machines that share the folder `output`: KERASTUNER_TUNER_ID ("chief",
@@ -88,14 +100,13 @@ def search(
         FileExistsError: if `output` holds files and `resume` is False.
         FileNotFoundError: if there is no search in `output` to resume, or no RUN.
         OSError: if all workers are lost, or the port of a chief is in use.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM; all trials have been saved.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM; the trials under way have been saved, or
+            with a second one are as they were at their last checkpoint.
     """
     folder = Path(output)
     role = _role()
     if role == "worker":
-        found = _wait_for(folder)
-        found.work()
-        return found.tuner(lambda: False)
+        return _work(folder)
     job = _given(
         job,
         settings,
@@ -118,8 +129,8 @@ def search(
             "combinations are left. Received: resume=True. Search anew, into a new folder."
         )
     with claimed(folder, resume=resume), Interrupts() as interrupts:
-        found, loaded = _begin(folder, job, corpus, run, checkpoint_steps, resume=resume)
-        return Running(found, loaded, interrupts, progress).run(workers, is_chief=role == "chief")
+        found, model = _begin(folder, job, corpus, run, checkpoint_steps, resume=resume)
+        return Running(found, model, interrupts, progress).run(workers, is_chief=role == "chief")
 
 
 def _given(
@@ -134,8 +145,7 @@ def _given(
     given: dict[str, Any] = {}
     if tuner is not None and check_choice("tuner", tuner, TUNERS) != job.tuner:
         given |= {"tuner": tuner, "tuner_options": {}}
-        if tuner != "grid" and limits["max_trials"] is None and job.max_trials is None:
-            given["max_trials"] = Job.max_trials
+        given["max_trials"] = None if tuner == "grid" else job.max_trials or Job.max_trials
         if tuner == "hyperband":
             given["early_stopping"] = "none"  # which it is itself
     for name, limit in limits.items():
@@ -148,6 +158,8 @@ def _given(
         given[name] = limit
     if seed is not None:
         given["seed"] = check_count("seed", seed, least=0)
+    if zoo.is_file(job.model):
+        given["model"] = os.path.abspath(job.model)
     return dataclasses.replace(job, **given).with_settings(settings)
 
 
@@ -159,32 +171,39 @@ def _begin(
     checkpoint_steps: int,
     *,
     resume: bool,
-) -> tuple[Search, Corpus]:
-    """Write what the processes of the search share; return it and the corpus."""
+) -> tuple[Search, HyperModel | None]:
+    """Write what the processes of the search share; return it and its models."""
     run = _checked_run(job, run)
     if corpus is None and not run:
         raise ValueError("`corpus` must be given for a job of the kind 'training'.")
-    loaded, name = _corpus(folder, job, corpus, run)
+    given = corpus if isinstance(corpus, Corpus) else _absolute(corpus)
+    loaded = given if isinstance(given, Corpus) else load_given(given, model=job.model, run=run)
+    card = None
     if job.kind == "training":
-        # Says at once what all trials would fail of.
-        split_overrides(card_for(job.model, loaded), job.fixed)
+        card = card_for(job.model, given)
+        epochs = split_overrides(card, job.fixed)[1].epochs  # and what all trials would fail of
+    else:
+        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
     found = Search(
         folder=folder,
         job=job,
         run=run,
-        corpus=name,
+        corpus=str((folder / CORPUS).resolve()) if isinstance(given, Corpus) else given,
         corpus_sha256=loaded.sha256,
         vocabulary_sha256=loaded.vocabulary.sha256,
+        run_sha256=sha256_of(Path(run) / WEIGHTS) if run else "",
         checkpoint_steps=checkpoint_steps,
+        epochs=epochs,
         deadline=None if job.max_hours is None else time.time() + job.max_hours * 3600,
     )
-    make_oracle(job, epochs=found.epochs())  # nothing is written if it cannot be
+    make_oracle(job, epochs=epochs)  # nothing is written if it cannot be
     if resume:
         check_same(read_search(folder), found)
     if isinstance(corpus, Corpus):
         write_corpus(folder / CORPUS, corpus)
     found.write()
-    return found, loaded
+    model = None if card is None else HyperModel(job, loaded, card)
+    return found, model
 
 
 def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
@@ -201,28 +220,17 @@ def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
             f"job {job.name!r} without it. Train a model first, with `dualnet train`."
         )
     read_card(run)
+    if not (Path(run) / WEIGHTS).is_file():
+        raise FileNotFoundError(
+            f"`run` must be a RUN folder with weights, which it has after its first epoch. "
+            f"Received: {str(run)!r}. Train on with --resume."
+        )
     return str(Path(run).resolve())
 
 
-def _corpus(folder: Path, job: Job, corpus: Corpus | str | None, run: str) -> tuple[Corpus, str]:
-    """Return the corpus, and what the processes of trials load it by."""
-    if isinstance(corpus, Corpus):
-        return corpus, str((folder / CORPUS).resolve())
-    if run:
-        vocabulary = Vocabulary.load(
-            Path(run) / WORDS, lowercase=read_card(run)["corpus"]["lowercase"]
-        )
-        if corpus is None:
-            return corpus_of_run(run), ""
-        name = _absolute(corpus)
-        return corpora.load(name, lowercase=vocabulary.lowercase, vocabulary=vocabulary), name
-    assert corpus is not None
-    name = _absolute(corpus)
-    card = card_for(job.model, name)
-    return corpora.load(name, lowercase=card.lowercase), name
-
-
-def _absolute(corpus: str) -> str:
+def _absolute(corpus: str | None) -> str:
+    if corpus is None:
+        return ""
     return corpus if corpus in corpora.NAMES else str(Path(corpus).resolve())
 
 
@@ -244,14 +252,34 @@ def _role() -> str:
     return "chief" if "chief" in os.environ["KERASTUNER_TUNER_ID"] else "worker"
 
 
-def _wait_for(folder: Path) -> Search:
-    """Return the search that the chief begins in `folder`."""
+def _work(folder: Path) -> Tuner:
+    """Run trials of the chief of the search in `folder` until there are no more."""
+    with Interrupts() as interrupts:
+        _wait_for_chief(folder, interrupts)
+        found = read_search(folder)
+        if not found.work(interrupts):
+            raise Stopped("Stopped and saved. The same command goes on with the trial.")
+    return found.tuner(lambda: False)
+
+
+def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
+    """Return as soon as the chief answers, which it does when `folder` tells of the search."""
     until = time.monotonic() + WAIT
-    while not (folder / ABOUT).is_file():
-        if time.monotonic() > until:
-            raise FileNotFoundError(
-                f"`output` must be a folder that this machine shares with the chief. Received: "
-                f"{str(folder)!r}, without {ABOUT} for {WAIT / 60:.0f} minutes."
-            )
-        time.sleep(1)
-    return read_search(folder)
+    while time.monotonic() < until:
+        if interrupts.asked:
+            raise Stopped("Stopped, before the chief had answered.")
+        with grpc.insecure_channel(address_of_chief()) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(1.0)
+            except grpc.FutureTimeoutError:
+                continue
+        if (folder / ABOUT).is_file():
+            return
+        raise FileNotFoundError(
+            f"`output` must be a folder that this machine shares with the chief. Received: "
+            f"{str(folder)!r}, without {ABOUT}. Give the folder that the chief was given."
+        )
+    raise OSError(
+        f"The chief at {address_of_chief()} must answer. Received: nothing for {WAIT / 60:.0f} "
+        "minutes. Begin it, and then this worker."
+    )

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
 from dualnet._files import write_whole, written_beside
@@ -33,6 +34,7 @@ TASK, OUTCOME, RUN = "task.json", "outcome.json", "run"
 # in which none is.
 PEERS, GRACE = 3, 5
 STOPPED = 3  # exit code
+IN_USE = 600.0  # seconds that a RUN is waited for that another process trains into
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class Task:
         run: RUN folder that a gate or an evaluation is for, else "".
         corpus: What `corpora.load` takes, or a folder that `write_corpus` wrote; "" for the
             one that the RUN was trained on.
+        corpus_sha256: Of the corpus as it was when the search began.
         settings: Arguments of the builder and of `Recipe`, or of the evaluation.
         parameters, solve_for: Budget, and the size that takes it up.
         epochs: Epochs of the training, None for those of the recipe.
@@ -60,6 +63,7 @@ class Task:
     model: str = ""
     run: str = ""
     corpus: str = ""
+    corpus_sha256: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parameters: int | None = None
     solve_for: str = "units"
@@ -115,9 +119,11 @@ def is_hopeless(own: Sequence[float], others: Sequence[Sequence[float]], epochs:
 class _Clock:
     """Ends the training under way after some seconds, as SIGTERM does: with a checkpoint."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self) -> None:
         self.is_over = False
-        if seconds is not None and seconds < threading.TIMEOUT_MAX:
+
+    def start(self, seconds: float) -> None:
+        if seconds < threading.TIMEOUT_MAX:
             timer = threading.Timer(max(seconds, 0.0), self._end)
             timer.daemon = True
             timer.start()
@@ -130,12 +136,14 @@ class _Clock:
 def main(folder: Path) -> int:
     """Run the trial in `folder`; return 0 if it has ended, `STOPPED` if it was told to stop."""
     threading.Thread(target=end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _raise_stopped)  # a training has its own handler
     began = time.monotonic()
     task = Task(**json.loads((folder / TASK).read_text("utf-8")))
     limit = task.max_seconds
-    clock = _Clock(None if limit is None else limit - _seconds_before(folder))
-    signal.signal(signal.SIGTERM, _raise_stopped)  # a training has its own handler
+    clock = _Clock()
     try:
+        if limit is not None:
+            clock.start(limit - _seconds_before(folder))
         outcome = _evaluate(folder, task) if task.kind == "evaluation" else _train(folder, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
@@ -149,15 +157,18 @@ def main(folder: Path) -> int:
                 f"It took longer than the {(limit or 0) / 3600:g} hours of `max_hours_per_trial` "
                 "before it had a result. Give it more, or search smaller models."
             )
+    except filelock.Timeout:
+        return STOPPED
     except (ValueError, OSError, ImportError) as error:  # of ours, which say what to do
         outcome = _failed(str(error))
     except Exception as error:  # of a backend
         traceback.print_exc()
         outcome = _failed(f"{type(error).__name__}: {error}")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - began)
+    write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
     if not task.keep_checkpoints:
         shutil.rmtree(folder / RUN / "checkpoints", ignore_errors=True)
-    write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
     return 0
 
 
@@ -187,20 +198,15 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
     from dualnet.tuning.budget import solve
 
     run = folder / RUN
-    corpus = _corpus(task)
+    if run.exists():  # a worker that was given up may still be at it
+        with filelock.FileLock(run / ".lock", timeout=IN_USE):
+            pass
+    corpus = load_given(task.corpus, model=task.model, run=task.run)
+    _check_corpus(corpus, task)
     settings = dict(task.settings)
     if task.epochs is not None:
         settings["epochs"] = task.epochs
     resume = (run / "card.toml").is_file()
-    if resume:  # with what it began with
-        settings = {key: settings[key] for key in ("epochs",) if task.epochs is not None}
-    elif task.parameters is not None:
-        card = training.card_for(task.model, corpus)
-        corpus = training.load_corpus(corpus, None, lowercase=card.lowercase)
-        settings[task.solve_for] = solve(
-            card, settings, task.parameters, solve_for=task.solve_for,
-            vocabulary_size=len(corpus.vocabulary),
-        )  # fmt: skip
     known: dict[str, Any] = {
         "output": run,
         "seed": None if resume else task.seed,
@@ -210,10 +216,21 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
         "checkpoint_steps": task.checkpoint_steps,
         "stop": _stop(folder, task) if task.early_stopping == "median" else None,
     }
+    if resume:  # with what it began with
+        settings = {key: settings[key] for key in ("epochs",) if task.epochs is not None}
     if task.kind == "gate":
         found = training.train_gate(task.run, corpus, **known, **settings)
     else:
-        found = training.train(task.model, corpus, **known, **settings)
+        card = card_given(task.model, task.corpus)
+        if task.parameters is not None and not resume:
+            settings[task.solve_for] = solve(
+                card,
+                settings,
+                task.parameters,
+                solve_for=task.solve_for,
+                vocabulary_size=len(corpus.vocabulary),
+            )
+        found = training.train(card, corpus, **known, **settings)
     planned = training.read_card(run)["recipe"]["epochs"]
     ended = "hopeless" if len(found.history) < planned else "all epochs"
     return {**_outcome_of_run(folder, ended), "parameters": found.model.count_params()}
@@ -250,17 +267,7 @@ def _stop(folder: Path, task: Task) -> Any:
     return stop
 
 
-def _corpus(task: Task) -> Any:
-    if not task.corpus:
-        from dualnet.training import corpus_of_run
-
-        return corpus_of_run(task.run)
-    if (Path(task.corpus) / CORPUS).is_file():
-        return read_corpus(Path(task.corpus))
-    return task.corpus
-
-
-# --- a corpus that has no name
+# --- the corpus
 
 
 CORPUS = "corpus.json"
@@ -289,17 +296,52 @@ def read_corpus(folder: Path) -> Any:
     return Corpus(**about, **ids, vocabulary=words)
 
 
+def card_given(model: str, corpus: Any) -> Any:
+    """Return the card of `model` for what was given as corpus, as `Task` has it."""
+    from dualnet.training import card_for
+
+    return card_for(model, read_corpus(Path(corpus)) if _is_written(corpus) else corpus)
+
+
+def load_given(corpus: str, *, model: str, run: str) -> Any:
+    """Return the corpus that `Task` has as `corpus`, for its model or RUN."""
+    from dualnet import corpora
+    from dualnet.corpora import Vocabulary
+    from dualnet.training import corpus_of_run, read_card
+    from dualnet.training.run_folder import WORDS
+
+    if _is_written(corpus):
+        return read_corpus(Path(corpus))
+    if not run:
+        return corpora.load(corpus, lowercase=card_given(model, corpus).lowercase)
+    if not corpus:
+        return corpus_of_run(run)
+    lowercase = read_card(run)["corpus"]["lowercase"]
+    words = Vocabulary.load(Path(run) / WORDS, lowercase=lowercase)
+    return corpora.load(corpus, lowercase=lowercase, vocabulary=words)
+
+
+def _is_written(corpus: Any) -> bool:
+    return isinstance(corpus, str) and corpus != "" and (Path(corpus) / CORPUS).is_file()
+
+
+def _check_corpus(corpus: Any, task: Task) -> None:
+    if task.corpus_sha256 not in ("", corpus.sha256):
+        raise ValueError(
+            "`corpus` must stay as it was when the search began. Received: "
+            f"{corpus.name!r} from {corpus.source!r} with other words. Put it back, or search anew."
+        )
+
+
 # --- evaluation
 
 
 def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import adaptation, builders, corpora, evaluation, training
+    from dualnet import adaptation, builders, evaluation, training
 
     model = training.load(task.run)
-    corpus = _corpus(task)
-    if isinstance(corpus, str):
-        words = model.vocabulary
-        corpus = corpora.load(corpus, lowercase=words.lowercase, vocabulary=words)
+    corpus = load_given(task.corpus, model="", run=task.run)
+    _check_corpus(corpus, task)
     settings = dict(task.settings)
     cache = {
         key.removeprefix("cache_"): settings.pop(key)

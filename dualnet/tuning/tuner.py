@@ -161,7 +161,7 @@ def run_task(
             except BaseException:
                 end(process)
                 raise
-        if code == STOPPED:  # somebody else has told it to
+        if code == STOPPED and poll():  # the signal was for all of us
             raise Stopped("Stopped.")
     outcome = read_outcome(folder)
     if outcome is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent import futures
@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from keras_tuner.src import protos
 from keras_tuner.src.distribute.oracle_chief import OracleServicer
+from keras_tuner.src.engine import conditions
 
 from dualnet.tuning.trial import read_outcome
 from dualnet.tuning.tuner import TRIALS, begin, end
@@ -20,6 +21,9 @@ from dualnet.tuning.tuner import TRIALS, begin, end
 SILENCE = 600.0  # seconds after which a worker of another machine is given up
 DEATHS = 5  # of a worker in a row, while no trial ends
 LOOPBACK = "127.0.0.1"
+
+# It prints the value of a condition whenever that is sent.
+setattr(conditions, "print", lambda *values: None)  # noqa: B010
 
 
 class _Servicer(OracleServicer):
@@ -57,7 +61,10 @@ class Chief:
         self.oracle = oracle
         self.servicer = _Servicer(oracle)
         # KerasTuner's lock is held by name of thread: one thread serves all.
-        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+        self.server = grpc.server(
+            futures.ThreadPoolExecutor(max_workers=1),
+            options=[("grpc.so_reuseport", 0)],  # else two chiefs could share a port
+        )
         protos.get_service_grpc().add_OracleServicer_to_server(self.servicer, self.server)
         try:
             self.port = self.server.add_insecure_port(address)
@@ -70,17 +77,11 @@ class Chief:
             )
 
     def __enter__(self) -> Chief:
-        # KerasTuner prints values of conditions whenever it sends them.
-        self.nothing = open(os.devnull, "w")
-        self.silence = contextlib.redirect_stdout(self.nothing)
-        self.silence.__enter__()
         self.server.start()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.server.stop(grace=1.0).wait()
-        self.silence.__exit__(*error)
-        self.nothing.close()
 
 
 def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) -> None:
@@ -100,11 +101,12 @@ def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) 
         while not poll() and any([worker.is_at_work() for worker in workers]):
             time.sleep(0.3)
     finally:
-        for worker in workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()  # all at once, before any is waited for
-        for worker in workers:
-            end(worker.process)
+        begun = [worker.process for worker in workers if worker.process is not None]
+        for process in begun:
+            if process.poll() is None:
+                process.terminate()  # all at once, before any is waited for
+        for process in begun:
+            end(process)
 
 
 class _Worker:
@@ -115,9 +117,10 @@ class _Worker:
             "KERASTUNER_TUNER_ID": name,
             "KERASTUNER_ORACLE_IP": LOOPBACK,
             "KERASTUNER_ORACLE_PORT": str(port),
-            "no_proxy": f"{LOOPBACK},localhost",
+            "no_proxy": ",".join(filter(None, [os.environ.get("no_proxy"), LOOPBACK])),
         }
         self.log = folder / "workers" / f"{name}.log"
+        self.process: subprocess.Popen | None = None
         self.deaths = 0
         self.ended = -1
 
@@ -129,7 +132,7 @@ class _Worker:
 
     def is_at_work(self) -> bool:
         """Return whether it has something to do; begin it again if it died."""
-        code = self.process.poll()
+        code = self.process.poll() if self.process else 0
         if code is None:
             return True
         if code == 0:
@@ -172,8 +175,3 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
                 f"Nothing was heard of any worker for {SILENCE / 60:.0f} minutes, and trials are "
                 "left. Look at the workers, then go on with --resume."
             )
-
-
-def address_of_chief() -> str:
-    """Return the address that the environment gives the chief."""
-    return f"{os.environ['KERASTUNER_ORACLE_IP']}:{os.environ['KERASTUNER_ORACLE_PORT']}"
