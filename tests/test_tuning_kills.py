@@ -104,7 +104,7 @@ def killed(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("killed")
     output = path / "DIR"
     job = write_job(path, max_trials=4, epochs=12)
-    options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 3, "--json", "--quiet")
+    options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 5, "--json", "--quiet")
     noted = {"folder": output}
     chief = begin(job, output, *options)
     try:
