@@ -627,9 +627,7 @@ def test_a_description_has_ranges_conditions_and_our_choices():
     text = describe(tuning.load_job("dual_table1").with_settings({"tied": False}))
     assert re.search(r"^learning_rate +1e-06 to 0.001, log$", text, re.M)
     assert re.search(r'^dual_units +400 850 +where connection is "dual"$', text, re.M)
-    assert re.search(
-        r'^connection +"plain" "dual"  \(our choice, at least in part\)$', text, re.M
-    )
+    assert re.search(r'^connection +"plain" "dual"  \(our choice, at least in part\)$', text, re.M)
     assert re.search(r"^tied +false$", text, re.M)
     assert "max_trials = 100  (our choice" in text
     lines = text.partition("[space]\n")[2].splitlines()

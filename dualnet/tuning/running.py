@@ -191,8 +191,8 @@ class Running:
         """Return why no trial was completed."""
         failed = [row for row in rows if row.status == "failed"]
         if failed:
-            why = f"Trial {failed[0].trial}: {failed[0].message}"
-            return f"No trial was completed, {len(failed)} failed. {why}"
+            which = f"All {len(failed)} trials" if len(failed) > 1 else "The one trial"
+            return f"{which} failed. Trial {failed[0].trial}: {failed[0].message}"
         in_time = " in the time of `max_hours`" if self.search.is_over() else ""
         return f"No trial was completed{in_time}. {self._way_on('more time')}"
 
