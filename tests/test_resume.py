@@ -353,8 +353,10 @@ def command_line(arguments, errors):
     sys.exit(main(arguments))
 
 
-# Forked from a process that has imported everything and done nothing, which takes longest.
-PROCESSES = multiprocessing.get_context("forkserver")
+# Forked from a process that has imported everything and done nothing, as imports take longest;
+# JAX has threads by then, and must not be forked.
+TENSORFLOW = keras.config.backend() == "tensorflow"
+PROCESSES = multiprocessing.get_context("forkserver" if TENSORFLOW else "spawn")
 PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
 IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
 
