@@ -82,6 +82,15 @@ class Recurrence(SeededLayer):
             outputs, *states = loop(sequence, initial_state=initial_state, mask=mask)
         return outputs, *[ops.cast(state, "float32") for state in states]
 
+    def compute_output_spec(self, sequence, initial_state=None, mask=None, training=False):
+        # Known beforehand: a trial call would trace the loop, half the time a model takes to build.
+        _check_mask(mask)
+        batch, time, _ = sequence.shape
+        return (
+            keras.KerasTensor((batch, time, self.cell.output_size), self.cell.compute_dtype),
+            *(keras.KerasTensor((batch, size), "float32") for size in self.cell.state_size),
+        )
+
     def compute_mask(self, sequence, mask=None):
         return [mask, *[None] * len(self.cell.state_size)]
 

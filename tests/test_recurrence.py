@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from dualnet.builders import cells
 from dualnet.builders.functional import language_model
 from dualnet.layers import LSTMCell, MogrifierLSTMCell
 from dualnet.layers._masks import MaskSpec
@@ -229,6 +230,17 @@ def test_recurrence_passes_the_common_checks(name, with_state, rng, tmp_path):
     inputs = [a_sequence(rng), *([some_states(rng)] if with_state else [])]
     dtypes = ["bfloat16", "float32", "float32"]
     check_layer(layer, *inputs, folder=tmp_path, dtypes=dtypes)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", cells.CELLS.values())
+def test_the_shapes_and_kinds_said_without_a_call_are_those_of_its_outputs(kind, policy, rng):
+    layer = Recurrence(kind(UNITS, dtype=policy), dtype=policy)
+    sequence = a_sequence(rng)
+    found, said = layer(sequence), layer(keras.KerasTensor(sequence.shape))
+    for output, spec in zip(found, said, strict=True):
+        assert tuple(output.shape) == spec.shape
+        assert keras.backend.standardize_dtype(output.dtype) == spec.dtype
 
 
 def test_recurrence_has_the_weights_and_penalties_of_its_cell(rng):

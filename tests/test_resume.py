@@ -1,12 +1,13 @@
 """A run that was stopped, killed or damaged ends as an undisturbed one, bit for bit."""
 
 import csv
+import functools
 import json
+import multiprocessing
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import dualnet
+from dualnet.cli import main
 from dualnet.training import checkpoints, recorder
 from dualnet.training.interrupts import Stopped
 
@@ -62,19 +64,12 @@ def assert_equal(one, two):
         np.testing.assert_array_equal(value, two[key], err_msg=key)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    train(corpus, folder, seed=5)
-    return ends(folder)
-
-
 class KilledError(BaseException):
     """Stands for a kill: nothing in the package catches it."""
 
 
-def kill_after(patch, owner, name, count):
-    """Let the call number `count` of `owner.name` be the last thing that is done."""
+def after_call(patch, owner, name, count, act):
+    """Do `act` after the call number `count` of `owner.name`."""
     whole = getattr(owner, name)
     calls = []
 
@@ -82,10 +77,29 @@ def kill_after(patch, owner, name, count):
         found = whole(*arguments, **keywords)
         calls.append(name)
         if len(calls) == count:
-            raise KilledError
+            act()
         return found
 
     patch.setattr(owner, name, counted)
+
+
+def train_undisturbed(corpus, folder, begin, moments):
+    """Train into `folder`; return what the run ends with, and a function.
+
+    The function leaves a run that was killed at a moment, one of `moments`: the
+    files as they were then.
+    """
+    kept = {moment: folder.with_name(f"moment-{i}") for i, moment in enumerate(moments)}
+    with pytest.MonkeyPatch.context() as patch:
+        for (owner, name, count), copy in kept.items():
+            act = functools.partial(shutil.copytree, folder, copy)
+            after_call(patch, owner, name, count, act)
+        train(corpus, folder, begin, seed=5)
+
+    def killed(moment, folder):
+        shutil.copytree(kept[moment], folder)
+
+    return ends(folder), killed
 
 
 MOMENTS = [
@@ -98,27 +112,33 @@ MOMENTS = [
 ]
 if keras.config.backend() == "torch":
     del MOMENTS[2:]  # slow at loops, and promised for TensorFlow and JAX alone
+IN_THE_SECOND_EPOCH = (recorder.Recorder, "on_train_batch_end", STEPS + 7)
 
 
-@pytest.mark.parametrize(("owner", "name", "count"), MOMENTS)
-def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, owner, name, count):
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        kill_after(patch, owner, name, count)
-        train(corpus, tmp_path / "RUN", seed=5)
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+    return train_undisturbed(corpus, folder, SETTINGS, [*MOMENTS, IN_THE_SECOND_EPOCH])
+
+
+@pytest.fixture
+def undisturbed(trained):
+    return trained[0]
+
+
+@pytest.fixture
+def killed(trained):
+    return trained[1]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, killed, moment):
+    killed(moment, tmp_path / "RUN")
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
     left = [path.name for path in (tmp_path / "RUN").rglob(".unfinished*")]
     assert left == []
-
-
-@pytest.fixture(scope="module")
-def undisturbed_averages(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    train(corpus, folder, AVERAGED, seed=5)
-    found = ends(folder)
-    assert [row["phase"] for row in found["metrics"]] == ["train", "averaged", "finetune-1"]
-    return found
 
 
 AVERAGED_MOMENTS = [
@@ -130,20 +150,27 @@ if keras.config.backend() == "torch":
     del AVERAGED_MOMENTS[1:]
 
 
-@pytest.mark.parametrize(("owner", "name", "count"), AVERAGED_MOMENTS)
+@pytest.fixture(scope="module")
+def trained_with_averages(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+    found, killed = train_undisturbed(corpus, folder, AVERAGED, AVERAGED_MOMENTS)
+    assert [row["phase"] for row in found["metrics"]] == ["train", "averaged", "finetune-1"]
+    return found, killed
+
+
+@pytest.mark.parametrize("moment", AVERAGED_MOMENTS)
 def test_a_run_killed_while_it_averages_ends_as_an_undisturbed_one(
-    corpus, tmp_path, undisturbed_averages, owner, name, count
+    corpus, tmp_path, trained_with_averages, moment
 ):
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        kill_after(patch, owner, name, count)
-        train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
+    undisturbed, killed = trained_with_averages
+    killed(moment, tmp_path / "RUN")
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed_averages)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
 def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
-    corpus, tmp_path, undisturbed_averages
+    corpus, tmp_path, trained_with_averages
 ):
     validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
     weights = {}
@@ -171,7 +198,7 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
         for name, weight in weights.items():
             np.testing.assert_array_equal(stored[name], weight)
     train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed_averages)
+    assert_equal(ends(tmp_path / "RUN"), trained_with_averages[0])
 
 
 def test_a_run_by_sentence_of_less_than_one_batch_is_resumed(corpus, tmp_path):
@@ -212,8 +239,7 @@ def test_a_run_that_stop_ends_is_one_of_fewer_epochs_and_goes_on_without_it(
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
-def test_stop_is_not_asked_within_an_epoch(corpus, tmp_path):
-    stopped(corpus, tmp_path / "RUN")  # in its second epoch
+def test_stop_is_not_asked_within_an_epoch(corpus, tmp_path, stopped):  # in its second epoch
     found = train(corpus, tmp_path / "RUN", resume=True, stop=lambda history: True)
     assert [row["epoch"] for row in found.history] == [1, 2]
 
@@ -236,12 +262,12 @@ def test_an_evaluation_that_was_left_out_is_made_with_resume(corpus, tmp_path, u
     assert_equal(ends(folder), undisturbed)
 
 
-def stopped(corpus, folder):
-    """Leave a run that was killed in its second epoch, with two checkpoints."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        kill_after(patch, recorder.Recorder, "on_train_batch_end", STEPS + 7)
-        train(corpus, folder, seed=5)
-    return sorted((folder / "checkpoints").iterdir())
+@pytest.fixture
+def stopped(killed, tmp_path):
+    """The two checkpoints of a run, RUN, that was killed in its second epoch."""
+    killed(IN_THE_SECOND_EPOCH, tmp_path / "RUN")
+    before, newest = sorted((tmp_path / "RUN" / "checkpoints").iterdir())
+    return before, newest
 
 
 @pytest.mark.parametrize(
@@ -249,9 +275,9 @@ def stopped(corpus, folder):
     [("state.npz", "a byte"), ("progress.json", "cut"), ("model.weights.h5", "removed")],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    corpus, tmp_path, undisturbed, capsys, file, damage
+    corpus, tmp_path, undisturbed, stopped, capsys, file, damage
 ):
-    before, newest = stopped(corpus, tmp_path / "RUN")
+    before, newest = stopped
     harm(newest / file, damage)
     train(corpus, tmp_path / "RUN", resume=True)
     told = capsys.readouterr().err
@@ -270,8 +296,8 @@ def harm(path, damage):
         path.unlink()
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused(corpus, tmp_path):
-    for path in stopped(corpus, tmp_path / "RUN"):
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(corpus, tmp_path, stopped):
+    for path in stopped:
         harm(path / "state.npz", "a byte")
     with pytest.raises(ValueError, match="must hold a whole checkpoint.*2 checkpoints"):
         train(corpus, tmp_path / "RUN", resume=True)
@@ -305,20 +331,22 @@ def test_control_c_finishes_the_step_saves_and_says_how_to_go_on(
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
-def test_a_learning_rate_given_anew_holds_after_a_second_kill(corpus, tmp_path):
-    stopped(corpus, tmp_path / "RUN")
+def kill():
+    raise KilledError
+
+
+def test_a_learning_rate_given_anew_holds_after_a_second_kill(corpus, tmp_path, stopped):
     shutil.copytree(tmp_path / "RUN", tmp_path / "twice")
     train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        kill_after(patch, recorder.Recorder, "on_train_batch_end", 1)  # before a checkpoint
+        after_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
         train(corpus, tmp_path / "twice", resume=True, learning_rate=0.002)
     train(corpus, tmp_path / "twice", resume=True)
     assert_equal(ends(tmp_path / "twice"), ends(tmp_path / "RUN"))
     assert float(ends(tmp_path / "RUN")["metrics"][-1]["learning_rate"]) == pytest.approx(0.002)
 
 
-def test_a_run_folder_in_use_is_refused(corpus, tmp_path):
-    stopped(corpus, tmp_path / "RUN")
+def test_a_run_folder_in_use_is_refused(corpus, tmp_path, stopped):
     with filelock.FileLock(tmp_path / "RUN" / ".lock"):
         found = []
 
@@ -335,8 +363,10 @@ def test_a_run_folder_in_use_is_refused(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["checkpoint", "weights"])
-def test_a_full_disk_while_saving_leaves_what_was_before(corpus, tmp_path, undisturbed, file):
-    *_, newest = kept = stopped(corpus, tmp_path / "RUN")
+def test_a_full_disk_while_saving_leaves_what_was_before(
+    corpus, tmp_path, undisturbed, stopped, file
+):
+    *_, newest = kept = list(stopped)
     state = (newest / "state.npz").stat().st_size
     weights = (newest / "model.weights.h5").stat().st_size
     if file == "weights":  # the next file to write, if no checkpoint comes before
@@ -357,6 +387,19 @@ def test_a_full_disk_while_saving_leaves_what_was_before(corpus, tmp_path, undis
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
+def command_line(arguments, errors):
+    """Run one command in this process, its messages into the file `errors`."""
+    with errors.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.exit(main(arguments))
+
+
+# Forked from a process that has imported everything and done nothing, as imports take longest;
+# JAX has threads by then, and must not be forked.
+TENSORFLOW = keras.config.backend() == "tensorflow"
+PROCESSES = multiprocessing.get_context("forkserver" if TENSORFLOW else "spawn")
+PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
 IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
 
 
@@ -375,22 +418,27 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
     begin = ["--seed", 5, "--epochs", epochs, "--set", *settings]
 
     def start(name, *more):
-        command = [
-            sys.executable, "-m", "dualnet", "train", "dual_lstm", "--corpus", folder,
-            "--output", tmp_path / name, "--checkpoint-steps", 1, "--quiet", *more,
+        arguments = [
+            "train", "dual_lstm", "--corpus", folder, "--output", tmp_path / name,
+            "--checkpoint-steps", 1, "--quiet", *more,
         ]  # fmt: skip
-        return subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE)
+        errors = tmp_path / f"{name}.txt"
+        process = PROCESSES.Process(
+            target=command_line, args=([str(part) for part in arguments], errors)
+        )
+        process.start()
+        return process, errors
 
     for i, moment in enumerate([*moments, None]):
-        with start("RUN", *(["--resume"] if i else begin)) as process:
-            while moment and process.poll() is None:
-                if list((tmp_path / "RUN").glob(f"checkpoints/*{moment}*")):
-                    os.kill(process.pid, signal.SIGKILL)
-                    break
-                time.sleep(0.0005)
-            _, err = process.communicate(timeout=120)
-        assert process.returncode == (-signal.SIGKILL if moment else 0), err.decode()
-    with start("undisturbed", *begin) as process:  # too in a process of its own
-        _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err.decode()
+        process, errors = start("RUN", *(["--resume"] if i else begin))
+        while moment and process.is_alive():
+            if list((tmp_path / "RUN").glob(f"checkpoints/*{moment}*")):
+                process.kill()
+                break
+            time.sleep(0.0005)
+        process.join(timeout=120)
+        assert process.exitcode == (-signal.SIGKILL if moment else 0), errors.read_text()
+    process, errors = start("undisturbed", *begin)  # too in a process of its own
+    process.join(timeout=120)
+    assert process.exitcode == 0, errors.read_text()
     assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "undisturbed"))

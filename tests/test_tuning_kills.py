@@ -326,10 +326,16 @@ def test_a_trial_whose_process_keeps_dying_has_failed(tmp_path, monkeypatch, cod
     assert str(tmp_path / "log.txt") in outcome["message"] and len(calls) == tuner.ATTEMPTS
 
 
-def test_a_trial_that_another_has_stopped_is_left_for_later(tmp_path, monkeypatch):
-    ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
+def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, monkeypatch):
+    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
     with pytest.raises(KeyboardInterrupt):
-        tuner.run_task(tmp_path, lambda: False)
+        tuner.run_task(tmp_path, lambda: bool(calls))
+
+
+def test_a_trial_that_is_stopped_alone_is_begun_again(tmp_path, monkeypatch):
+    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
+    assert tuner.run_task(tmp_path, lambda: False)["status"] == "failed"
+    assert len(calls) == tuner.ATTEMPTS
 
 
 def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):

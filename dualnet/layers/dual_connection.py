@@ -60,6 +60,9 @@ class DualConnection(keras.layers.Layer):
             d = d + ops.matmul(embedded, self.kernel)
         return ops.relu(d)  # (batch, time, units)
 
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor((*inputs[1].shape[:-1], self.units), self.compute_dtype)
+
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]
 

@@ -86,6 +86,9 @@ class OutputProjection(keras.layers.Layer):
             logits = logits + ops.cast(self.bias, "float32")
         return logits
 
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor((*inputs.shape[:-1], self.vocabulary_size), "float32")
+
     def get_config(self):
         tied_to = self.tied_to
         return {

@@ -26,6 +26,8 @@ from dualnet.training.recipe import Recipe
 from dualnet.training.run_folder import WEIGHTS, load_weights, put_weights
 from dualnet.training.schedule import TRAIN, Plan, is_round
 
+DRAWN_EVERY = 2.0  # seconds: to draw the curves takes longer than a small epoch
+
 
 class Recorder(keras.callbacks.Callback):
     """Follows the steps of one run, and of each of its epochs keeps what is found.
@@ -64,6 +66,7 @@ class Recorder(keras.callbacks.Callback):
         self.show = show
         self.unsaved = 0  # steps since the last checkpoint
         self.shown = -math.inf
+        self.drawn = -math.inf
         self.averages = contextlib.ExitStack()  # open while they stand for the weights
         self.rate = math.nan
         self.rates: list[float] | None = None  # of the steps, where they differ
@@ -116,7 +119,7 @@ class Recorder(keras.callbacks.Callback):
             if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
                 put_weights(self.folder, model)
         self._save(model)
-        self.write_tables(model.name)
+        self.write_tables(model.name, draw=time.perf_counter() - self.drawn > DRAWN_EVERY)
         if self.show:
             phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
             self._say(
@@ -138,20 +141,23 @@ class Recorder(keras.callbacks.Callback):
             "tokens_per_second": self.num_tokens / self.state.seconds,
         }
 
-    def write_tables(self, name: str) -> None:
-        """Write `metrics.csv`, `curves.png` and the TensorBoard scalars anew."""
+    def write_tables(self, name: str, *, draw: bool = True) -> None:
+        """Write `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png` anew."""
         history = self.state.history
         text = io.StringIO()
         writer = csv.DictWriter(text, history[0])
         writer.writeheader()
         writer.writerows(history)
         write_whole(self.folder / "metrics.csv", text.getvalue())
+        self._write_scalars()
+        if not draw:
+            return
         curves = {
             f"{name} valid": [past["val_perplexity"] for past in history],
             f"{name} train": [past["perplexity"] for past in history],
         }
         plot_curves(curves, self.folder / "curves.png")
-        self._write_scalars()
+        self.drawn = time.perf_counter()
 
     def close(self) -> None:
         """Close what is open."""
