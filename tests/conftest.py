@@ -32,6 +32,7 @@ if keras.config.backend() != "tensorflow":
         "test_fuzz.py",
         "test_schedules.py",
         "test_tuning_budget.py",
+        "test_tuning_limits.py",
         "test_tuning_oracles.py",
     ]
 

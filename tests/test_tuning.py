@@ -1,11 +1,7 @@
 """Searches of tiny models: what they find, keep, refuse and go on with."""
 
-import dataclasses
-import io
 import json
 import shutil
-import sys
-import time
 import tomllib
 
 import filelock
@@ -16,12 +12,9 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, oracles, running, trial
-from dualnet.tuning.display import Display
-from dualnet.tuning.oracles import FAILURES
-from dualnet.tuning.report import Row
+from dualnet.tuning import load_job
 from tests.conftest import sentences
-from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
+from tests.searches import in_this_process, rows, write_job
 
 # Some batches are larger than the text: those trials fail.
 SOME_FAIL = """
@@ -36,32 +29,6 @@ epochs = {epochs}
 [space]
 learning_rate = {{ min_value = 1e-2, max_value = 1e-1, sampling = "log" }}
 batch_size = [4, 5000]
-"""
-
-# The second trial learns nothing.
-HOPELESS = """
-model = "lstm"
-tuner = "grid"
-[fixed]
-units = 6
-batch_size = 4
-sequence_length = 9
-epochs = 5
-[space]
-learning_rate = [0.05, 1e-9]
-"""
-
-# Of two sizes where a budget does not make them alike.
-BUDGET = """
-model = "dual_lstm"
-tuner = "grid"
-seed = 3
-[fixed]
-batch_size = 4
-sequence_length = 9
-epochs = 1
-[space]
-connection = ["plain", "dual"]
 """
 
 
@@ -87,10 +54,6 @@ def run(tmp_path_factory):
         learning_rate=0.01, progress=False,
     )  # fmt: skip
     return output
-
-
-def statuses(folder):
-    return [row["status"] for row in rows(folder / "trials.csv")]
 
 
 # --- what a search finds
@@ -145,27 +108,6 @@ def test_the_best_card_trains_to_the_same_perplexity(found, corpus, tmp_path):
     assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
 
 
-def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
-    """A chief looks at its trials also while one of them is being ended."""
-    save, run = oracles._Safe.save, running.Running.run
-    at_work = []
-
-    def begin(self, *args, **kwargs):
-        at_work.append(self)
-        return run(self, *args, **kwargs)
-
-    def look_while_saving(self):
-        save(self)
-        at_work[0].poll()
-
-    monkeypatch.setattr(running.Running, "run", begin)
-    monkeypatch.setattr(oracles._Safe, "save", look_while_saving)
-    job = write_job(tmp_path, max_trials=1, epochs=1)
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
-    assert statuses(tmp_path / "DIR") == ["completed"]
-
-
 def test_a_search_goes_on_with_more_trials(found, corpus, tmp_path):
     folder, _ = found  # at which other tests look: this one goes on with a copy
     shutil.copytree(folder, tmp_path / "DIR")
@@ -178,138 +120,6 @@ def test_a_search_goes_on_with_more_trials(found, corpus, tmp_path):
     assert len(begun) == 1
     after = rows(tmp_path / "DIR" / "trials.csv")
     assert after[:4] == before and len(after) == 5
-
-
-FAILING = {
-    "batch_size=5000": "must hold at least batch_size + 1 = 5001 tokens",
-    "learning_rate=1e30": "no longer a number, in epoch 1",
-}
-
-
-@pytest.mark.parametrize("setting", FAILING)
-def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
-    failures = FAILURES
-    if "learning_rate" in setting:  # whose models have to be built
-        failures = 2
-        monkeypatch.setattr(oracles, "FAILURES", failures)
-    job = write_job(tmp_path, max_trials=20)
-    arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
-    with in_this_process() as begun:
-        code = main([str(word) for word in [*arguments, "--set", setting]])
-    assert code == 2 and len(begun) == failures
-    said = capsys.readouterr().err
-    assert said.startswith(f"dualnet tune: All {failures} trials failed. Trial 00: ")
-    assert FAILING[setting] in said and said.count("\n") == 1
-    assert statuses(tmp_path / "DIR") == ["failed"] * failures
-
-
-# --- its limits
-
-
-def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
-    job = write_job(tmp_path, max_trials=3, epochs=1)
-    settings = {"output": tmp_path / "DIR", "progress": False}
-    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="of `max_hours`"):
-        tuning.search(job, corpus, max_hours=1e-9, **settings)
-    assert begun == []
-    now = time.time
-    with pytest.MonkeyPatch.context() as patch:
-
-        def hours_pass(folder):
-            patch.setattr(time, "time", lambda: now() + 7200)
-
-        with in_this_process(hours_pass) as begun:
-            tuner = tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
-    assert len(begun) == 1 and len(tuner.get_best_hyperparameters(9)) == 1
-    assert statuses(tmp_path / "DIR") == ["completed"]
-    with in_this_process() as begun:
-        tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
-    assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["completed"] * 3
-
-
-def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch):
-    ends = []
-
-    class Timer:
-        """Goes off when it is told to."""
-
-        def __init__(self, seconds, function):
-            ends.append(function)
-
-        def start(self):
-            pass
-
-    def after_the_first_epoch(own, others, epochs):
-        if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
-            ends[0]()
-        return False
-
-    job = write_job(tmp_path, max_trials=2, epochs=6)
-    monkeypatch.setattr(trial.threading, "Timer", Timer)
-    monkeypatch.setattr(trial, "is_hopeless", after_the_first_epoch)
-    job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
-    (row,) = rows(tmp_path / "DIR" / "trials.csv")
-    assert row["status"] == "completed" and row["ended"] == "time"
-    assert 1 <= int(row["epochs"]) < 6
-
-
-def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "PEERS", 1)  # it takes three others
-    job = write_job(tmp_path, HOPELESS)
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
-    good, bad = rows(tmp_path / "DIR" / "trials.csv")
-    assert (good["ended"], good["epochs"]) == ("all epochs", "5")
-    assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
-
-
-def test_a_trial_without_an_epoch_in_its_time_fails(corpus, tmp_path):
-    job = write_job(tmp_path, max_trials=1)
-    with in_this_process(), pytest.raises(tuning.SearchError, match="max_hours_per_trial"):
-        tuning.search(
-            job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1e-12, progress=False
-        )
-
-
-def test_models_of_a_budget_take_it_up(corpus, tmp_path):
-    job = write_job(tmp_path, BUDGET)
-    with in_this_process():
-        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, parameters="4k")
-    table = rows(tmp_path / "DIR" / "trials.csv")
-    weights = [int(row["parameters"]) for row in table]
-    assert all(3200 < count <= 4000 for count in weights) and len(weights) == 2
-    assert {row["connection"] for row in table} == {"plain", "dual"}
-    (model,) = tuner.get_best_models()
-    assert model.count_params() in weights
-    (hp,) = tuner.get_best_hyperparameters()
-    assert tuner.hypermodel.build(hp).count_params() == model.count_params()
-
-
-# --- Hyperband
-
-
-def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
-    """A trial that goes on is one that was trained in one go, bit for bit."""
-    job = dataclasses.replace(
-        load_job(write_job(tmp_path, epochs=3)), tuner="hyperband", tuner_options={"factor": 3}
-    )
-    with in_this_process() as begun:
-        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
-    table = rows(tmp_path / "DIR" / "trials.csv")
-    assert len(begun) == 6 and [row["status"] for row in table] == ["completed"] * 6
-    assert sorted(int(row["epochs"]) for row in table) == [1, 1, 1, 3, 3, 3]
-    drawn = {i: each.hyperparameters.values for i, each in tuner.oracle.trials.items()}
-    ((last, values),) = [each for each in drawn.items() if each[1].get("tuner/trial_id")]
-    first, second = (
-        tmp_path / "DIR" / "trials" / name for name in (values["tuner/trial_id"], last)
-    )
-    assert history_of(second)[:1] == history_of(first) and epochs_of(second) == [1, 2, 3]
-    settings = {**job.settings(values), "epochs": 3}
-    dualnet.train("lstm", corpus, output=tmp_path / "run", progress=False, seed=3, **settings)
-    assert history_of(tmp_path) == history_of(second)
-    assert not list((tmp_path / "DIR").glob("trials/*/run/checkpoints"))
 
 
 # --- jobs over a RUN
@@ -392,102 +202,6 @@ def test_a_hypermodel_is_of_what_a_plain_fit_can_do(corpus, tmp_path, run):
     hp = keras_tuner.HyperParameters()
     with pytest.raises(ValueError, match="`averaging` must be 'none'"):
         tuning.HyperModel(job, corpus).build(hp)
-
-
-# --- the commands
-
-
-def test_jobs_lists_the_searches_of_the_papers(capsys):
-    assert main(["jobs"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert main(["jobs", "--json"]) == 0
-    names = json.loads(capsys.readouterr().out)
-    assert names == tuning.list_jobs() and [line.split()[0] for line in table[1:]] == names
-
-
-@pytest.mark.parametrize("name", tuning.list_jobs())
-def test_jobs_shows_a_job(capsys, name):
-    assert main(["jobs", name]) == 0
-    text = capsys.readouterr().out
-    assert main(["jobs", name, "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)
-    assert {each["name"] for each in table["space"]} == {each.name for each in load_job(name).space}
-    assert all(each["name"] in text for each in table["space"]) and table["paper"] in text
-
-
-def test_jobs_refuses_a_name_that_is_none(capsys):
-    assert main(["jobs", "dual_tabel1"]) == 2
-    assert "dual_table1" in capsys.readouterr().err
-
-
-def test_tune_tells_its_options(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for name in ("--workers", "--max-hours", "--resume", "--run", "--set", "--checkpoint-steps"):
-        assert name in text
-
-
-# --- what it shows
-
-
-def made_up():
-    settings = {"learning_rate": 0.00123456, "experts": [0, 5]}
-    return [
-        Row(trial="0", status="completed", drawn=settings, val_perplexity=9.5, epochs=3,
-            ended="hopeless"),
-        Row(trial="1", status="failed", drawn=settings, message="`batch` must fit.\nMore."),
-        Row(trial="2", status="running", drawn=settings, val_perplexity=7.0, epochs=1),
-        Row(trial="3", status="completed", drawn=settings, val_perplexity=8.25, ended="all epochs"),
-    ]  # fmt: skip
-
-
-def display_of(trials, tmp_path, **settings):
-    job = load_job(write_job(tmp_path))
-    given = {"total": 10, "deadline": None, "show": True, **settings}
-    return Display(job, lambda: trials, **given)
-
-
-def test_each_trial_that_ends_is_told_once(tmp_path, capsys):
-    trials = made_up()
-    later = trials.pop()
-    with display_of(trials, tmp_path) as display:
-        display.update(at_once=True)
-        assert capsys.readouterr().err == "", "they had ended before"
-        trials.append(later)
-        display.update(at_once=True)
-        display.update(at_once=True)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("trial 3 has validation perplexity 8.25.  2 of 10 done, 1 running,")
-    assert "1 failed, best 8.25 (trial 3)" in line
-
-
-def test_quiet_shows_nothing(tmp_path, capsys):
-    trials = []
-    with display_of(trials, tmp_path, show=False) as display:
-        trials += made_up()
-        display.update(at_once=True)
-        display.say("Here.")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr("sys.stderr", Terminal())
-    for name, value in {"TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with display_of(made_up(), tmp_path, deadline=time.time() + 3600) as display:
-        display.update(at_once=True)
-        display.say("Waiting [here].")
-    shown = sys.stderr.getvalue()
-    assert "Waiting [here]." in shown and "random search" in shown
-    for text in ("running", "hopeless", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
-        assert text in shown
-    assert "`batch` must fit." in shown and "min" in shown
 
 
 # --- what it refuses

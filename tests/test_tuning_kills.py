@@ -103,7 +103,7 @@ def killed(folder, tmp_path_factory):
     """A search of which a worker was killed, then the chief, and which then went on."""
     path = tmp_path_factory.mktemp("killed")
     output = path / "DIR"
-    job = write_job(path, max_trials=4, epochs=12)
+    job = write_job(path, max_trials=4, epochs=10)
     options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 5, "--json", "--quiet")
     noted = {"folder": output}
     chief = begin(job, output, *options)
@@ -146,9 +146,9 @@ def test_a_search_goes_on_after_kills_with_nothing_lost_and_nothing_twice(killed
     assert sorted(state["start_order"]) == sorted(state["end_order"]) == ["0", "1", "2", "3"]
     table = rows(killed["folder"] / "trials.csv")
     assert [row["status"] for row in table] == ["completed"] * 4
-    assert [row["epochs"] for row in table] == ["12"] * 4
+    assert [row["epochs"] for row in table] == ["10"] * 4
     for row in table:
-        assert epochs_of(killed["folder"] / "trials" / row["trial"]) == list(range(1, 13))
+        assert epochs_of(killed["folder"] / "trials" / row["trial"]) == list(range(1, 11))
 
 
 def test_a_killed_trial_goes_on_from_its_checkpoint(killed):
@@ -193,7 +193,7 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
 
 def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=1, epochs=12)
+    job = write_job(tmp_path, max_trials=1, epochs=10)
     arguments = [str(word) for word in ("tune", job, "--corpus", folder, "--output", output)]
 
     def stop():
@@ -215,14 +215,14 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
     (row,) = rows(output / "trials.csv")
     assert row["status"] == "unfinished" and not (output / "results.json").exists()
     before = rows(output / "trials/0/run/metrics.csv")
-    assert 2 <= len(before) < 12
+    assert 2 <= len(before) < 10
     with in_this_process():
         assert main([*arguments, "--resume"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("small: 1 completed\nbest: trial 0, validation perplexity ")
     assert "\n  learning_rate = 0." in told and f"All in {output}" in told
     assert rows(output / "trials/0/run/metrics.csv")[: len(before)] == before
-    assert epochs_of(output / "trials/0") == list(range(1, 13))
+    assert epochs_of(output / "trials/0") == list(range(1, 11))
 
 
 # --- several machines
