@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,15 @@ class _Random(_Safe, oracles.RandomSearchOracle):
 
 class _Bayesian(_Safe, oracles.BayesianOptimizationOracle):
     def populate_space(self, trial_id):
+        # Warnings of a regression with few points, about which a user can do nothing.
+        with warnings.catch_warnings(action="ignore"):
+            self._fit()
+            found = super().populate_space(trial_id)
+        if found["status"] == TrialStatus.RUNNING and self._duplicate(found["values"]):
+            return self._random_populate_space()  # the same trial once more would tell nothing
+        return found
+
+    def _fit(self) -> None:
         # For trials under way KerasTuner takes the guess of the regression as it was last fitted;
         # before the first fit, also after a resume, that is zero, the best perplexity of all.
         every, ongoing = self.trials, self.ongoing_trials
@@ -136,10 +146,6 @@ class _Bayesian(_Safe, oracles.BayesianOptimizationOracle):
                 self.gpr.fit(*self._vectorize_trials())
             finally:
                 self.trials, self.ongoing_trials = every, ongoing
-        found = super().populate_space(trial_id)
-        if found["status"] == TrialStatus.RUNNING and self._duplicate(found["values"]):
-            return self._random_populate_space()  # the same trial once more would tell nothing
-        return found
 
 
 class _Hyperband(_Safe, oracles.HyperbandOracle):
