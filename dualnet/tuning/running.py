@@ -97,7 +97,8 @@ class Running:
                     comparison = self.compare(rows)
                 except Stopped:
                     raise Stopped(
-                        "Stopped after the last trial. Compare before and after with --resume."
+                        "Stopped after the last trial, but before both splits were evaluated. "
+                        + self._way_on("the same command")
                     ) from None
         self.write_results(rows, comparison)
         return self.tuner

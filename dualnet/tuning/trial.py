@@ -353,7 +353,9 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     tokens = corpus.split(task.split)
     if settings.pop("evaluation", "static") == "dynamic":
         if settings.get("rule") == "rms":
-            settings["statistics"] = _statistics(folder, model, corpus.train, settings)
+            # Of the text that it was trained on, whatever is evaluated.
+            text = training.corpus_of_run(task.run).train if task.corpus else corpus.train
+            settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0: none
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
