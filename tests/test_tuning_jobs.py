@@ -286,6 +286,7 @@ def trials_of(oracle, most):
         yield values
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")  # of few points
 @pytest.mark.parametrize(("name", "options", "count"), [
     ("RandomSearch", {"max_trials": 20}, 20),
     ("BayesianOptimization", {"max_trials": 8, "num_initial_points": 6}, 8),
