@@ -14,7 +14,7 @@ from dualnet.cli import main
 from dualnet.tuning import load_job, oracles, running, trial
 from dualnet.tuning.display import Display
 from dualnet.tuning.oracles import FAILURES
-from dualnet.tuning.report import Row
+from dualnet.tuning.rows import Row
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 # The second trial learns nothing.

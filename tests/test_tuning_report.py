@@ -30,8 +30,8 @@ from dualnet.builders import with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
-from dualnet.tuning import report
-from dualnet.tuning.report import Row
+from dualnet.tuning import figures, hparams, report
+from dualnet.tuning.rows import Row, best_row, read_rows
 
 SMALL = {"units": 6, "batch_size": 4, "sequence_length": 9, "learning_rate": 0.01}
 
@@ -162,10 +162,10 @@ def test_the_table_is_sorted_by_number_and_tells_equal_names_apart(tmp_path):
 def test_the_best_trial_is_completed_and_finite():
     running = Row(trial="4", status="running", drawn={}, val_perplexity=1.0)
     nothing = [failed("0"), completed("1", math.nan), completed("2", math.inf), running]
-    assert report.best_row(nothing) is None
-    assert report.best_row([]) is None
+    assert best_row(nothing) is None
+    assert best_row([]) is None
     rows = [*nothing, completed("10", 50.0), completed("9", 50.0), completed("5", 70.0)]
-    assert report.best_row(rows).trial == "9"
+    assert best_row(rows).trial == "9"
 
 
 def test_without_a_completed_trial_there_is_no_best_card(tmp_path):
@@ -329,7 +329,7 @@ def test_rows_come_from_outcomes_and_from_the_epochs_of_what_is_not_over(searche
     for name in ("03", "10"):
         (tmp_path / "trials" / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "trials" / name / "run").symlink_to(search / "trials" / "00" / "run")
-    rows = report.read_rows(tmp_path, JOB, trials, {"03"})
+    rows = read_rows(tmp_path, JOB, trials, {"03"})
     assert [row.trial for row in rows] == ["01", "02", "03", "04", "05", "10"]
     assert [row.drawn for row in rows] == [{"rounds": int(row.trial)} for row in rows]
     statuses = ["completed", "failed", "running", "completed", "failed", "unfinished"]
@@ -347,7 +347,7 @@ def test_rows_come_from_outcomes_and_from_the_epochs_of_what_is_not_over(searche
 
 
 def plots(folder, job, rows):
-    report.write_plots(folder, job, rows)
+    figures.write_plots(folder, job, rows)
     return [imread(folder / f"{name}.png") for name in ("parallel_coordinates", "importance")]
 
 
@@ -390,15 +390,15 @@ def test_a_few_diverged_trials_do_not_take_the_scale():
 
 def test_what_matters_is_more_important_than_what_does_not():
     rows = draw(JOB, 60)
-    places = {each.name: report._axis(each, rows).places for each in JOB.space}
+    places = {each.name: figures._axis(each, rows).places for each in JOB.space}
     values = np.log([row.val_perplexity for row in rows])
-    found, explained = report.importances(places, values)
+    found, explained = figures.importances(places, values)
     (mean, spread), others = found.pop("learning_rate"), found.values()
     assert mean > 0.5 and mean - spread > 10 * max(abs(other) for other, _ in others)
     assert 0.8 < explained <= 1
-    assert report.importances(places, values)[0]["rank"] == found["rank"]  # a fixed seed
+    assert figures.importances(places, values)[0]["rank"] == found["rank"]  # a fixed seed
     noise = np.random.default_rng(0).normal(size=60)
-    assert report.importances(places, noise)[1] < 0.3
+    assert figures.importances(places, noise)[1] < 0.3
 
 
 def test_a_condition_that_does_not_hold_is_a_level_of_its_own():
@@ -406,8 +406,11 @@ def test_a_condition_that_does_not_hold_is_a_level_of_its_own():
     rows = [
         dataclasses.replace(row, val_perplexity=60.0 + 20 * ("rank" in row.drawn)) for row in rows
     ]
-    places = {"rank": report._axis(RANK, rows).places, "locked": report._axis(LOCKED, rows).places}
-    found, explained = report.importances(places, np.log([row.val_perplexity for row in rows]))
+    places = {
+        "rank": figures._axis(RANK, rows).places,
+        "locked": figures._axis(LOCKED, rows).places,
+    }
+    found, explained = figures.importances(places, np.log([row.val_perplexity for row in rows]))
     assert found["rank"][0] > 1 and abs(found["locked"][0]) < 0.05 and explained > 0.95
 
 
@@ -416,18 +419,20 @@ def test_places_are_on_the_scale_that_is_drawn_from():
         completed("0", 60.0, {"learning_rate": 1e-4, "rounds": 3, "experts": [5, 15]}),
         completed("1", 60.0, {"learning_rate": 1e-2, "rounds": 0, "experts": [0, 15]}),
     ]
-    rate = report._axis(RATE, rows)
+    rate = figures._axis(RATE, rows)
     assert rate.places == pytest.approx([0.5, 1.0])
     labels = ["1e-06", "1e-05", "0.0001", "0.001", "0.01"]
     assert [label for _, label in rate.ticks] == labels
     assert [place for place, _ in rate.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
-    assert report._axis(ROUNDS, rows).places == [0.5, 0.0]
-    assert report._axis(EXPERTS, rows) == report._Axis([1.0, 0.0], [(0, "[0, 15]"), (1, "[5, 15]")])
+    assert figures._axis(ROUNDS, rows).places == [0.5, 0.0]
+    assert figures._axis(EXPERTS, rows) == figures._Axis(
+        [1.0, 0.0], [(0, "[0, 15]"), (1, "[5, 15]")]
+    )
     mixed = Parameter(name="x", values=(True, 1, "1"))
-    places = report._axis(mixed, [completed("0", 1.0, {"x": x}) for x in mixed.values]).places
+    places = figures._axis(mixed, [completed("0", 1.0, {"x": x}) for x in mixed.values]).places
     assert places == [0, 0.5, 1]
     reverse = Parameter(name="x", min_value=0.9, max_value=0.999, sampling="reverse_log")
-    places = report._axis(reverse, [completed("0", 1.0, {"x": x}) for x in (0.9, 0.99, 0.999)])
+    places = figures._axis(reverse, [completed("0", 1.0, {"x": x}) for x in (0.9, 0.99, 0.999)])
     assert places.places[0] == 0 and places.places[2] == 1 and 0 < places.places[1] < 0.99
 
 
@@ -479,8 +484,8 @@ def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
         Row(trial="03", status="unfinished", drawn={}, val_perplexity=70.0),
         completed("04", math.inf, {"locked": False}),
     ]
-    report.write_hparams(tmp_path, JOB, [*rows, failed("05")])
-    report.write_hparams(tmp_path, JOB, rows)  # anew
+    hparams.write_hparams(tmp_path, JOB, [*rows, failed("05")])
+    hparams.write_hparams(tmp_path, JOB, rows)  # anew
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tensorboard", "trials"]
     experiment, groups, multiplexer = sessions(tmp_path)
     types = {info.name: info.type for info in experiment.hparam_infos}
@@ -518,7 +523,8 @@ def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
 def test_hparams_load_no_tensorflow(tmp_path):
     code = (
         "import sys; from types import SimpleNamespace as Job;"
-        "from dualnet.tuning.report import Row, write_hparams, write_tables;"
+        "from dualnet.tuning.hparams import write_hparams;"
+        "from dualnet.tuning.report import write_tables; from dualnet.tuning.rows import Row;"
         "job = Job(name='j', kind='training', space=());"
         "rows = [Row(trial='0', status='failed', drawn={})];"
         f"write_hparams({str(tmp_path)!r}, job, rows); write_tables({str(tmp_path)!r}, job, rows);"

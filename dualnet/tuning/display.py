@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualnet.tuning.jobs import Job
-from dualnet.tuning.report import Row, best_row
+from dualnet.tuning.rows import Row, best_row
 
 SHOWN = 5  # trials that have ended, the best of them
 

@@ -16,6 +16,7 @@ from dualnet.tuning import report
 from dualnet.tuning.display import Display
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.oracles import count_trials
+from dualnet.tuning.rows import Row, best_row, read_rows
 from dualnet.tuning.search_folder import Search, address_of_chief
 from dualnet.tuning.trial import RUN, write_task
 from dualnet.tuning.tuner import TRIALS, Tuner, run_task
@@ -51,7 +52,7 @@ class Running:
         self.progress = progress
         self.tuner = search.tuner(self.poll, model)
         self.oracle = self.tuner.oracle
-        self.ended: dict[str, report.Row] = {}
+        self.ended: dict[str, Row] = {}
         self.reported = -1
         self.display = Display(
             search.job,
@@ -123,27 +124,27 @@ class Running:
         self.display.update()
         return self.interrupts.asked or self.search.is_over()
 
-    def rows(self) -> list[report.Row]:
+    def rows(self) -> list[Row]:
         """Return what is known of each trial; of those that have ended it is read once."""
         trials = list(self.oracle.trials.values())
         new = [each for each in trials if each.trial_id not in self.ended]
         # Looked at once: while a chief ends a trial, it is for a moment among both.
         ended = set(self.oracle.end_order)
         running = {each.trial_id for each in list(self.oracle.ongoing_trials.values())} - ended
-        read = report.read_rows(self.folder, self.search.job, new, running)
+        read = read_rows(self.folder, self.search.job, new, running)
         found = self.ended | {row.trial: row for row in read}
         self.ended |= {row.trial: row for row in read if row.trial in ended}
         return [
             found[each.trial_id] for each in sorted(trials, key=lambda each: int(each.trial_id))
         ]
 
-    def compare(self, rows: list[report.Row]) -> list[dict[str, Any]]:
+    def compare(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Return the perplexities before and after the search, static and dynamic."""
         fixed = self.search.job.fixed
         comparison = []
         for way in ("static", "dynamic"):
             own = [row for row in rows if {**fixed, **row.drawn}.get("evaluation", "static") == way]
-            best = report.best_row(own)
+            best = best_row(own)
             if best is None:
                 continue
             before = {**fixed, "evaluation": way}
@@ -160,9 +161,9 @@ class Running:
                 comparison.append(result)
         return comparison
 
-    def write_results(self, rows: list[report.Row], comparison: list[dict[str, Any]]) -> None:
+    def write_results(self, rows: list[Row], comparison: list[dict[str, Any]]) -> None:
         """Write `results.json`."""
-        best = report.best_row(rows)
+        best = best_row(rows)
         assert best is not None
         results = {
             "job": self.search.job.name,
@@ -188,7 +189,7 @@ class Running:
             results["comparison"] = comparison
         write_whole(self.folder / report.RESULTS, json.dumps(results, indent=2) + "\n")
 
-    def _failure(self, rows: list[report.Row]) -> str:
+    def _failure(self, rows: list[Row]) -> str:
         """Return why no trial was completed."""
         failed = [row for row in rows if row.status == "failed"]
         if failed:

@@ -7,7 +7,6 @@ closes then. A training goes on from its last checkpoint when the same folder is
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -28,6 +27,7 @@ import numpy as np
 
 from dualnet._files import write_whole, written_beside
 from dualnet.training.interrupts import Stopped
+from dualnet.tuning.rows import history_of
 
 TASK, OUTCOME, RUN = "task.json", "outcome.json", "run"
 # Trials that must have come as far before one is thought hopeless, and the part of all epochs
@@ -91,11 +91,7 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
 
 def read_history(folder: Path) -> list[float]:
     """Return the validation perplexity of each epoch so far of the trial in `folder`."""
-    try:
-        with open(folder / RUN / "metrics.csv", encoding="utf-8", newline="") as file:
-            return [float(row["val_perplexity"]) for row in csv.DictReader(file)]
-    except FileNotFoundError:
-        return []
+    return [epoch["val_perplexity"] for epoch in history_of(folder)]
 
 
 def is_hopeless(own: Sequence[float], others: Sequence[Sequence[float]], epochs: int) -> bool:
@@ -248,11 +244,7 @@ def _outcome_of_run(folder: Path, ended: str) -> dict[str, Any]:
 
 def _seconds_before(folder: Path) -> float:
     """Return how long the epochs took that the trial has so far."""
-    try:
-        with open(folder / RUN / "metrics.csv", encoding="utf-8", newline="") as file:
-            return sum(float(row["seconds"]) for row in csv.DictReader(file))
-    except FileNotFoundError:
-        return 0.0
+    return sum(epoch["seconds"] for epoch in history_of(folder))
 
 
 def _stop(folder: Path, task: Task) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 from keras_tuner.engine.base_tuner import BaseTuner
 from keras_tuner.engine.trial import TrialStatus
 from keras_tuner.errors import FailedTrialError
@@ -107,7 +108,7 @@ class Tuner(BaseTuner):
             self._asking.start()
 
     def _ask(self, trial_id: str) -> None:
-        with contextlib.suppress(Exception):  # of grpc
+        with contextlib.suppress(grpc.RpcError):
             self.oracle.get_trial(trial_id)
 
     def load_model(self, trial):
