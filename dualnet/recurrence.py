@@ -1,26 +1,51 @@
 """Runs a cell over time, with state in and state out."""
 
-from typing import Any
+import contextlib
+import contextvars
+from typing import Any, NamedTuple
 
 import keras
-from keras import ops
+from keras import ops, tree
 
-from dualnet.layers._masks import MaskSpec
+from dualnet import _backend
+from dualnet.layers._products import columns_of, made_by
 from dualnet.layers._seeded import SeededLayer
+
+_without_gradients = contextvars.ContextVar("without_gradients", default=False)
+
+
+@contextlib.contextmanager
+def without_gradients():
+    """Let recurrences keep nothing for a backward pass meanwhile."""
+    before = _without_gradients.set(True)
+    try:
+        yield
+    finally:
+        _without_gradients.reset(before)
 
 
 @keras.saving.register_keras_serializable("dualnet")
 class Recurrence(SeededLayer):
     """Runs `cell` over the time steps of a segment; a pure function of inputs and states.
 
-    Draws the masks of the cell's dropouts before the loop: a locked one once,
-    the others for all steps; weights are dropped out before it, too. The loop
-    itself is that of `keras.layers.RNN`; where the time is known to be 1 when the
-    graph is made, there is none.
+    The same function as `keras.layers.RNN`, and a faster one. Draws the masks of the
+    cell's dropouts before the loop: a locked one once, the others for all steps; weights
+    are dropped out before it, too. Where the time is known to be 1 when the graph is made,
+    there is no loop.
+
+    What does not depend on the state is computed for all steps at once. In the loop the
+    matrices are constants, cast once for a segment; each product of a step is kept, and
+    the backward pass goes through the steps with these in place of the products. The
+    gradient of a matrix is then one product for the whole segment, of all that entered it
+    and all gradients of what came out, where a plain loop adds up one for each step.
+
+    Products with matrices run in the compute dtype, all else, gates and states among them,
+    in the variable dtype: float32 under "mixed_bfloat16".
 
     Args:
         cell: a cell with `state_size` (list), `output_size` and `mask_specs()`,
-            such as `dualnet.layers.LSTMCell`.
+            such as `dualnet.layers.LSTMCell`. One without `input_part` and `step` (see
+            `RecurrentCell`) has its `call` run at each step.
         seed: int or None, of the masks.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
@@ -50,9 +75,16 @@ class Recurrence(SeededLayer):
                 f"masks can be drawn before the loop. Received: cell={cell!r}. Other cells run "
                 "under `keras.layers.RNN`."
             )
-        super().__init__(seed=seed, **kwargs)
+        super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.supports_masking = True
+        self.known = {}  # see `_Segment`
+
+    @property
+    def compute_dtype(self):
+        # Keras casts each weight that is read in a layer to this one. Here products alone run in
+        # the compute dtype of the policy, and their matrices are cast once.
+        return self.variable_dtype
 
     def build(self, sequence_shape, initial_state_shape=None):
         if not self.cell.built:
@@ -63,23 +95,19 @@ class Recurrence(SeededLayer):
         if mask is None:  # where there is an initial state, Keras does not hand it over
             mask = getattr(sequence, "_keras_mask", None)
         _check_mask(mask)
-        locked, fresh = (
-            self._draw_masks(ops.shape(sequence), sequence.dtype) if training else ({}, {})
-        )
-        step = _Step(self.cell, locked, list(fresh), training)
-        if fresh:
-            sequence = ops.concatenate([sequence, *fresh.values()], axis=-1)
-        if sequence.shape[1] == 1:
-            outputs, states = self._one_step(step, sequence, initial_state, mask)
+        sequence = ops.cast(sequence, self.variable_dtype)
+        batch, time, _ = ops.shape(sequence)
+        locked, fresh = self._draw_masks(batch, time) if training else ({}, {})
+        if initial_state is None:
+            states = [ops.zeros((batch, n), self.variable_dtype) for n in self.cell.state_size]
         else:
-            loop = keras.layers.RNN(
-                step,
-                return_sequences=True,
-                return_state=True,
-                zero_output_for_mask=True,
-                dtype=self.dtype_policy,
-            )
-            outputs, *states = loop(sequence, initial_state=initial_state, mask=mask)
+            states = [ops.cast(state, self.variable_dtype) for state in initial_state]
+        # Time first from here on.
+        sequence = ops.transpose(sequence, (1, 0, 2))
+        mask = None if mask is None else ops.transpose(mask)[..., None]
+        segment = _Segment(self, sequence, locked, fresh, mask, training)
+        outputs, states = segment.run(states)
+        outputs = ops.cast(ops.transpose(outputs, (1, 0, 2)), self.dtype_policy.compute_dtype)
         return outputs, *[ops.cast(state, "float32") for state in states]
 
     def compute_output_spec(self, sequence, initial_state=None, mask=None, training=False):
@@ -87,46 +115,29 @@ class Recurrence(SeededLayer):
         _check_mask(mask)
         batch, time, _ = sequence.shape
         return (
-            keras.KerasTensor((batch, time, self.cell.output_size), self.cell.compute_dtype),
+            keras.KerasTensor((batch, time, self.cell.output_size), self.dtype_policy.compute_dtype),
             *(keras.KerasTensor((batch, size), "float32") for size in self.cell.state_size),
         )
 
     def compute_mask(self, sequence, mask=None):
         return [mask, *[None] * len(self.cell.state_size)]
 
-    @staticmethod
-    def _one_step(step, sequence, initial_state, mask):
-        """Return what the loop returns for one step, without a loop.
-
-        Loops are slow in ONNX and LiteRT, and nothing gains by one of a single turn.
-        """
-        if initial_state is None:
-            batch = ops.shape(sequence)[0]
-            states = [ops.zeros((batch, size), step.compute_dtype) for size in step.state_size]
-        else:
-            states = [ops.cast(state, step.compute_dtype) for state in initial_state]
-        output, new_states = step(sequence[:, 0], states)
-        if mask is not None:  # (batch, 1)
-            output = ops.where(mask, output, 0)
-            new_states = [ops.where(mask, *pair) for pair in zip(new_states, states)]
-        return output[:, None], new_states
-
-    def _draw_masks(self, shape, dtype):
+    def _draw_masks(self, batch, time):
         """Return what is locked, masks `(batch, size)` and dropped weights, and the fresh masks.
 
-        The latter are `(batch, time, size)`.
+        The latter are `(time, batch, size)`.
         """
-        batch, time, _ = shape
-        locked: dict[MaskSpec, Any] = {}
-        fresh: dict[MaskSpec, Any] = {}
+        locked: dict[str, Any] = {}
+        fresh: dict[str, Any] = {}
         for spec in self.cell.mask_specs():
             if isinstance(spec.size, tuple):
-                whole = ops.cast(getattr(self.cell, spec.name), dtype)
+                whole = ops.convert_to_tensor(getattr(self.cell, spec.name))
             else:
-                whole = ops.ones((batch, *([] if spec.locked else [time]), spec.size), dtype)
+                shape = (*([] if spec.locked else [time]), batch, spec.size)
+                whole = ops.ones(shape, self.variable_dtype)
             drawn = keras.random.dropout(whole, spec.rate, seed=self.seed_generator)
-            (locked if spec.locked else fresh)[spec] = drawn
-        return {spec.name: mask for spec, mask in locked.items()}, fresh
+            (locked if spec.locked else fresh)[spec.name] = drawn
+        return locked, fresh
 
     def get_config(self):
         return {**super().get_config(), "cell": keras.saving.serialize_keras_object(self.cell)}
@@ -147,29 +158,247 @@ def _check_mask(mask):
         )
 
 
-class _Step:
-    """What `keras.layers.RNN` calls at each time step: the cell, handed its masks.
+class _Product(NamedTuple):
+    """One of the products of a step with a matrix.
 
-    Fresh masks travel with the inputs, behind the features.
+    Attributes:
+        weight: int. Place of the matrix among the cell's weights.
+        columns: None for all of them, or as in `layers._products.matmul`.
+        entering: int. Size of what is multiplied.
+        units: int. Size of the result.
     """
 
-    def __init__(self, cell, locked, fresh, training):
-        self.cell = cell
-        self.locked = locked
-        self.fresh = fresh
+    weight: int
+    columns: tuple[int, int] | None
+    entering: int
+    units: int
+
+
+class _Segment:
+    """The steps of one segment, and their backward pass.
+
+    All tensors have time first, those of one step have no time. Lists of them are what a
+    step reads beside the states: `parts`, with gradients, and `constants`, without.
+    """
+
+    def __init__(self, layer, sequence, locked, fresh, mask, training):
+        self.cell = layer.cell
+        self.dtype = layer.dtype_policy.compute_dtype
+        self.fine_dtype = layer.variable_dtype
+        self.known = layer.known
         self.training = training
-        self.state_size = list(cell.state_size)
-        self.output_size = cell.output_size
-        self.compute_dtype = cell.compute_dtype
+        self.locked = locked
+        self.fresh = list(fresh)
+        self.masked = mask is not None
+        self.constants = [*fresh.values(), *([mask] if self.masked else [])]
+        self.weights = list(self.cell.weights)
+        # A dropped-out matrix takes the place of the whole one.
+        self.values = [locked.get(weight.name, weight) for weight in self.weights]
+        self.places = {id(weight): i for i, weight in enumerate(self.weights)}
+        self.places |= {id(value): i for i, value in enumerate(self.values)}
+        self.found: list[_Product] = []
+        part = sequence
+        if hasattr(self.cell, "input_part"):
+            with made_by(self._plain_product):
+                part = self.cell.input_part(sequence, {**locked, **fresh})
+        self.structure = part
+        self.parts = tree.flatten(part)
 
-    def call(self, inputs, states):
-        masks = dict(self.locked)
-        if self.fresh:
-            sizes = [spec.size for spec in self.fresh]
-            features = inputs.shape[-1] - sum(sizes)
-            ends = [features + sum(sizes[:i]) for i in range(len(sizes))]
-            inputs, *drawn = ops.split(inputs, ends, axis=-1)
-            masks.update({spec.name: mask for spec, mask in zip(self.fresh, drawn)})
-        return self.cell.call(inputs, states, training=self.training, masks=masks)
+    def run(self, states):
+        """Return the outputs, `(time, batch, size)`, and the last states, given the first ones."""
+        if self.parts[0].shape[0] == 1:
+            output, states = self._first_step(states)
+            return output[None], states
+        products, others = self._products(states)
+        matrices = sorted({product.weight for product in products})
+        values = [ops.convert_to_tensor(self.values[i]) for i in (*matrices, *others)]
+        arguments = [*self.parts, *states, *values]
+        counts = len(self.parts), len(states), len(matrices), len(others)
+        self.vectors = [self.weights[i] for i in others]
+        keep = not _without_gradients.get()
 
-    __call__ = call
+        def function(*arguments):
+            parts, states, values, vectors = _split(arguments, counts)
+            cast = dict(zip(matrices, map(self._cast, values)))  # once for all steps
+            kernels = [columns_of(cast[product.weight], product.columns) for product in products]
+            outputs, last, kept = self._forward(parts, states, kernels, vectors, keep)
+
+            def gradient(*cotangents):
+                d_parts, d_states, d_vectors, entered, d_products = self._backward(
+                    parts, kept, kernels, vectors, cotangents
+                )
+                d_values = _gradients_of_matrices(matrices, products, entered, d_products)
+                d_values = [ops.cast(each, self.fine_dtype) for each in d_values]
+                return [*d_parts, *d_states, *d_values, *d_vectors]
+
+            return [outputs, *last], gradient
+
+        if keep:
+            outputs, *states = _backend.custom_gradient(function, arguments)
+        else:
+            (outputs, *states), _ = function(*arguments)
+        return outputs, states
+
+    def _step(self, states, parts, constants):
+        """Return the output of a step and its new states."""
+        masks = {**self.locked, **dict(zip(self.fresh, constants))}
+        part = tree.pack_sequence_as(self.structure, parts)
+        if hasattr(self.cell, "step"):
+            output, new_states = self.cell.step(part, states, masks)
+        else:
+            output, new_states = self.cell.call(part, states, training=self.training, masks=masks)
+        output = ops.cast(output, self.fine_dtype)
+        new_states = [ops.cast(state, self.fine_dtype) for state in new_states]
+        if self.masked:
+            mask = constants[-1]
+            output = ops.where(mask, output, 0)
+            new_states = [ops.where(mask, *pair) for pair in zip(new_states, states)]
+        return output, new_states
+
+    def _first_step(self, states):
+        first = [each[0] for each in self.parts], [each[0] for each in self.constants]
+        with made_by(self._plain_product):
+            return self._step(states, *first)
+
+    def _plain_product(self, vector, kernel, columns):
+        product = self._product(vector, self._cast(columns_of(kernel, columns)))
+        sizes = vector.shape[-1], product.shape[-1]
+        self.found.append(_Product(self.places[id(kernel)], columns, *sizes))
+        return product
+
+    def _product(self, vector, matrix):
+        return ops.cast(ops.matmul(self._cast(vector), matrix), self.fine_dtype)
+
+    def _cast(self, tensor):
+        return ops.cast(tensor, self.dtype)
+
+    # --- the loop
+
+    def _products(self, states):
+        """Return the products of a step in order, and the places of the weights without one.
+
+        A step finds them; they are then known for all segments with the same masks.
+        """
+        key = self.training, *self.locked, *self.fresh
+        if key not in self.known:
+            of_inputs, self.found = self.found, []
+            self._first_step(states)  # what it returns is not used
+            used = {product.weight for product in (*of_inputs, *self.found)}
+            others = [i for i in range(len(self.weights)) if i not in used]
+            self.known[key] = self.found, others
+        return self.known[key]
+
+    def _forward(self, parts, states, kernels, vectors, keep):
+        """Return the outputs, the last states, and of each step the first ones and all products."""
+
+        def step(states, elements):
+            parts, constants = _split(elements, [len(self.parts), len(self.constants)])
+            made = []
+
+            def product(vector, *_):
+                made.append(ops.matmul(self._cast(vector), kernels[len(made)]))
+                return ops.cast(made[-1], self.fine_dtype)
+
+            output, new_states = self._step_of(product, vectors, states, parts, constants)
+            return new_states, [output, *states, *made] if keep else [output]
+
+        batch = states[0].shape[0]
+        like = [keras.KerasTensor((batch, self.cell.output_size), self.fine_dtype)]
+        if keep:
+            like += [keras.KerasTensor((batch, s.shape[-1]), self.fine_dtype) for s in states]
+            like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k in kernels]
+        sequences = [*parts, *self.constants]
+        last, (outputs, *kept) = _backend.scan(
+            step, states, sequences, like, length=self._time()
+        )
+        return outputs, last, kept
+
+    def _backward(self, parts, kept, kernels, vectors, cotangents):
+        """Return the gradients at the parts, first states, vectors and products, and what entered these."""
+        d_outputs, *d_states = cotangents
+        transposed = [ops.transpose(kernel) for kernel in kernels]
+        counts = len(parts), len(d_states), len(kernels), len(vectors)
+
+        def replay_of(constants, entered):
+            def replay(*arguments):
+                parts, states, products, vectors = _split(arguments, counts)
+
+                def product(vector, *_):
+                    i = len(entered)
+                    entered.append(self._cast(vector))
+                    found = _as_before(entered[i], products[i], transposed[i])
+                    return ops.cast(found, self.fine_dtype)
+
+                output, new_states = self._step_of(product, vectors, states, parts, constants)
+                return [output, *new_states], entered
+
+            return replay
+
+        def step(carry, elements):
+            d_states, d_vectors = _split(carry, [counts[1], counts[3]])
+            (d_output,), arguments, constants = _split(
+                elements, [1, sum(counts[:3]), len(self.constants)]
+            )
+            gradients, entered = _backend.vjp(
+                replay_of(constants, []), [*arguments, *vectors], [d_output, *d_states]
+            )
+            d_parts, d_states, d_products, more = _split(gradients, counts)
+            d_vectors = [total + each for total, each in zip(d_vectors, more)]
+            return [*d_states, *d_vectors], [*d_parts, *d_products, *entered]
+
+        sequences = [ops.convert_to_tensor(d_outputs), *parts, *kept, *self.constants]
+        carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
+        batch = d_states[0].shape[0]
+        like = [keras.KerasTensor(each.shape[1:], each.dtype) for each in parts]
+        like += [keras.KerasTensor((batch, kernel.shape[1]), self.dtype) for kernel in kernels]
+        like += [keras.KerasTensor((batch, kernel.shape[0]), self.dtype) for kernel in kernels]
+        carry, found = _backend.scan(
+            step, carry, sequences, like, length=self._time(), reverse=True
+        )
+        d_states, d_vectors = _split(carry, [counts[1], counts[3]])
+        d_parts, d_products, entered = _split(found, [counts[0], counts[2], counts[2]])
+        return d_parts, d_states, d_vectors, entered, d_products
+
+    def _step_of(self, product, vectors, *arguments):
+        with made_by(product), keras.StatelessScope(list(zip(self.vectors, vectors))):
+            return self._step(*arguments)
+
+    def _time(self):
+        return ops.shape(self.parts[0])[0]
+
+
+def _as_before(vector, product, transposed):
+    """Return `product`, which is `vector` times a matrix, with the gradients at both."""
+
+    def function(vector, product):
+        return [product], lambda d: [ops.matmul(d, transposed), d]
+
+    return _backend.custom_gradient(function, [vector, product])[0]
+
+
+def _gradients_of_matrices(matrices, products, entered, d_products):
+    """Return the gradient at each matrix: one product for each time that a step uses it."""
+    found = {place: {} for place in matrices}
+    for product, a, d in zip(products, entered, d_products):
+        a = ops.reshape(a, (-1, product.entering))
+        each = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
+        columns = found[product.weight]
+        before = columns.get(product.columns)
+        columns[product.columns] = each if before is None else before + each
+    totals = []
+    for columns in found.values():
+        whole = columns.pop(None, None)
+        if columns:
+            parts = ops.concatenate([columns[i] for i in sorted(columns)], axis=-1)
+            whole = parts if whole is None else whole + parts
+        totals.append(whole)
+    return totals
+
+
+def _split(values, counts):
+    """Return `values` in lists of so many each."""
+    values, lists = list(values), []
+    for count in counts:
+        lists.append(values[:count])
+        values = values[count:]
+    return lists

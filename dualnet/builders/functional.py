@@ -22,7 +22,7 @@ from dualnet.layers import (
     StepDropout,
 )
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
-from dualnet.recurrence import Recurrence
+from dualnet import recurrence
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 FLAGS = (
@@ -295,7 +295,7 @@ def language_model(
             keras.Input((n,), dtype="float32", name=f"state_{len(states) + k}")
             for k, n in enumerate(layer_cell.state_size, start=1)
         ]
-        x, *final = Recurrence(layer_cell, name=f"recurrence_{i}")(
+        x, *final = recurrence.Recurrence(layer_cell, name=f"recurrence_{i}")(
             x, initial_state=initial, mask=mask
         )
         states, new_states = states + initial, new_states + final

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from dualnet._checks import check_choice, check_penalty
-from dualnet.recurrence import Recurrence
+from dualnet import recurrence
 
 INITIALIZERS = {
     "keras": "Those of the layers themselves.",
@@ -48,7 +48,7 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
             if id(weight) in done or re.search(r"gain|shift|stabiliser", weight.name):
                 continue
             done.add(id(weight))
-            cell = layer.cell if isinstance(layer, Recurrence) else None
+            cell = layer.cell if isinstance(layer, recurrence.Recurrence) else None
             found = _initializer(rule, initializer_range, weight, layer, cell)
             if found is not None:
                 value = found(weight.shape, weight.dtype)

@@ -20,7 +20,7 @@ from dualnet.layers import (
     StepDropout,
 )
 from dualnet.layers.neural_cache import STARTS
-from dualnet.recurrence import Recurrence
+from dualnet import recurrence
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
 # The arguments of every builder that are about these, and what leaves them away.
@@ -153,7 +153,7 @@ def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:
         )(keras.ops.maximum(parts.tokens, 0) if parts.padded else parts.tokens)
         embedded = StepDropout(arguments["gate_dropout"], name="gate_dropout")(embedded)
         cell = LSTMCell(units, name="gate_cell")
-        features, *final = Recurrence(cell, name="gate_recurrence")(
+        features, *final = recurrence.Recurrence(cell, name="gate_recurrence")(
             embedded,
             initial_state=parts.add_states(cell.state_size),
             mask=parts.tokens >= 0 if parts.padded else None,

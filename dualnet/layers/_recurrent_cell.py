@@ -5,13 +5,17 @@ from keras import ops
 
 from dualnet._checks import check_count, check_flag, check_penalty, check_rate
 from dualnet.layers._masks import MaskSpec, check_locked
+from dualnet.layers._products import matmul
 
 
 class RecurrentCell(keras.layers.Layer):
     """One step of a recurrent layer; a pure function, which is handed its masks.
 
-    A subclass has `build`, `call`, `gates` and, if it has more or other states
-    than one of `units`, `state_size`. Its equations are in its own docstring.
+    A subclass has `build`, `step`, `gates` and, where they are not those of here,
+    `input_part` and `state_size`. Its equations are in its own docstring. A step has two
+    parts, of which whoever runs the cell over time takes the first for all steps at once:
+    what can be said of the input before the state is known, and the rest. All products
+    with matrices go through `product`.
 
     Args:
         units: int, at least 1. Size of each state and of the output.
@@ -99,6 +103,23 @@ class RecurrentCell(keras.layers.Layer):
         """Return the names of the matrices that `weight_dropout` is on."""
         return ["recurrent_kernel"]
 
+    def call(self, inputs, states, training=False, masks=None):
+        masks = self.masks_for(masks, training)
+        return self.step(self.input_part(inputs, masks), states, masks)
+
+    def input_part(self, inputs, masks):
+        """Return what `step` reads of the input: a tensor, or a list of tensors.
+
+        Args:
+            inputs: `(batch, features)`, or `(time, batch, features)` for all steps.
+            masks: as for `call`, with those that are fresh at each step `(time, batch, size)`.
+        """
+        return inputs
+
+    def step(self, part, states, masks):
+        """Return the output and the list of new states, from `input_part`'s result and the states."""
+        raise NotImplementedError
+
     def masks_for(self, masks, training):
         """Return the masks to use in one step; raise `ValueError` if they are missing."""
         if masks is not None:
@@ -161,9 +182,9 @@ def product(vector, kernel, mask=None):
     Masks of several gates stand side by side, as the gates' parts of `kernel` do.
     """
     if mask is None:
-        return ops.matmul(vector, kernel)
+        return matmul(vector, kernel)
     gates = mask.shape[-1] // vector.shape[-1]
     if gates == 1:
-        return ops.matmul(vector * mask, kernel)
-    parts = zip(ops.split(mask, gates, axis=-1), ops.split(kernel, gates, axis=-1))
-    return ops.concatenate([ops.matmul(vector * m, k) for m, k in parts], axis=-1)
+        return matmul(vector * mask, kernel)
+    masks = enumerate(ops.split(mask, gates, axis=-1))
+    return ops.concatenate([matmul(vector * m, kernel, (i, gates)) for i, m in masks], axis=-1)

@@ -151,14 +151,27 @@ class DepthGatedLSTMCell(RecurrentCell):
         for k in range(1, self.depth + 1):
             self._build_layer(k)
 
-    def call(self, inputs, states, training=False, masks=None):
-        masks = self.masks_for(masks, training)
-        x, c_below, new_states = inputs, None, []
+    def input_part(self, inputs, masks):
+        mask, memory_mask = self._input_masks(masks)
+        part = [product(inputs, self.kernel_1, mask)]
+        if self.first_gate == "own":
+            part.append(product(inputs, self.memory_kernel, memory_mask))
+        return part
+
+    def step(self, part, states, masks):
+        new_states = []
         for k in range(1, self.depth + 1):
+            if k == 1:
+                z, *memory = part
+                c_below = memory[0] if memory else None
+                if self.first_gate == "shared":
+                    c_below = ops.split(z, len(self._gates(1)), axis=-1)[-1]  # not stabilised
+            else:
+                h_below, c_below = new_states[-2:]
+                z = product(self._passed_on(k, h_below, masks), self._get("kernel", k))
             h, c = states[2 * k - 2 : 2 * k]
-            x, c_below = self._layer(k, x, c_below, h, c, masks)
-            new_states += [x, c_below]
-        return x, new_states
+            new_states += self._layer(k, z, c_below, h, c, masks)
+        return new_states[-2], new_states
 
     def _gates(self, k):
         """Return the names of the gates of layer `k`, in order."""
@@ -192,19 +205,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         if self.stabilised:
             self._set("stabiliser", k, self._add_zeros, ())
 
-    def _layer(self, k, x, c_below, h, c, masks):
-        """Return the new h and c of layer `k`."""
-        mask = memory_mask = None
-        if k == 1:
-            mask, memory_mask = self._input_masks(masks)
-        else:
-            x = self._passed_on(k, x, masks)
+    def _layer(self, k, z, c_below, h, c, masks):
+        """Return the new h and c of layer `k`, given what its input adds to all gates."""
         names = self._gates(k)
-        z = product(x, self._get("kernel", k), mask)
-        if k == 1 and self.first_gate == "own":
-            c_below = product(x, self.memory_kernel, memory_mask)
-        elif k == 1 and self.first_gate == "shared":
-            c_below = ops.split(z, len(names), axis=-1)[-1]  # before it is stabilised
         if self.stabilised:
             z = ops.exp(self._get("stabiliser", k)) * z  # = (exp(s) x) W
         if self.use_bias:

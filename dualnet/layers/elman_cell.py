@@ -49,10 +49,10 @@ class ElmanCell(RecurrentCell):
         )
         self.bias = self.add_bias("bias", self.units)
 
-    def call(self, inputs, states, training=False, masks=None):
-        masks, (h,) = self.masks_for(masks, training), states
-        z = product(inputs, self.kernel, masks.get("input")) + self.recurrent_product(h, masks)
-        if self.use_bias:
-            z = z + self.bias
-        h = ops.tanh(z)
+    def input_part(self, inputs, masks):
+        z = product(inputs, self.kernel, masks.get("input"))
+        return z + self.bias if self.use_bias else z
+
+    def step(self, part, states, masks):
+        h = ops.tanh(part + self.recurrent_product(states[0], masks))
         return h, [h]

@@ -57,16 +57,16 @@ class GRUCell(RecurrentCell):
         )
         self.bias = self.add_bias("bias", (2, 3 * self.units))
 
-    def call(self, inputs, states, training=False, masks=None):
-        return self.step(inputs, states[0], self.masks_for(masks, training))
+    def input_part(self, inputs, masks):
+        z = product(inputs, self.kernel, masks.get("input"))
+        return z + self.bias[0] if self.use_bias else z
 
-    def step(self, x, h, masks):
-        """Return `(h', [h'])`."""
-        of_x = product(x, self.kernel, masks.get("input"))
+    def step(self, part, states, masks):
+        (h,) = states
         of_h = self.recurrent_product(h, masks)
         if self.use_bias:
-            of_x, of_h = of_x + self.bias[0], of_h + self.bias[1]
-        x_z, x_r, x_n = ops.split(of_x, 3, axis=-1)  # Keras's gate order; (batch, units) each
+            of_h = of_h + self.bias[1]
+        x_z, x_r, x_n = ops.split(part, 3, axis=-1)  # Keras's gate order; (batch, units) each
         h_z, h_r, h_n = ops.split(of_h, 3, axis=-1)
         z, r = ops.sigmoid(x_z + h_z), ops.sigmoid(x_r + h_r)
         n = ops.tanh(x_n + r * h_n)

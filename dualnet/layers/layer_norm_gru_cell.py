@@ -80,12 +80,21 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
         "none": {},
     }
 
-    def step(self, x, h, masks):
+    def input_part(self, inputs, masks):
         if self.placement in ("output", "none"):
-            h, _ = super().step(x, h, masks)
+            return super().input_part(inputs, masks)
+        gates, candidate = self._parted(product(inputs, self.kernel, masks.get("input")))
+        return [
+            self.normalise("input_gates", gates),
+            self.normalise("input_candidate", candidate),
+        ]
+
+    def step(self, part, states, masks):
+        if self.placement in ("output", "none"):
+            h, _ = super().step(part, states, masks)
             h = self.normalise("output", h)
             return h, [h]
-        x_gates, x_n = self._parted(product(x, self.kernel, masks.get("input")))
+        (x_gates, x_n), (h,) = part, states
         h_gates, h_n = self._parted(self.recurrent_product(h, masks))
         h_gates = self.normalise("recurrent_gates", h_gates)
         h_n = self.normalise("recurrent_candidate", h_n)
@@ -95,11 +104,11 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
             recurrent_gates_bias, recurrent_bias_n = self._parted(self.bias[1])
             gates_bias = gates_bias + recurrent_gates_bias
             h_n = h_n + recurrent_bias_n
-        gates = self.normalise("input_gates", x_gates) + h_gates
+        gates = x_gates + h_gates
         parts = 2 if self.placement == "gates" else 1
         gates = ops.sigmoid(self.normalise_sum("gates", gates, gates_bias, parts))
         z, r = ops.split(gates, 2, axis=-1)
-        n = self.normalise("input_candidate", x_n) + r * h_n
+        n = x_n + r * h_n
         n = ops.tanh(self.normalise_sum("candidate", n, bias_n))
         h = (1.0 - z) * n + z * h
         return h, [h]

@@ -71,16 +71,18 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
         "none": {},
     }
 
-    def step(self, x, h, c, masks):
-        h, [_, c] = super().step(x, h, c, masks)
+    def input_part(self, inputs, masks):
+        return self.normalise("input", product(inputs, self.kernel, masks.get("input")))
+
+    def step(self, part, states, masks):
+        h, [_, c] = super().step(part, states, masks)
         h = self.normalise("output", h)
         return h, [h, c]
 
-    def gate_sums(self, x, h, masks):
-        of_x = self.normalise("input", product(x, self.kernel, masks.get("input")))
+    def gate_sums(self, part, h, masks):
         of_h = self.normalise("recurrent", self.recurrent_product(h, masks))
         parts = 4 if self.placement == "gates" else 1
-        z = self.normalise_sum("gates", of_x + of_h, self.bias, parts)
+        z = self.normalise_sum("gates", part + of_h, self.bias, parts)
         return ops.split(z, 4, axis=-1)
 
     def exposed(self, c):

@@ -64,13 +64,13 @@ class LSTMCell(RecurrentCell):
         )
         self.bias = self.add_bias("bias", 4 * self.units, self._initial_bias)
 
-    def call(self, inputs, states, training=False, masks=None):
-        h, c = states
-        return self.step(inputs, h, c, self.masks_for(masks, training))
+    def input_part(self, inputs, masks):
+        z = product(inputs, self.kernel, masks.get("input"))
+        return z + self.bias if self.use_bias else z
 
-    def step(self, x, h, c, masks):
-        """Return `(h', [h', c'])` from the gated or plain `x` and `h`."""
-        i, f, j, o = self.gate_sums(x, h, masks)
+    def step(self, part, states, masks):
+        h, c = states
+        i, f, j, o = self.gate_sums(part, h, masks)
         i, f = ops.sigmoid(i), ops.sigmoid(f)
         if self.capped_input_gate:
             i = ops.minimum(i, 1.0 - f)
@@ -78,11 +78,9 @@ class LSTMCell(RecurrentCell):
         h = ops.sigmoid(o) * ops.tanh(self.exposed(c))
         return h, [h, c]
 
-    def gate_sums(self, x, h, masks):
+    def gate_sums(self, part, h, masks):
         """Return what enters the sigmoid or tanh of i, f, j and o, `(batch, units)` each."""
-        z = product(x, self.kernel, masks.get("input")) + self.recurrent_product(h, masks)
-        if self.use_bias:
-            z = z + self.bias
+        z = part + self.recurrent_product(h, masks)
         return ops.split(z, 4, axis=-1)  # Keras's gate order
 
     def exposed(self, c):

@@ -110,11 +110,13 @@ class MogrifierLSTMCell(LSTMCell):
                 specs.append(MaskSpec(f"mogrifier_{i}", self.mogrifier_dropout, size, locked))
         return specs
 
-    def call(self, inputs, states, training=False, masks=None):
-        masks = dict(self.masks_for(masks, training))
-        x, (h, c) = inputs, states
-        if "input" in masks:
-            x = x * masks.pop("input")
+    def input_part(self, inputs, masks):
+        # The products wait for the gates, which h has a say in.
+        return inputs * masks["input"] if "input" in masks else inputs
+
+    def step(self, part, states, masks):
+        x, (h, c) = part, states
+        masks = {name: mask for name, mask in masks.items() if name != "input"}
         if "recurrent" in masks:
             h = h * masks.pop("recurrent")
         for i, (factors, bias) in enumerate(self.mogrifiers, start=1):
@@ -124,7 +126,7 @@ class MogrifierLSTMCell(LSTMCell):
                 x = 2.0 * ops.sigmoid(_through(h, factors, mask) + bias) * x  # Eq. 1
             else:
                 h = 2.0 * ops.sigmoid(_through(x, factors, mask) + bias) * h  # Eq. 2
-        return self.step(x, h, c, masks)
+        return super().step(super().input_part(x, masks), [h, c], masks)
 
     def _sizes(self, i):
         """Return the sizes of the vector that round `i` reads and of the one that it gates."""

@@ -62,18 +62,20 @@ class PerGateLSTMCell(LSTMCell):
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{gate}" for gate in GATES]
 
-    def gate_sums(self, x, h, masks):
-        of_inputs = _of_gates(masks.get("input"), x.shape[-1])
-        of_states = _of_gates(masks.get("recurrent"), h.shape[-1])
-        sums = []
-        for gate, input_mask, mask in zip(GATES, of_inputs, of_states):
-            name = f"recurrent_kernel_{gate}"
-            z = product(x, getattr(self, f"kernel_{gate}"), input_mask)
-            z = z + product(h, masks.get(name, getattr(self, name)), mask)
-            if self.use_bias:
-                z = z + getattr(self, f"bias_{gate}")
-            sums.append(z)
-        return sums
+    def input_part(self, inputs, masks):
+        parts = []
+        for gate, mask in zip(GATES, _of_gates(masks.get("input"), self.input_size)):
+            z = product(inputs, getattr(self, f"kernel_{gate}"), mask)
+            parts.append(z + getattr(self, f"bias_{gate}") if self.use_bias else z)
+        return parts
+
+    def gate_sums(self, part, h, masks):
+        of_states = _of_gates(masks.get("recurrent"), self.units)
+        names = [f"recurrent_kernel_{gate}" for gate in GATES]
+        return [
+            z + product(h, masks.get(name, getattr(self, name)), mask)
+            for z, name, mask in zip(part, names, of_states)
+        ]
 
 
 def _part(initializer, k):

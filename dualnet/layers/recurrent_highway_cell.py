@@ -77,14 +77,15 @@ class RecurrentHighwayCell(RecurrentCell):
             self.add_bias(f"bias_{k}", size, self._initial_bias) for k in range(1, self.depth + 1)
         ]
 
-    def call(self, inputs, states, training=False, masks=None):
-        masks = self.masks_for(masks, training)
+    def input_part(self, inputs, masks):
+        return product(inputs, self.kernel, masks.get("input"))
+
+    def step(self, part, states, masks):
         (s,) = states
-        from_input = product(inputs, self.kernel, masks.get("input"))
         for k, (name, bias) in enumerate(zip(self.recurrent_kernels(), self.biases), start=1):
             z = self.recurrent_product(s, masks, name)
             if k == 1:
-                z = z + from_input
+                z = z + part
             if self.use_bias:
                 z = z + bias
             h, t = ops.split(z, 2, axis=-1)  # (batch, units) each

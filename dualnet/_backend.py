@@ -1,0 +1,139 @@
+"""The few functions that each backend has its own way to: loops, and gradients of a function."""
+
+import functools
+import importlib
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def scan(function, carry, sequences, like, *, length, reverse=False):
+    """Run `function` along the first axis of `sequences`, in order or backwards.
+
+    Keras's own scan asks for results like the carry. No gradient goes through this one on
+    TensorFlow at less than its full price: use it inside a custom gradient.
+
+    Args:
+        function: `(carry, elements)` -> `(carry, results)`, all of them lists of tensors.
+        carry: list of tensors, as `function` returns it again.
+        sequences: list of tensors `(length, ...)`.
+        like: list of `keras.KerasTensor`, one for each of the results of `function`.
+        length: int, or a tensor where it is unknown until the graph runs; at least 1.
+        reverse: bool. From the last element to the first; results stand in their place.
+
+    Returns:
+        The last carry, and the results as tensors `(length, ...)`.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _scan_of_tensorflow(function, carry, sequences, like, length, reverse)
+    if keras.backend.backend() == "jax":
+        lax: Any = importlib.import_module("jax.lax")
+        return lax.scan(
+            function, list(carry), list(sequences), length=int(length), reverse=reverse
+        )
+    steps: list[Any] = []
+    for t in range(length)[:: -1 if reverse else 1]:
+        carry, results = function(carry, [sequence[t] for sequence in sequences])
+        steps.append(results)
+    return carry, [ops.stack(each) for each in zip(*steps[:: -1 if reverse else 1])]
+
+
+def _scan_of_tensorflow(function, carry, sequences, like, length, reverse):
+    tf: Any = importlib.import_module("tensorflow")
+
+    def array(dtype, shape):
+        return tf.TensorArray(dtype, size=length, element_shape=shape)
+
+    elements = [array(each.dtype, each.shape[1:]).unstack(each) for each in sequences]
+    arrays = [array(each.dtype, each.shape) for each in like]
+
+    def step(i, carry, arrays):
+        t = length - 1 - i if reverse else i
+        new_carry, results = function(list(carry), [each.read(t) for each in elements])
+        for each, before in zip(new_carry, carry):
+            each.set_shape(before.shape)
+        return i + 1, list(new_carry), [a.write(t, each) for a, each in zip(arrays, results)]
+
+    _, carry, arrays = tf.while_loop(
+        lambda i, *_: i < length,
+        step,
+        (0, list(carry), arrays),
+        parallel_iterations=1,
+        maximum_iterations=length,  # XLA must know it
+    )
+    return list(carry), [each.stack() for each in arrays]
+
+
+def vjp(function, arguments, cotangents):
+    """Return the gradients at `arguments`, and what `function` says beside its results.
+
+    Args:
+        function: `(*arguments)` -> `(results, aside)`, both lists of tensors; no gradient
+            goes through `aside`.
+        arguments: list of floating-point tensors.
+        cotangents: list of tensors like the results.
+    """
+    if keras.backend.backend() == "jax":
+        jax: Any = importlib.import_module("jax")
+        _, pullback, aside = jax.vjp(function, *arguments, has_aux=True)
+        return list(pullback(list(cotangents))), aside
+    if keras.backend.backend() == "tensorflow":
+        tf: Any = importlib.import_module("tensorflow")
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            results, aside = function(*arguments)
+        gradients = tape.gradient(
+            results, arguments, cotangents, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return gradients, aside
+    torch: Any = importlib.import_module("torch")
+    with torch.enable_grad():
+        arguments = [each.detach().requires_grad_() for each in arguments]
+        results, aside = function(*arguments)
+    pairs = [pair for pair in zip(results, cotangents) if pair[0].requires_grad]
+    outputs, d_outputs = zip(*pairs)
+    gradients = torch.autograd.grad(outputs, arguments, d_outputs, materialize_grads=True)
+    return list(gradients), [each.detach() for each in aside]
+
+
+def custom_gradient(function, arguments):
+    """Return the results of `function`, whose gradient is what it says itself.
+
+    Args:
+        function: `(*arguments)` -> `(results, gradient)`, where `gradient(*cotangents)`
+            returns the list of the gradients at the arguments. Both may be given any
+            number of tensors, of which Keras's own takes one on torch.
+        arguments: list of floating-point tensors. No gradient goes through other tensors
+            that `function` reads.
+    """
+    if keras.backend.backend() == "tensorflow":
+        tf: Any = importlib.import_module("tensorflow")
+        # The values of variables: TensorFlow asks for more where it sees the variables themselves.
+        return list(tf.custom_gradient(function)(*map(tf.convert_to_tensor, arguments)))
+    if keras.backend.backend() == "jax":
+        jax: Any = importlib.import_module("jax")
+
+        def with_one_cotangent(*arguments):
+            results, gradient = function(*arguments)
+            return results, lambda cotangents: tuple(gradient(*cotangents))
+
+        return jax.custom_gradient(with_one_cotangent)(*arguments)
+    return list(_function_of_torch().apply(function, *arguments))
+
+
+@functools.cache
+def _function_of_torch():
+    torch: Any = importlib.import_module("torch")
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(context, function, *arguments):
+            results, context.gradient = function(*arguments)
+            return tuple(results)
+
+        @staticmethod
+        def backward(context, *cotangents):
+            return None, *context.gradient(*cotangents)
+
+    return Function

@@ -1,0 +1,40 @@
+"""The one place where a recurrent cell multiplies by a matrix, so that whoever runs it can step in."""
+
+import contextlib
+import contextvars
+
+from keras import ops
+
+_product = contextvars.ContextVar("product", default=None)
+
+
+def matmul(vector, kernel, columns=None):
+    """Return `vector @ kernel`, or what `made_by` says it is.
+
+    Args:
+        vector: `(..., features)`.
+        kernel: `(features, units)`, a variable or a tensor.
+        columns: None, or `(i, n)`: the i-th of n equal parts of the columns of `kernel` alone.
+    """
+    product = _product.get()
+    if product is not None:
+        return product(vector, kernel, columns)
+    return ops.matmul(vector, columns_of(kernel, columns))
+
+
+def columns_of(kernel, columns):
+    """Return the columns of `kernel` that `matmul` was asked for."""
+    if columns is None:
+        return kernel
+    i, n = columns
+    return ops.split(kernel, n, axis=-1)[i]
+
+
+@contextlib.contextmanager
+def made_by(product):
+    """Let `product(vector, kernel, columns)` make all products of cells meanwhile."""
+    before = _product.set(product)
+    try:
+        yield
+    finally:
+        _product.reset(before)
