@@ -137,3 +137,40 @@ def _function_of_torch():
             return None, *context.gradient(*cotangents)
 
     return Function
+
+
+def matmul(rows, matrix, transposed):
+    """Return `rows @ matrix`, where `transposed` is the transpose of `matrix`.
+
+    TensorFlow's routine on a CPU copies the right operand into another order at each
+    product. With few rows and a large matrix that takes as long as the product itself, and
+    it is faster to take the matrix for the left operand, and to transpose what is small.
+    """
+    if keras.backend.backend() != "tensorflow" or not _is_large(rows, matrix):
+        return ops.matmul(rows, matrix)
+    return _turned(ops.matmul(transposed, _turned(rows)))
+
+
+def _is_large(rows, matrix):
+    # Found by measurement, benchmarks/products.py.
+    count, weights = rows.shape[0] or 0, matrix.shape[0] * matrix.shape[1]
+    if keras.backend.standardize_dtype(matrix.dtype) == "float32":
+        return 24 <= count <= 48 and weights >= 2e6
+    return count >= 16 and weights >= 1e6
+
+
+def _turned(matrix):
+    # As a tensor of four axes, or TensorFlow folds the transpose into the product.
+    m, n = matrix.shape
+    return ops.reshape(ops.transpose(ops.reshape(matrix, (1, m, n, 1)), (0, 2, 1, 3)), (n, m))
+
+
+def compiled(function):
+    """Return `function` of tensors as one compiled kernel; it may assign to variables.
+
+    On JAX and torch it is returned as it is: JAX compiles whole steps.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return function
+    tf: Any = importlib.import_module("tensorflow")
+    return tf.function(function, jit_compile=True, autograph=False)

@@ -221,6 +221,7 @@ class _Segment:
             parts, states, values, vectors = _split(arguments, counts)
             cast = dict(zip(matrices, map(self._cast, values)))  # once for all steps
             kernels = [columns_of(cast[product.weight], product.columns) for product in products]
+            kernels = [(kernel, ops.transpose(kernel)) for kernel in kernels]
             outputs, last, kept = self._forward(parts, states, kernels, vectors, keep)
 
             def gradient(*cotangents):
@@ -296,7 +297,7 @@ class _Segment:
             made = []
 
             def product(vector, *_):
-                made.append(ops.matmul(self._cast(vector), kernels[len(made)]))
+                made.append(_backend.matmul(self._cast(vector), *kernels[len(made)]))
                 return ops.cast(made[-1], self.fine_dtype)
 
             output, new_states = self._step_of(product, vectors, states, parts, constants)
@@ -306,7 +307,7 @@ class _Segment:
         like = [keras.KerasTensor((batch, self.cell.output_size), self.fine_dtype)]
         if keep:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.fine_dtype) for s in states]
-            like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k in kernels]
+            like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k, _ in kernels]
         sequences = [*parts, *self.constants]
         last, (outputs, *kept) = _backend.scan(
             step, states, sequences, like, length=self._time()
@@ -316,7 +317,6 @@ class _Segment:
     def _backward(self, parts, kept, kernels, vectors, cotangents):
         """Return the gradients at the parts, first states, vectors and products, and what entered these."""
         d_outputs, *d_states = cotangents
-        transposed = [ops.transpose(kernel) for kernel in kernels]
         counts = len(parts), len(d_states), len(kernels), len(vectors)
 
         def replay_of(constants, entered):
@@ -326,7 +326,7 @@ class _Segment:
                 def product(vector, *_):
                     i = len(entered)
                     entered.append(self._cast(vector))
-                    found = _as_before(entered[i], products[i], transposed[i])
+                    found = _as_before(entered[i], products[i], *kernels[i])
                     return ops.cast(found, self.fine_dtype)
 
                 output, new_states = self._step_of(product, vectors, states, parts, constants)
@@ -350,8 +350,8 @@ class _Segment:
         carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
         batch = d_states[0].shape[0]
         like = [keras.KerasTensor(each.shape[1:], each.dtype) for each in parts]
-        like += [keras.KerasTensor((batch, kernel.shape[1]), self.dtype) for kernel in kernels]
-        like += [keras.KerasTensor((batch, kernel.shape[0]), self.dtype) for kernel in kernels]
+        like += [keras.KerasTensor((batch, k.shape[1]), self.dtype) for k, _ in kernels]
+        like += [keras.KerasTensor((batch, k.shape[0]), self.dtype) for k, _ in kernels]
         carry, found = _backend.scan(
             step, carry, sequences, like, length=self._time(), reverse=True
         )
@@ -367,11 +367,11 @@ class _Segment:
         return ops.shape(self.parts[0])[0]
 
 
-def _as_before(vector, product, transposed):
+def _as_before(vector, product, matrix, transposed):
     """Return `product`, which is `vector` times a matrix, with the gradients at both."""
 
     def function(vector, product):
-        return [product], lambda d: [ops.matmul(d, transposed), d]
+        return [product], lambda d: [_backend.matmul(d, transposed, matrix), d]
 
     return _backend.custom_gradient(function, [vector, product])[0]
 

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from dualnet import _backend
+
 AVERAGES = ("none", "asgd", "mean")
 
 
@@ -62,9 +64,14 @@ class Averaging(keras.optimizers.Optimizer):
         weights = self._trainable_variables if trainable_variables is None else trainable_variables
         weights = list(weights)
         grads = [_dense(gradient, weight) for gradient, weight in zip(grads, weights)]
-        super().apply(grads, trainable_variables)
-        if self.averages_on:
-            self._update_averages()
+        base = super().apply
+
+        def update(*grads):
+            base(list(grads), trainable_variables)
+            if self.averages_on:
+                self._update_averages()
+
+        _backend.compiled(update)(*grads)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # What Keras calls once it has clipped.
