@@ -29,9 +29,7 @@ def scan(function, carry, sequences, like, *, length, reverse=False):
         return _scan_of_tensorflow(function, carry, sequences, like, length, reverse)
     if keras.backend.backend() == "jax":
         lax: Any = importlib.import_module("jax.lax")
-        return lax.scan(
-            function, list(carry), list(sequences), length=int(length), reverse=reverse
-        )
+        return lax.scan(function, list(carry), list(sequences), length=int(length), reverse=reverse)
     steps: list[Any] = []
     for t in range(length)[:: -1 if reverse else 1]:
         carry, results = function(carry, [sequence[t] for sequence in sequences])

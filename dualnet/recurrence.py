@@ -114,8 +114,9 @@ class Recurrence(SeededLayer):
         # Known beforehand: a trial call would trace the loop, half the time a model takes to build.
         _check_mask(mask)
         batch, time, _ = sequence.shape
+        dtype = self.dtype_policy.compute_dtype
         return (
-            keras.KerasTensor((batch, time, self.cell.output_size), self.dtype_policy.compute_dtype),
+            keras.KerasTensor((batch, time, self.cell.output_size), dtype),
             *(keras.KerasTensor((batch, size), "float32") for size in self.cell.state_size),
         )
 
@@ -294,7 +295,7 @@ class _Segment:
 
         def step(states, elements):
             parts, constants = _split(elements, [len(self.parts), len(self.constants)])
-            made = []
+            made: list[Any] = []
 
             def product(vector, *_):
                 made.append(_backend.matmul(self._cast(vector), *kernels[len(made)]))
@@ -309,13 +310,14 @@ class _Segment:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.fine_dtype) for s in states]
             like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k, _ in kernels]
         sequences = [*parts, *self.constants]
-        last, (outputs, *kept) = _backend.scan(
-            step, states, sequences, like, length=self._time()
-        )
+        last, (outputs, *kept) = _backend.scan(step, states, sequences, like, length=self._time())
         return outputs, last, kept
 
     def _backward(self, parts, kept, kernels, vectors, cotangents):
-        """Return the gradients at the parts, first states, vectors and products, and what entered these."""
+        """Return gradients: at parts, first states and vectors; then what entered products.
+
+        Last come the gradients at these products.
+        """
         d_outputs, *d_states = cotangents
         counts = len(parts), len(d_states), len(kernels), len(vectors)
 
@@ -378,7 +380,7 @@ def _as_before(vector, product, matrix, transposed):
 
 def _gradients_of_matrices(matrices, products, entered, d_products):
     """Return the gradient at each matrix: one product for each time that a step uses it."""
-    found = {place: {} for place in matrices}
+    found: dict[int, dict[Any, Any]] = {place: {} for place in matrices}
     for product, a, d in zip(products, entered, d_products):
         a = ops.reshape(a, (-1, product.entering))
         each = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))

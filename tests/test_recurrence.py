@@ -210,6 +210,83 @@ def test_one_step_is_the_loop_of_one_turn(with_state, policy, rng):
     assert not with_state or all(np.any(slope) for slope in slopes)
 
 
+# --- the same as the plain loop, whatever the cell
+
+ALL_DROPPED = {"input_dropout": 0.3, "recurrent_dropout": 0.3, "weight_dropout": 0.3}
+OF_ALL_KINDS = {
+    **{name: (kind, {}) for name, kind in cells.CELLS.items()},
+    "mogrifier of low rank": (MogrifierLSTMCell, {"rounds": 3, "rank": 2, **ALL_DROPPED}),
+    "per gate, masks": (
+        cells.CELLS["lstm_per_gate"],
+        {**ALL_DROPPED, "mask_per_gate": True},
+    ),
+    "masks per gate": (LSTMCell, {**ALL_DROPPED, "mask_per_gate": True}),
+    "fresh masks": (cells.CELLS["gru"], {**ALL_DROPPED, "locked": ()}),
+    "layer norm, gates": (cells.CELLS["layernorm_lstm"], {"placement": "gates", **ALL_DROPPED}),
+    "stack": (
+        cells.CELLS["depth_gated_lstm"],
+        {"depth": 2, "affine": True, "stabilised": True, "coupled": False, **ALL_DROPPED},
+    ),
+    "stack, diagonal": (
+        cells.CELLS["depth_gated_lstm"],
+        {"depth": 2, "peepholes": "diagonal", "first_gate": "shared", "internal_dropout": 0.3},
+    ),
+    "highway": (cells.CELLS["recurrent_highway"], {"depth": 2, **ALL_DROPPED}),
+}
+
+
+def the_plain_loop(layer, sequence, states, mask):
+    """Return what `layer` returns in training, step by step, each weight read at each step."""
+    cell, training = layer.cell, bool(layer.cell.mask_specs())
+    locked, fresh = layer._draw_masks(*sequence.shape[:2])
+    dtype = layer.cell.compute_dtype
+    locked = {name: ops.cast(each, dtype) for name, each in locked.items()}
+    outputs = []
+    for t in range(sequence.shape[1]):
+        masks = {**locked, **{name: ops.cast(each[t], dtype) for name, each in fresh.items()}}
+        before, x = [ops.cast(state, dtype) for state in states], ops.cast(sequence[:, t], dtype)
+        output, states = cell(x, before, training=training, masks=masks)
+        real = ops.convert_to_tensor(mask[:, t, None])
+        outputs.append(ops.where(real, output, ops.zeros_like(output)))
+        states = [ops.where(real, *pair) for pair in zip(states, before)]
+    return [ops.stack(outputs, axis=1), *states]
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", OF_ALL_KINDS)
+def test_values_and_gradients_are_those_of_the_plain_loop(name, policy, rng):
+    kind, options = OF_ALL_KINDS[name]
+    layer = Recurrence(kind(UNITS, **options, dtype=policy), seed=5, dtype=policy)
+    layer.build((None, None, FEATURES))
+    randomise(layer, rng)
+    sequence = keras.Variable(normal(rng, BATCH, 4, FEATURES))
+    states = [keras.Variable(normal(rng, BATCH, size)) for size in layer.cell.state_size]
+    mask = np.array([[True, True, True, False], [False, True, True, True]])
+    projections = [normal(rng, BATCH, 4, UNITS), *(normal(rng, *s.shape) for s in states)]
+    start = array(layer.seed_generator.state)
+
+    def found(run):
+        def call():
+            layer.seed_generator.state.assign(start)  # the same masks at each call
+            return run(ops.convert_to_tensor(sequence), [ops.convert_to_tensor(s) for s in states])
+
+        def scalar():
+            outputs = [ops.cast(output, "float32") for output in call()]
+            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(outputs, projections))
+
+        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+
+    values, slopes = found(
+        lambda x, s: layer(x, initial_state=s, mask=ops.convert_to_tensor(mask), training=True)
+    )
+    expected, expected_slopes = found(lambda x, s: the_plain_loop(layer, x, s, mask))
+    # All of bfloat16 in the plain loop, here the products alone.
+    close = {"rtol": 1e-4, "atol": 1e-5} if policy == "float32" else {"rtol": 0.1, "atol": 0.1}
+    assert_close(values, expected, **close)
+    assert_close(slopes, expected_slopes, **close)
+    assert all(np.any(slope) for slope in slopes)
+
+
 # --- what every layer owes its users
 
 
@@ -563,7 +640,7 @@ def test_weight_drop_zeroes_its_rate_of_the_matrix_and_keeps_the_expectation():
     layer = Recurrence(LSTMCell(50, weight_dropout=0.3), seed=1)
     layer.build((None, None, 2))
     layer.cell.recurrent_kernel.assign(np.ones((50, 200), "float32"))
-    locked, fresh = layer._draw_masks((2, 3, 2), "float32")
+    locked, fresh = layer._draw_masks(2, 3)
     assert list(locked) == ["recurrent_kernel"] and not fresh
     drawn = array(locked["recurrent_kernel"])
     assert drawn.shape == (50, 200)

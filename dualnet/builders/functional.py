@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from dualnet import recurrence
 from dualnet._checks import check_choice, check_count, check_flag, check_penalty, check_rate
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.initializers import check_initializer, initialise
@@ -22,7 +23,6 @@ from dualnet.layers import (
     StepDropout,
 )
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
-from dualnet import recurrence
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 FLAGS = (

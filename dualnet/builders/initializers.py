@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_choice, check_penalty
 from dualnet import recurrence
+from dualnet._checks import check_choice, check_penalty
 
 INITIALIZERS = {
     "keras": "Those of the layers themselves.",

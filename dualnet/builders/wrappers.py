@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from dualnet import recurrence
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty, check_rate
 from dualnet.builders.model import LanguageModel
 from dualnet.layers import (
@@ -20,7 +21,6 @@ from dualnet.layers import (
     StepDropout,
 )
 from dualnet.layers.neural_cache import STARTS
-from dualnet import recurrence
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
 # The arguments of every builder that are about these, and what leaves them away.

@@ -1,4 +1,4 @@
-"""The one place where a recurrent cell multiplies by a matrix, so that whoever runs it can step in."""
+"""The one place where recurrent cells multiply by matrices: who runs them can step in."""
 
 import contextlib
 import contextvars

@@ -117,7 +117,7 @@ class RecurrentCell(keras.layers.Layer):
         return inputs
 
     def step(self, part, states, masks):
-        """Return the output and the list of new states, from `input_part`'s result and the states."""
+        """Return the output and the list of new states; `part` is from `input_part`."""
         raise NotImplementedError
 
     def masks_for(self, masks, training):

@@ -159,7 +159,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         return part
 
     def step(self, part, states, masks):
-        new_states = []
+        new_states: list = []
         for k in range(1, self.depth + 1):
             if k == 1:
                 z, *memory = part
