@@ -487,3 +487,25 @@ def test_learning_curves_are_read_from_what_training_writes(run):
     for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
         found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
         assert found.tolist() == [row[name] for row in run.history]
+
+
+def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(
+    run, corpus, tmp_path
+):
+    coarse = train(corpus, tmp_path / "RUN", seed=3, dtype_policy="mixed_bfloat16")
+    used = tomllib.loads((coarse.folder / "card.toml").read_text())
+    assert used["recipe"]["dtype_policy"] == "mixed_bfloat16"
+    assert tomllib.loads((run.folder / "card.toml").read_text())["recipe"]["dtype_policy"] == (
+        "float32"
+    )
+    assert keras.config.dtype_policy().name == "float32"
+    assert {weight.dtype for weight in coarse.model.weights} == {"float32"}
+    assert {layer.compute_dtype for layer in coarse.model.core.layers} == {"float32"}
+    for row, fine in zip(coarse.history, run.history, strict=True):
+        assert row["val_perplexity"] != fine["val_perplexity"]
+        assert row["val_perplexity"] == pytest.approx(fine["val_perplexity"], rel=0.02)
+    loaded = dualnet.load(coarse.folder)
+    again = dualnet.perplexity(loaded, corpus.test)
+    assert coarse.results["test_perplexity"] == pytest.approx(again, rel=1e-6)
+    rest = train(corpus, coarse.folder, resume=True, epochs=3)
+    assert len(rest.history) == 3 and rest.history[2]["val_perplexity"] < 200

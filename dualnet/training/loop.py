@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from dualnet.training.run_folder import (
     WORDS,
     check_sums,
     claimed,
+    load,
     load_weights,
     put_words,
     read_card,
@@ -198,7 +199,7 @@ def train(
                     "sha256": corpus.sha256,
                 },
                 "config": config,
-                "recipe": dataclasses.asdict(recipe),
+                "recipe": {**dataclasses.asdict(recipe), "dtype_policy": _policy_of(recipe)},
             }
             if begin:
                 used["weights"] = begin
@@ -210,7 +211,8 @@ def train(
                 f"{len(corpus.test)} in {corpus.source!r}. Take a longer text."
             )
         keras.utils.set_random_seed(used["seed"])
-        with contextlib.nullcontext() if resume else zoo.located(card, overrides):
+        located = contextlib.nullcontext() if resume else zoo.located(card, overrides)
+        with located, _computing_in(_policy_of(recipe)):
             model = BUILDERS[used["builder"]](**config, name=used["name"])
         model.vocabulary = corpus.vocabulary
         model.loss_reduction = recipe.loss_reduction
@@ -257,7 +259,11 @@ def train(
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
         recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
-        load_weights(model, folder / WEIGHTS)
+        optimizer = optimizer_of(model).plain()
+        if _policy_of(recipe) == keras.config.dtype_policy().name:
+            load_weights(model, folder / WEIGHTS)
+        else:
+            model = load(folder)
         results: dict[str, Any] = {}
         if evaluate:
             results = _results(
@@ -271,7 +277,7 @@ def train(
         elif _finished_epochs(folder) != len(state.history):
             (folder / RESULTS).unlink(missing_ok=True)  # of fewer epochs
         # Saved with one of ours, the model could be loaded only where that is registered.
-        model.compile(optimizer=optimizer_of(model).plain())
+        model.compile(optimizer=optimizer)
         return Run(model, folder, results, state.history)
 
 
@@ -280,6 +286,21 @@ def _check_seed(seed: int) -> int:
     if seed >= 2**32:
         raise ValueError(f"`seed` must be below 2**32. Received: seed={seed}.")
     return seed
+
+
+def _policy_of(recipe: Recipe) -> str:
+    return recipe.dtype_policy or keras.config.dtype_policy().name
+
+
+@contextlib.contextmanager
+def _computing_in(policy: str) -> Iterator[None]:
+    """Let layers be made with the dtype policy `policy` meanwhile."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _is_stopped(state: Progress, stop: Callable[[list[dict[str, Any]]], bool] | None) -> bool:

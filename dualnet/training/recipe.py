@@ -31,6 +31,7 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
 }
 BATCHINGS = ("streams", "sentences")
 FINETUNE = ("none", "once", "until_no_gain")
+DTYPE_POLICIES = ("", "float32", "mixed_bfloat16", "mixed_float16")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,11 @@ class Recipe:
         finetune_epochs: int. Most epochs of each round; 0 for as many as `epochs`.
         finetune_learning_rate: float. Learning rate of the rounds, which does not decay;
             0 for `learning_rate`.
+        dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
+            `keras.config.dtype_policy()`. With a mixed one the products with matrices run in
+            the half precision, in training and in the validation after each epoch; weights,
+            gates, states, logits, losses and all sums are float32, and so is the model that
+            comes out, with its last evaluation.
 
     Raises:
         ValueError: if a value is out of range, or does not go with another.
@@ -134,6 +140,7 @@ class Recipe:
     finetune: str = "none"
     finetune_epochs: int = 0
     finetune_learning_rate: float = 0.0
+    dtype_policy: str = ""
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -141,6 +148,7 @@ class Recipe:
         check_choice("batching", self.batching, BATCHINGS)
         check_choice("averaging", self.averaging, AVERAGES)
         check_choice("finetune", self.finetune, FINETUNE)
+        check_choice("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
         for name in ("batch_size", "sequence_length", "epochs", "average_interval"):
             check_count(name, getattr(self, name), least=1)
         for name in ("hold_epochs", "average_from", "finetune_epochs"):
