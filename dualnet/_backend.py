@@ -1,7 +1,6 @@
 """The few functions that each backend has its own way to: loops, and gradients of a function."""
 
 import functools
-import importlib
 from typing import Any
 
 import keras
@@ -28,8 +27,11 @@ def scan(function, carry, sequences, like, *, length, reverse=False):
     if keras.backend.backend() == "tensorflow":
         return _scan_of_tensorflow(function, carry, sequences, like, length, reverse)
     if keras.backend.backend() == "jax":
-        lax: Any = importlib.import_module("jax.lax")
-        return lax.scan(function, list(carry), list(sequences), length=int(length), reverse=reverse)
+        import jax
+
+        return jax.lax.scan(
+            function, list(carry), list(sequences), length=int(length), reverse=reverse
+        )
     steps: list[Any] = []
     for t in range(length)[:: -1 if reverse else 1]:
         carry, results = function(carry, [sequence[t] for sequence in sequences])
@@ -38,7 +40,7 @@ def scan(function, carry, sequences, like, *, length, reverse=False):
 
 
 def _scan_of_tensorflow(function, carry, sequences, like, length, reverse):
-    tf: Any = importlib.import_module("tensorflow")
+    import tensorflow as tf
 
     def array(dtype, shape):
         return tf.TensorArray(dtype, size=length, element_shape=shape)
@@ -73,11 +75,13 @@ def vjp(function, arguments, cotangents):
         cotangents: list of tensors like the results.
     """
     if keras.backend.backend() == "jax":
-        jax: Any = importlib.import_module("jax")
+        import jax
+
         _, pullback, aside = jax.vjp(function, *arguments, has_aux=True)
         return list(pullback(list(cotangents))), aside
     if keras.backend.backend() == "tensorflow":
-        tf: Any = importlib.import_module("tensorflow")
+        import tensorflow as tf
+
         with tf.GradientTape() as tape:
             tape.watch(arguments)
             results, aside = function(*arguments)
@@ -85,7 +89,8 @@ def vjp(function, arguments, cotangents):
             results, arguments, cotangents, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         return gradients, aside
-    torch: Any = importlib.import_module("torch")
+    import torch
+
     with torch.enable_grad():
         arguments = [each.detach().requires_grad_() for each in arguments]
         results, aside = function(*arguments)
@@ -106,11 +111,12 @@ def custom_gradient(function, arguments):
             that `function` reads.
     """
     if keras.backend.backend() == "tensorflow":
-        tf: Any = importlib.import_module("tensorflow")
+        import tensorflow as tf
+
         # The values of variables: TensorFlow asks for more where it sees the variables themselves.
         return list(tf.custom_gradient(function)(*map(tf.convert_to_tensor, arguments)))
     if keras.backend.backend() == "jax":
-        jax: Any = importlib.import_module("jax")
+        import jax
 
         def with_one_cotangent(*arguments):
             results, gradient = function(*arguments)
@@ -122,7 +128,7 @@ def custom_gradient(function, arguments):
 
 @functools.cache
 def _function_of_torch():
-    torch: Any = importlib.import_module("torch")
+    import torch
 
     class Function(torch.autograd.Function):
         @staticmethod
@@ -138,28 +144,39 @@ def _function_of_torch():
 
 
 def matmul(rows, matrix, transposed):
-    """Return `rows @ matrix`, where `transposed` is the transpose of `matrix`.
+    """Return `rows @ matrix`; `transposed` is the transpose of `matrix`.
 
     TensorFlow's routine on a CPU copies the right operand into another order at each
     product. With few rows and a large matrix that takes as long as the product itself, and
     it is faster to take the matrix for the left operand, and to transpose what is small.
     """
-    if keras.backend.backend() != "tensorflow" or not _is_large(rows, matrix):
-        return ops.matmul(rows, matrix)
-    return _turned(ops.matmul(transposed, _turned(rows)))
+    if _is_large(rows, matrix):
+        return _turned(ops.matmul(transposed, _turned(rows)))
+    return ops.matmul(rows, matrix)
+
+
+def matmul_transposed(rows, matrix, transposed):
+    """Return `rows @ transposed`, as `matmul` does; of one row without need of `transposed`."""
+    if rows.shape[0] == 1 or _is_large(rows, matrix):
+        return _turned(ops.matmul(matrix, _turned(rows)))
+    return ops.matmul(rows, transposed)
 
 
 def _is_large(rows, matrix):
-    # Found by measurement, benchmarks/products.py.
+    # Found by measurement, see benchmarks/products.py.
+    if keras.backend.backend() != "tensorflow":
+        return False
     count, weights = rows.shape[0] or 0, matrix.shape[0] * matrix.shape[1]
     if keras.backend.standardize_dtype(matrix.dtype) == "float32":
-        return 24 <= count <= 48 and weights >= 2e6
-    return count >= 16 and weights >= 1e6
+        return 24 <= count <= 48 and weights >= 2 * 10**6
+    return count >= 16 and weights >= 10**6
 
 
 def _turned(matrix):
     # As a tensor of four axes, or TensorFlow folds the transpose into the product.
     m, n = matrix.shape
+    if m == 1 or n == 1:
+        return ops.reshape(matrix, (n, m))
     return ops.reshape(ops.transpose(ops.reshape(matrix, (1, m, n, 1)), (0, 2, 1, 3)), (n, m))
 
 
@@ -170,5 +187,6 @@ def compiled(function):
     """
     if keras.backend.backend() != "tensorflow":
         return function
-    tf: Any = importlib.import_module("tensorflow")
+    import tensorflow as tf
+
     return tf.function(function, jit_compile=True, autograph=False)

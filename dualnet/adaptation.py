@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
+from dualnet._optimizers import CompiledUpdates
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState, ClearsAllGradients
 from dualnet.corpora import streams
@@ -161,7 +162,8 @@ def dynamic_evaluation(
     elif rule == "sgd":
         optimizer = _Rule(**settings)
     else:
-        optimizer = keras.optimizers.Nadam(**settings)
+        kind = _Nadam if settings["beta_1"] else _NadamWithoutMomentum
+        optimizer = kind(name="nadam", **settings)
 
     pairs = len(tokens) - 1
     starts = range(0, pairs, length)
@@ -316,7 +318,34 @@ class _Learner(ClearsAllGradients):
         return ops.mean(token_losses(y_pred, y))
 
 
-class _Rule(keras.optimizers.Optimizer):
+class _Nadam(CompiledUpdates, keras.optimizers.Nadam):
+    """`keras.optimizers.Nadam`."""
+
+
+class _NadamWithoutMomentum(CompiledUpdates):
+    """`keras.optimizers.Nadam` with `beta_1=0`, whose momentum is the gradient: it keeps none."""
+
+    def __init__(self, learning_rate, *, beta_1, epsilon=1e-7, beta_2=0.999, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.squares = self.add_optimizer_variables(variables, "velocity")
+
+    def update_step(self, gradient, variable, learning_rate):
+        square = self.squares[self._get_variable_index(variable)]
+        dtype = variable.dtype
+        gradient, rate = ops.cast(gradient, dtype), ops.cast(learning_rate, dtype)
+        power = ops.power(ops.cast(self.beta_2, dtype), ops.cast(self.iterations + 1, dtype))
+        self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
+        root = ops.sqrt(square / (1 - power)) + self.epsilon
+        self.assign_sub(variable, rate * gradient / root)
+
+
+class _Rule(CompiledUpdates):
     """Krause et al.'s update with decay to the weights at the start; "rms" with statistics."""
 
     def __init__(self, learning_rate, *, decay, epsilon=None, statistics=None, **kwargs):
@@ -357,7 +386,7 @@ class _Rule(keras.optimizers.Optimizer):
         return made
 
 
-class _SquaredGradients(keras.optimizers.Optimizer):
+class _SquaredGradients(CompiledUpdates):
     """Changes no weight; adds up the squares of the gradients."""
 
     def __init__(self):

@@ -373,7 +373,7 @@ def _as_before(vector, product, matrix, transposed):
     """Return `product`, which is `vector` times a matrix, with the gradients at both."""
 
     def function(vector, product):
-        return [product], lambda d: [_backend.matmul(d, transposed, matrix), d]
+        return [product], lambda d: [_backend.matmul_transposed(d, matrix, transposed), d]
 
     return _backend.custom_gradient(function, [vector, product])[0]
 

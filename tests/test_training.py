@@ -489,9 +489,7 @@ def test_learning_curves_are_read_from_what_training_writes(run):
         assert found.tolist() == [row[name] for row in run.history]
 
 
-def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(
-    run, corpus, tmp_path
-):
+def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run, corpus, tmp_path):
     coarse = train(corpus, tmp_path / "RUN", seed=3, dtype_policy="mixed_bfloat16")
     used = tomllib.loads((coarse.folder / "card.toml").read_text())
     assert used["recipe"]["dtype_policy"] == "mixed_bfloat16"

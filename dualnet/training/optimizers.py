@@ -5,17 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet import _backend
+from dualnet._optimizers import CompiledUpdates
 
 AVERAGES = ("none", "asgd", "mean")
 
 
-class Averaging(keras.optimizers.Optimizer):
+class Averaging(CompiledUpdates):
     """What each optimizer here adds to that of Keras whose name it bears.
-
-    Gradients are made dense first: TensorFlow has that of an embedding as rows,
-    several for a word that came several times, and Keras takes the norm of the
-    rows, and for Adam their squares, where those of their sum are meant.
 
     While `averages_on`, each step ends with an update of the average of every
     weight. After step k it is
@@ -60,18 +56,10 @@ class Averaging(keras.optimizers.Optimizer):
             self.averages = self.add_optimizer_variables(variables, "average")
             self.averaged_steps = self.add_variable((), dtype="int", name="averaged_steps")
 
-    def apply(self, grads, trainable_variables=None):
-        weights = self._trainable_variables if trainable_variables is None else trainable_variables
-        weights = list(weights)
-        grads = [_dense(gradient, weight) for gradient, weight in zip(grads, weights)]
-        base = super().apply
-
-        def update(*grads):
-            base(list(grads), trainable_variables)
-            if self.averages_on:
-                self._update_averages()
-
-        _backend.compiled(update)(*grads)
+    def update_all(self, grads, trainable_variables):
+        super().update_all(grads, trainable_variables)
+        if self.averages_on:
+            self._update_averages()
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # What Keras calls once it has clipped.
@@ -113,12 +101,6 @@ class Averaging(keras.optimizers.Optimizer):
 def optimizer_of(model):
     """Return the `Averaging` of a compiled model: for float16 Keras wraps it."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)
-
-
-def _dense(gradient, weight):
-    if type(gradient).__name__ != "IndexedSlices":  # of TensorFlow alone
-        return gradient
-    return ops.segment_sum(gradient.values, gradient.indices, num_segments=weight.shape[0])
 
 
 def _fastest(optimizer):

@@ -1,0 +1,42 @@
+"""What every optimizer here adds to that of Keras: dense gradients, one kernel for all weights."""
+
+import math
+
+import keras
+from keras import ops
+
+from dualnet import _backend
+
+# Of fewer weights an update takes less time than its kernel to be compiled and to be called.
+LEAST_WEIGHTS = 10**6
+
+
+class CompiledUpdates(keras.optimizers.Optimizer):
+    """Updates all weights in one compiled kernel, which reads and writes each number once.
+
+    Gradients are made dense first: TensorFlow has that of an embedding as rows,
+    several for a word that came several times, and Keras takes the norm of the
+    rows, and for Adam their squares, where those of their sum are meant.
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        weights = self._trainable_variables if trainable_variables is None else trainable_variables
+        weights = list(weights)
+        grads = [_dense(gradient, weight) for gradient, weight in zip(grads, weights)]
+
+        def update(*grads):
+            self.update_all(list(grads), trainable_variables)
+
+        if self.built and sum(math.prod(weight.shape) for weight in weights) >= LEAST_WEIGHTS:
+            update = _backend.compiled(update)
+        update(*grads)
+
+    def update_all(self, grads, trainable_variables):
+        """Update the weights, from dense gradients."""
+        super().apply(grads, trainable_variables)
+
+
+def _dense(gradient, weight):
+    if type(gradient).__name__ != "IndexedSlices":  # of TensorFlow alone
+        return gradient
+    return ops.segment_sum(gradient.values, gradient.indices, num_segments=weight.shape[0])
