@@ -9,6 +9,7 @@ from keras import ops
 from dualnet._checks import check_choice
 from dualnet.builders.few_lengths import FewLengths, knowing_padding
 from dualnet.corpora import Vocabulary
+from dualnet.devices import check_rows, divided, num_devices
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -257,14 +258,16 @@ class LanguageModel(ClearsAllGradients):
         return self._carrying(self.evaluation_rows, super().test_step, *args)
 
     def _carrying(self, rows, step, *args):
+        *state, data = args  # the state on JAX alone
+        data = divided(data)
         self._rows = rows if rows.carried else None
         self._step_under_way = True
         self._graphs = self._padded_graphs if rows.in_few_lengths else self._own_graphs
         _, find_losses = self._graphs()
         if find_losses is not None and self._asks_for_losses_alone():
-            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(args[-1])
+            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(data)
         try:
-            return step(*args)
+            return step(*state, data)
         finally:
             self._rows = self._second = self._targets = None
             self._step_under_way = False
@@ -317,8 +320,13 @@ class LanguageModel(ClearsAllGradients):
                 core, features = knowing_padding(self.core, self.features)
                 find_losses = _losses_of(core, features, padded=True)
                 self._padded_graphs = lambda: (core, find_losses)
+        if rows is self.training_rows and rows.carried:
+            check_rows(batch_size)
         if rows.carried:  # else none are read, and their number may vary
             changed |= rows.resize(batch_size)
+        if num_devices() > 1:  # Keras says for each variable where it lies when it makes a step
+            changed |= rows.known != len(self.variables)
+            rows.known = len(self.variables)
         if changed:
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
@@ -368,6 +376,7 @@ class CarriedState(keras.layers.Layer):
         self.batch_size = None
         self.carried = True
         self.in_few_lengths = False  # whether what is read is padded by `FewLengths`
+        self.known = 0  # variables of the model when its step was made
         self.built = True
 
     @property
@@ -401,7 +410,7 @@ class CarriedState(keras.layers.Layer):
                 f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
                 "`Corpus.batches`, which does."
             )
-        return [ops.copy(row) for row in self._rows()]
+        return divided([ops.copy(row) for row in self._rows()])
 
     def write(self, states):
         for row, state in zip(self._rows(), states):
