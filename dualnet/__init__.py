@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dualnet.builders import transfer as transfer
     from dualnet.builders import with_cache as with_cache
     from dualnet.builders import with_gate as with_gate
+    from dualnet.devices import data_parallel as data_parallel
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import perplexity as perplexity
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
 _FUNCTIONS = {
     "best_temperature": "evaluation",
+    "data_parallel": "devices",
     "dynamic_evaluation": "adaptation",
     "ensemble": "builders",
     "evaluate": "evaluation",

@@ -17,6 +17,7 @@ from dualnet._optimizers import CompiledUpdates
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.model import CarriedState, ClearsAllGradients
 from dualnet.corpora import streams
+from dualnet.devices import whole_batches
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
 from dualnet.layers import PastDecode
 
@@ -170,7 +171,7 @@ def dynamic_evaluation(
     losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     finished = False
     try:
-        with _thawed(model):
+        with _thawed(model), whole_batches():
             learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
             for i, start in enumerate(starts):
                 end = min(start + length, pairs)
@@ -229,7 +230,7 @@ def gradient_statistics(
     inputs, targets = streams(tokens, batch_size)
     optimizer = _SquaredGradients()
     batches = inputs.shape[1] // sequence_length
-    with _thawed(model):
+    with _thawed(model), whole_batches():
         learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)

@@ -1,11 +1,15 @@
 """`LanguageModel`: a graph with explicit state, and the rows of state that training carries."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from dualnet._checks import check_choice
+from dualnet.builders.few_lengths import FewLengths, knowing_padding
 from dualnet.corpora import Vocabulary
+from dualnet.devices import check_rows, divided, num_devices
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -38,6 +42,12 @@ class LanguageModel(ClearsAllGradients):
     the place of all of these but the penalties. The metric `perplexity`
     leaves the penalties out. Data with an attribute `carried` that is False, such
     as batches of sentences, start every batch from zeros instead.
+
+    Where a step is compiled for each length (`jit_compile`, always so on JAX), data with
+    an attribute `lengths_vary` that is True, such as those batches and random lengths, are
+    padded on the right to few lengths and read with masks: the same losses, gradients and
+    states, to rounding (fresh masks of dropouts are other draws). Not so with a `loss` or
+    `metrics` given to `compile`, or with a cache, which would count the padding.
 
     Args:
         core: `keras.Model`, `[tokens, *states] -> [logits, *states]`.
@@ -87,7 +97,9 @@ class LanguageModel(ClearsAllGradients):
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        self._find_losses = _losses_of(core, features, self.padded)
+        find_losses = _losses_of(core, features, self.padded)
+        self._graphs = self._own_graphs = lambda: (core, find_losses)
+        self._padded_graphs: Any = self._own_graphs if self.padded else None  # made when needed
         self._vocabulary = None
         self.built = True
 
@@ -101,12 +113,13 @@ class LanguageModel(ClearsAllGradients):
             states = self.initial_state(ops.shape(tokens)[0])
         else:
             states = rows.read(tokens.shape[0])
+        core, find_losses = self._graphs()
         if self._fraternal and self._step_under_way and training:
-            self._second, *_ = self.core([tokens, *states], training=True)
+            self._second, *_ = core([tokens, *states], training=True)
         if self._targets is None:
-            found, *states = self.core([tokens, *states], training=training)
+            found, *states = core([tokens, *states], training=training)
         else:
-            found, *states = self._find_losses([tokens, *states], self._targets, training)
+            found, *states = find_losses([tokens, *states], self._targets, training)
         if rows is not None:
             rows.write(states)
         return found
@@ -245,15 +258,20 @@ class LanguageModel(ClearsAllGradients):
         return self._carrying(self.evaluation_rows, super().test_step, *args)
 
     def _carrying(self, rows, step, *args):
+        *state, data = args  # the state on JAX alone
+        data = divided(data)
         self._rows = rows if rows.carried else None
         self._step_under_way = True
-        if self._find_losses is not None and self._asks_for_losses_alone():
-            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(args[-1])
+        self._graphs = self._padded_graphs if rows.in_few_lengths else self._own_graphs
+        _, find_losses = self._graphs()
+        if find_losses is not None and self._asks_for_losses_alone():
+            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(data)
         try:
-            return step(*args)
+            return step(*state, data)
         finally:
             self._rows = self._second = self._targets = None
             self._step_under_way = False
+            self._graphs = self._own_graphs
 
     def _asks_for_losses_alone(self):
         """Return whether a step needs -log p of the targets, and no logits of other words."""
@@ -268,6 +286,11 @@ class LanguageModel(ClearsAllGradients):
                     f"whose {moving[0]!r} would move, too. Set trainable = False on all layers of "
                     "model.core but those named 'gate...'."
                 )
+
+    def _compiles_each_length(self):
+        """Return whether a length is compiled, which takes seconds, and padding would not count."""
+        exact = self.loss is None and self._compile_metrics is None and not self.cache_size
+        return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
@@ -288,8 +311,22 @@ class LanguageModel(ClearsAllGradients):
                 "vocabulary=model.vocabulary."
             )
         changed = rows.carries(getattr(data, "carried", True))
+        pads = getattr(data, "lengths_vary", False) and self._compiles_each_length()
+        changed |= rows.in_few_lengths != pads
+        rows.in_few_lengths = pads
+        if pads:
+            data = FewLengths(data)
+            if self._padded_graphs is None:
+                core, features = knowing_padding(self.core, self.features)
+                find_losses = _losses_of(core, features, padded=True)
+                self._padded_graphs = lambda: (core, find_losses)
+        if rows is self.training_rows and rows.carried:
+            check_rows(batch_size)
         if rows.carried:  # else none are read, and their number may vary
             changed |= rows.resize(batch_size)
+        if num_devices() > 1:  # Keras says for each variable where it lies when it makes a step
+            changed |= rows.known != len(self.variables)
+            rows.known = len(self.variables)
         if changed:
             # Compiled steps hold the variables that they were traced with.
             if rows is self.training_rows:
@@ -338,6 +375,8 @@ class CarriedState(keras.layers.Layer):
         self.sizes = sizes
         self.batch_size = None
         self.carried = True
+        self.in_few_lengths = False  # whether what is read is padded by `FewLengths`
+        self.known = 0  # variables of the model when its step was made
         self.built = True
 
     @property
@@ -371,7 +410,7 @@ class CarriedState(keras.layers.Layer):
                 f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
                 "`Corpus.batches`, which does."
             )
-        return [ops.copy(row) for row in self._rows()]
+        return divided([ops.copy(row) for row in self._rows()])
 
     def write(self, states):
         for row, state in zip(self._rows(), states):

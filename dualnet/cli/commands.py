@@ -164,6 +164,7 @@ def _for_training(options: argparse.Namespace, settings: dict[str, Any]) -> dict
         "resume": options.resume,
         "checkpoint_steps": options.checkpoint_steps,
         "progress": not options.quiet,
+        "devices": options.devices,
         **settings,
     }
 

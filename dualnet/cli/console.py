@@ -20,7 +20,8 @@ def quietly(module: str, *, seeds: bool = False) -> Any:
         found = importlib.import_module(module)
         import keras
 
-        keras.ops.ones(1)  # some lines come with the first operation
+        if "KERAS_DISTRIBUTION_NUM_PROCESSES" not in os.environ:  # else JAX joins the others first
+            keras.ops.ones(1)  # some lines come with the first operation
         if seeds:
             keras.utils.set_random_seed(0)  # loads TensorFlow on every backend, if it is there
     return found

@@ -152,6 +152,10 @@ def _add_training(command: argparse.ArgumentParser, settings: str) -> None:
         "--checkpoint-steps", type=int, default=500, metavar="N",
         help="steps between two checkpoints within an epoch (default: 500)",
     )  # fmt: skip
+    command.add_argument(
+        "--devices", type=_devices, metavar="N",
+        help="divide batches among N devices, or all; on JAX alone",
+    )  # fmt: skip
     command.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -171,6 +175,15 @@ def _temperature(text: str) -> float | str:
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be a number above 0, or best. Received: {text!r}."
+        ) from None
+
+
+def _devices(text: str) -> int | str:
+    try:
+        return text if text == "all" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of devices, or all. Received: {text!r}."
         ) from None
 
 

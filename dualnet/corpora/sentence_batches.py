@@ -44,6 +44,7 @@ class SentenceBatches(keras.utils.PyDataset):
             was read.
         carried: False. Every batch is read from the zero state.
         pads: True. A model must know padding.
+        lengths_vary: True. Where each length is compiled, `fit` adds padding.
 
     Raises:
         ValueError: if an argument is out of range, `vocabulary` lacks `<eos>`, or
@@ -52,6 +53,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     carried = False
     pads = True
+    lengths_vary = True
 
     def __init__(
         self,

@@ -64,6 +64,8 @@ class TokenBatches(keras.utils.PyDataset):
         num_tokens: int. Predicted tokens per epoch:
             `(len(tokens) - 1) // batch_size * batch_size`.
         lengths: tuple of int. Tokens of each stream in each batch of this epoch.
+        lengths_vary: bool. Whether they are random. Where each length is compiled, `fit`
+            pads the batches to few lengths.
         epoch: int, 0 at first. May be set.
 
     Raises:
@@ -99,6 +101,7 @@ class TokenBatches(keras.utils.PyDataset):
         self.longest_length = int(longest_length)
         self.partial_shuffle = bool(partial_shuffle)
         self.seed = int(seed)
+        self.lengths_vary = self.length_deviation > 0
         self.num_tokens = int(inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else None
         self._finished = False  # whether the last batch of the epoch was read

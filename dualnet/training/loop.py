@@ -22,6 +22,7 @@ from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus, Vocabulary
+from dualnet.devices import check_rows, data_parallel
 from dualnet.evaluation import evaluate
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
@@ -86,6 +87,7 @@ def train(
     progress: bool = True,
     stop: Callable[[list[dict[str, Any]]], bool] | None = None,
     evaluate: bool = True,
+    devices: int | str | None = None,
     **overrides: Any,
 ) -> Run:
     """Train model `name` of the zoo on `corpus` and keep everything in the folder `output`.
@@ -129,6 +131,9 @@ def train(
             the last; without it, a resumed run goes on.
         evaluate: bool. False leaves out the last evaluation and `results.json`. Both are
             made by `resume`, where with False a run may also have no epochs left.
+        devices: int or "all". Divide the rows of each batch among so many devices, on JAX
+            alone; see `dualnet.data_parallel`. A run may go on with another number. Of
+            several processes each needs an `output` of its own, and writes the same.
         **overrides: arguments of the builder and of `Recipe`, in place of the card's.
 
     Raises:
@@ -146,6 +151,8 @@ def train(
     if seed is not None:
         _check_seed(seed)
     with contextlib.ExitStack() as held:
+        if devices is not None:
+            held.enter_context(data_parallel(devices).scope())
         if resume:
             if not (folder / CARD).is_file():
                 raise FileNotFoundError(
@@ -203,6 +210,7 @@ def train(
             }
             if begin:
                 used["weights"] = begin
+        check_rows(recipe.batch_size)
         train_batches = batches_of(corpus, "train", recipe, seed=used["seed"])
         valid_batches = batches_of(corpus, "valid", recipe)
         if len(corpus.test) < 2:
@@ -219,7 +227,8 @@ def train(
         model.compile(optimizer=recipe.make_optimizer())
         # All variables now, so that a checkpoint finds its own in a new model.
         model.optimizer.build(model.trainable_variables)
-        model.training_rows.resize(recipe.batch_size)
+        for rows in (model.training_rows, model.evaluation_rows):
+            rows.resize(recipe.batch_size)  # else JAX compiles the step once more
         taken = None
         if source is not None:
             taken = load_start(source, model, begin, config)

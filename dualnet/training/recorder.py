@@ -333,7 +333,7 @@ class _Remaining(keras.utils.PyDataset):
     Until an epoch begins it shows the whole epoch, of which Keras looks at the
     first two batches: a resumed run then compiles the same step as one that
     began the epoch at its first batch, and counts to the same bits. The model
-    looks at `vocabulary` and `carried` of the batches.
+    looks at `vocabulary`, `carried` and `lengths_vary` of the batches.
     """
 
     def __init__(self, batches: keras.utils.PyDataset, start: int) -> None:
@@ -343,6 +343,7 @@ class _Remaining(keras.utils.PyDataset):
         self.skipped = 0
         self.vocabulary = getattr(batches, "vocabulary", None)
         self.carried = getattr(batches, "carried", True)
+        self.lengths_vary = getattr(batches, "lengths_vary", False)
 
     def __len__(self) -> int:
         return len(self.batches) - self.skipped
