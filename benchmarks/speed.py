@@ -33,7 +33,7 @@ import numpy as np
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Failed, Worker, as_message, memory
+from peers.worker import Worker, WorkerError, as_message, memory
 
 START_SECONDS = 420.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
@@ -126,12 +126,12 @@ def measure(
         try:
             answer = workers[i].ask(START_SECONDS, case=about, setting=as_message(setting))
             if answer["parameters"] != parameters(about["config"]):
-                raise Failed(
+                raise WorkerError(
                     f"{answer['parameters']:,} weights, not the {parameters(about['config']):,} "
                     "of the model"
                 )
             found[i].facts = answer
-        except Failed as error:
+        except WorkerError as error:
             drop(i, str(error))
 
     def drop(i: int, error: str) -> None:
@@ -153,7 +153,7 @@ def measure(
                 began = time.perf_counter()
                 try:
                     answer = workers[i].ask(TURN_SECONDS, turn=turn)
-                except Failed as error:
+                except WorkerError as error:
                     drop(i, str(error))
                     continue
                 took = time.perf_counter() - began
@@ -205,7 +205,7 @@ def machine_limits(
                     known = rates.get((product, precision), (float("inf"), ""))
                     best = min(known, (answer["seconds"], f"{library}, {form}"))
                     rates[product, precision] = best
-        except Failed as error:
+        except WorkerError as error:
             print(f"  products by {library}: {error}", flush=True)
         finally:
             worker.close()

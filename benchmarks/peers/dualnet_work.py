@@ -36,9 +36,8 @@ class DualnetWork(Work):
         return math.log(float(found["perplexity"]))
 
     def evaluate(self, streams, steps):
-        inputs, targets = streams
-        # One text, cut by dualnet into as many streams again.
-        rows, length = inputs.shape
+        rows, length = streams[0].shape
+        # One text, which dualnet cuts into as many streams.
         text = self.tokens(rows * length + 1)
         found = dualnet.perplexity(self.model, text, batch_size=rows, sequence_length=steps)
         return math.log(found)

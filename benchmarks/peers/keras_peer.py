@@ -126,6 +126,8 @@ class Model(keras.Model):
             cell = None
             if config.get("cell") == "mogrifier_lstm":
                 cell = MogrifierCell(units, config)
+            elif config.get("recurrent_dropout"):
+                raise ValueError("written without dropout of the recurrent h of a plain LSTM")
             elif config.get("weight_dropout"):
                 cell = LSTMCell(units, config)
             self.cells.append(cell)

@@ -35,6 +35,8 @@ class LSTM(nn.Module):
 
     def __init__(self, size, units, config, options):
         super().__init__()
+        if config.get("recurrent_dropout"):
+            raise ValueError("nn.LSTM knows no dropout of the recurrent h")
         self.weight_dropout = config.get("weight_dropout", 0.0)
         self.input_kernel = nn.Parameter(torch.empty(4 * units, size))
         self.recurrent_kernel = nn.Parameter(torch.empty(4 * units, units))

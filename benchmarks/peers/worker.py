@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-class Failed(Exception):
+class WorkerError(Exception):
     """A worker could not do what it was asked for; the message says why."""
 
 
@@ -45,7 +45,7 @@ class Worker:
             "CUDA_VISIBLE_DEVICES": "",
             **(environment or {}),
         }
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, open as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", "peers.worker", library, backend],
             stdin=subprocess.PIPE,
@@ -59,27 +59,27 @@ class Worker:
         """Return the answer to `message`.
 
         Raises:
-            Failed: if the worker says so, ends, or takes longer than `seconds`.
+            WorkerError: if the worker says so, ends, or takes longer than `seconds`.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
         except OSError:
-            raise Failed(self._last_words()) from None
+            raise WorkerError(self._last_words()) from None
         answer, end = b"", time.monotonic() + seconds
         while not answer.endswith(b"\n"):
             ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
             if not ready:
-                raise Failed(f"no answer within {seconds:.0f} s")
+                raise WorkerError(f"no answer within {seconds:.0f} s")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
-                raise Failed(self._last_words())
+                raise WorkerError(self._last_words())
             answer += more
             if end <= time.monotonic() and not answer.endswith(b"\n"):
-                raise Failed(f"no answer within {seconds:.0f} s")
+                raise WorkerError(f"no answer within {seconds:.0f} s")
         found = json.loads(answer)
         if "error" in found:
-            raise Failed(found["error"])
+            raise WorkerError(found["error"])
         return found
 
     def core_seconds(self) -> float:
@@ -125,9 +125,6 @@ def main() -> None:
         except Exception as error:
             said = " ".join(str(error).split())
             answer = {"error": f"{type(error).__name__}: {said[:300]}"}
-            import traceback
-
-            traceback.print_exc()
         channel.write(json.dumps(answer) + "\n")
         if "error" in answer:  # the generator is done
             return
