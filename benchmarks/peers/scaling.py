@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import fnmatch
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -112,7 +113,7 @@ def _slopes(points: list) -> list[float]:
     """Return how steep each piece is in a picture of logarithms."""
     return [
         float(np.log(after.median / before.median) / np.log(size_after / size_before))
-        for (size_before, before, _), (size_after, after, _) in zip(points, points[1:])
+        for (size_before, before, _), (size_after, after, _) in itertools.pairwise(points)
     ]
 
 
