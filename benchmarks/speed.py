@@ -1,7 +1,7 @@
 """How fast is dualnet beside PyTorch and stock Keras, and how near to what the machine can do?
 
 Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats 7]
-       [--seconds 40] [--output benchmarks/results] [--quick]
+       [--seconds 60] [--output benchmarks/results] [--quick]
        python benchmarks/speed.py scaling [PLOT ...]
 
 For each case every setting of dualnet and of its peers runs in a process of its own, all of them
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all but scaling")
     parser.add_argument("--settings", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--repeats", type=int, default=LEAST_REPEATS)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of turns, for each setting")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of turns, for each setting")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; nothing is kept")
     options = parser.parse_args()
@@ -98,7 +98,7 @@ def run_case(case: Case, options: argparse.Namespace, rates: dict) -> None:
     wanted_limits = {(each.setting.precision, each.facts["rows"]) for each in found if each.seconds}
     limits = machine_limits(case, wanted_limits, rates)
     lines = report.header(case, found, limits, idle, options)
-    rows = report.rows(case, found, limits)
+    rows = report.rows(case, found, limits, options.repeats)
     print(report.table(rows, lines), flush=True)
     if not options.quick:
         print(f"kept in {report.keep(options.output, case, lines, rows)}")

@@ -76,6 +76,8 @@ def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> 
         f"that compile; waiting workers took {100 * idle:.2f} % of a core",
         "dualnet-tensorflow and keras-tensorflow-one-operation run with TF_NUM_INTEROP_THREADS=1, "
         "all others without it; bfloat16: weights, their sums and logits float32",
+        "ratio: seconds of the setting over those of dualnet's fastest; import_mb: memory after the "
+        "imports; start_seconds: from there to the last warm-up, while others started, too",
     ]
     for (precision, rows), each in sorted(limits.items()):
         lines.append(
@@ -117,12 +119,13 @@ def ratios(found: list) -> list[str]:
     return lines
 
 
-def rows(case: Case, found: list, limits: dict) -> list[dict[str, Any]]:
+def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, Any]]:
     """Return one row for each setting, the ratio to the fastest of dualnet among them."""
     ours = [each.median for each in found if each.setting.library == "dualnet" and each.seconds]
     best = min(ours, default=float("nan"))
     made = []
     for each in found:
+        fewer = f"only {len(each.seconds)} repeats" if len(each.seconds) < repeats else ""
         row: dict[str, Any] = {"setting": each.setting.name, "note": each.error}
         made.append(row)
         if not each.seconds:
@@ -140,7 +143,7 @@ def rows(case: Case, found: list, limits: dict) -> list[dict[str, Any]]:
             "ratio": f"{each.median / best:.2f}",
             "first_loss": f"{each.facts['first_loss']:.3f}",
             "start_seconds": f"{each.facts['start_seconds']:.0f}",
-            "note": "; ".join(filter(None, [*each.facts["notes"], each.error])),
+            "note": "; ".join(filter(None, [fewer, *each.facts["notes"], each.error])),
         }
     return made
 
