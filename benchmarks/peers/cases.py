@@ -58,9 +58,9 @@ CASES = {
              note="two layers of 200 units; no card: the small model of Zaremba's code, 20 x 20 "
              "and no dropout, else the recipe of zaremba_medium"),
         Case("dynamic_5", "dual_mdlstm", "dynamic", 1, 5,
-             note="NAdam; s per segment; of dualnet what a call takes beyond one of one segment"),
+             note="NAdam; s per segment, without what the start of a call takes"),
         Case("dynamic_25", "dual_mdlstm", "dynamic", 1, 25,
-             note="NAdam; s per segment; of dualnet what a call takes beyond one of one segment"),
+             note="NAdam; s per segment, without what the start of a call takes"),
         Case("evaluation", "dual_mdlstm", "evaluation", 0, 0, tokens=8_192,
              note=f"each with the best batch of {BATCHES}; a turn reads 8,192 tokens, about a "
              f"tenth of a text of {PTB_TEST:,}"),
@@ -139,7 +139,8 @@ class Setting:
         library: "dualnet", "torch" or "keras".
         precision: "float32" or "bfloat16" (weights, their sums and logits stay float32).
         backend: Of Keras.
-        options: Of the library's own: `compile`, `head`, `unroll`, `jit`, `onednn`, `math`.
+        options: Of the library's own: `compile` ("", "parts" or "whole"), `head`, `unroll`,
+            `jit`, `onednn`, `math`.
         environment: Variables of the process.
     """
 
@@ -189,18 +190,24 @@ def _torch(case: Case) -> list[Setting]:
                 how = "compile" if kind == "eager" else "lstm-compile"
                 found.append(
                     Setting(f"torch-{how if compiled else kind}-{part}{precision}", "torch",
-                            precision, options={"compile": compiled, "head": head})
+                            precision, options={"compile": "parts" * compiled, "head": head})
                 )  # fmt: skip
     # float32 products that round their factors to bfloat16: everything else stays float32.
     best = "targets" if len(heads) > 1 else ""
     found.append(
         Setting(f"torch-{kind}-bfloat16-products", "torch", "bfloat16",
-                options={"compile": False, "head": best, "math": "bf16", "autocast": False})
+                options={"compile": "", "head": best, "math": "bf16", "autocast": False})
     )  # fmt: skip
+    if case.name == "dual_mdlstm":  # unrolled over time, in one piece; to compile takes minutes
+        found += [
+            Setting(f"torch-compile-whole-{precision}", "torch", precision,
+                    options={"compile": "whole"})
+            for precision in PRECISIONS
+        ]  # fmt: skip
     if kind == "lstm" and len(heads) == 1:
         found.append(
             Setting("torch-lstm-native-float32", "torch", "float32",
-                    options={"compile": False, "onednn": False})
+                    options={"compile": "", "onednn": False})
         )  # fmt: skip
     return found
 

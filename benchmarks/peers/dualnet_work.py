@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet.training import Recipe, versions
 from peers.work import WARM_UP, Work
 
-SHORT = 1  # segments of the call that is taken off another
+SKIPPED = 3  # segments of a call, the first of which compiles
 
 
 class DualnetWork(Work):
@@ -42,30 +42,53 @@ class DualnetWork(Work):
         found = dualnet.perplexity(self.model, text, batch_size=rows, sequence_length=steps)
         return math.log(found)
 
-    # --- dynamic evaluation: a call makes its step anew, which a short call measures
+    # --- dynamic evaluation: each call makes its step anew, which is no part of a segment's time
 
     def warm_up(self):
         if self.case["kind"] != "dynamic":
             return super().warm_up()
-        first = self._segments(SHORT)[1]
+        first = self._call(SKIPPED + 1)[1]
         self._check(first)
-        self.setup = statistics.median(self._segments(SHORT)[0] for _ in range(WARM_UP))
-        seconds = self._segments(SHORT + 10)[0] - self.setup
-        # As long again as what is taken off, so that its noise counts little.
-        wanted = max(self.setup, 0.5) / max(seconds / 10, 1e-4)
-        self.steps = int(min(max(wanted, 10), 400))
-        self.notes.append(f"{self.setup:.1f} s more for each call")
+        self.setup = 0.0
+        if self._each() is None:
+            self.setup = statistics.median(self._call(SKIPPED)[0] for _ in range(WARM_UP))
+            self.notes.append(f"a call of {SKIPPED} segments, {self.setup:.1f} s, taken off")
+        self.steps = 10
+        seconds = max(self.turn(), 1e-4)
+        # Where a call is taken off, three times as long, so that its noise counts little.
+        self.steps = int(min(max(3 * self.setup, 1.0) / seconds, 1000)) + 10
         return first
 
     def turn(self):
         if self.case["kind"] != "dynamic":
             return super().turn()
-        return (self._segments(SHORT + self.steps)[0] - self.setup) / self.steps
+        whole, _ = self._call(SKIPPED + self.steps)
+        each = self._each()
+        return (whole - self.setup) / self.steps if each is None else each
 
-    def _segments(self, number):
-        """Return the seconds of a call over `number` segments, and its mean loss."""
+    def _call(self, segments):
+        """Return the seconds of a call over `segments`, and its mean loss."""
         length = self.case["time"]
-        text = self.tokens(number * length + 1)
-        began = time.perf_counter()
-        found = dualnet.dynamic_evaluation(self.model, text, rule="nadam", sequence_length=length)
-        return time.perf_counter() - began, math.log(found.perplexity)
+        text = self.tokens(segments * length + 1)
+        self.ends, train_on_batch = [], keras.Model.train_on_batch
+
+        def marked(model, *arguments, **named):
+            found = train_on_batch(model, *arguments, **named)
+            self.ends.append(time.perf_counter())
+            return found
+
+        keras.Model.train_on_batch = marked
+        try:
+            began = time.perf_counter()
+            found = dualnet.dynamic_evaluation(
+                self.model, text, rule="nadam", sequence_length=length
+            )
+            return time.perf_counter() - began, math.log(found.perplexity)
+        finally:
+            keras.Model.train_on_batch = train_on_batch
+
+    def _each(self):
+        """Return the seconds of a segment after the first few; None if Keras took no steps."""
+        if len(self.ends) <= SKIPPED:
+            return None
+        return (self.ends[-1] - self.ends[SKIPPED - 1]) / (len(self.ends) - SKIPPED)

@@ -60,7 +60,7 @@ class MogrifierLSTM(nn.Module):
         self.rates = config.get("recurrent_dropout", 0.0), config.get("mogrifier_dropout", 0.0)
         self.autocast = options.get("autocast", False)
         self.step = mogrifier_step
-        if options.get("compile"):
+        if options.get("compile") == "parts":
             self.step = torch.compile(mogrifier_step, dynamic=False)
         self.kernel = nn.Parameter(torch.empty(size + units, 4 * units))
         self.bias = nn.Parameter(torch.zeros(4 * units))

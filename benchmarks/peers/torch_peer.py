@@ -120,9 +120,11 @@ class TorchWork(Work):
         torch.manual_seed(0)
         self.model = Model(case["config"], {**options, "autocast": self.autocast})
         self.compiled = bool(options.get("compile"))
-        # Compiled where the model has no kernel of its own: the output with its loss. The steps
-        # of the cell are compiled one by one: a whole segment takes minutes.
-        if self.compiled and isinstance(self.model.output, Softmax):
+        self.run = self.model
+        if options.get("compile") == "whole":
+            self.run = torch.compile(self.model, dynamic=False)
+        elif self.compiled and isinstance(self.model.output, Softmax):
+            # The steps of the cell are compiled, and here the output with its loss.
             self.model.output = torch.compile(self.model.output, dynamic=False)
         self.parameters = sum(weight.numel() for weight in self.model.weights())
         self.versions = {"torch": torch.__version__}
@@ -151,7 +153,7 @@ class TorchWork(Work):
         tokens, targets = (torch.from_numpy(each.T.astype(np.int64)) for each in self.batch())
         recipe = self.case["recipe"]
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            losses, penalty, self.states = self.model(tokens, targets, self.states)
+            losses, penalty, self.states = self.run(tokens, targets, self.states)
         nll = losses.mean()
         summed = recipe.get("loss_reduction") == "sum" and self.case["kind"] == "training"
         (nll * (len(tokens) if summed else 1) + penalty).backward()
@@ -168,6 +170,6 @@ class TorchWork(Work):
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             for start in range(0, len(inputs), steps):
                 part = slice(start, start + steps)
-                losses, _, states = self.model(inputs[part], targets[part], states)
+                losses, _, states = self.run(inputs[part], targets[part], states)
                 total += losses.sum(dtype=torch.float64).item()
         return total / inputs.numel()
