@@ -293,7 +293,7 @@ class KerasWork(Work):
             self._count()
         for pair in self.model.rows:
             for row in pair:
-                row.assign(ops.zeros_like(row))
+                row.assign(ops.zeros(row.shape, row.dtype))
         losses, counted = 0.0, 0
         for start in range(0, inputs.shape[1], steps):
             x, y = (each[:, start : start + steps] for each in (inputs, targets))

@@ -56,6 +56,19 @@ def conditions(case: Case) -> str:
     )
 
 
+def machine(found: list) -> str:
+    """Return the processor, the threads, and the versions that the workers told."""
+    versions: dict[str, str] = {}
+    for each in found:
+        versions |= each.facts.get("versions", {})
+    versions = {key: versions[key] for key in versions if key not in ("backend", "dualnet")}
+    told = " ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return (
+        f"{processor()}, {threads()} threads of {os.cpu_count()} cores; {told}; dualnet at "
+        f"{commit()}"
+    )
+
+
 def tokens_of(case: Case) -> int:
     """Return the tokens that the seconds of a setting are for."""
     return case.tokens or case.batch * case.time
@@ -63,15 +76,9 @@ def tokens_of(case: Case) -> int:
 
 def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> list[str]:
     """Return the conditions, the versions, the limits and the ratios, one line each."""
-    versions: dict[str, str] = {}
-    for each in found:
-        versions |= each.facts.get("versions", {})
-    versions = {key: versions[key] for key in versions if key not in ("backend", "dualnet")}
     lines = [
         f"{datetime.date.today()}, {case.name}: {conditions(case)}",
-        f"{processor()}, {threads()} threads of {os.cpu_count()} cores; "
-        + " ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-        + f"; dualnet at {commit()}",
+        machine(found),
         f"median of {options.repeats} rounds in turn, after one that does not count and the steps "
         f"that compile; waiting workers took {100 * idle:.2f} % of a core",
         "dualnet-tensorflow and keras-tensorflow-one-operation run with TF_NUM_INTEROP_THREADS=1, "

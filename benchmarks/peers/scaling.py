@@ -86,8 +86,8 @@ def _draw(name: str, plot: Plot, options: Any, measure: Callable) -> None:
         f"{datetime.date.today()}, seconds of a training step of {BASE.model} against the "
         f"{plot.axis}; else batch {BASE.batch}, time {BASE.time}, 200 units, vocabulary 10,000; "
         f"{BASE.note}",
-        f"{report.processor()}, {report.threads()} threads; {report.commit()}; median of "
-        f"{options.repeats} rounds in turn; waiting workers took {100 * idle:.2f} % of a core",
+        report.machine(found),
+        f"median of {options.repeats} rounds in turn; waiting workers took {100 * idle:.2f} % of a core",
     ]
     for setting, points in curves.items():
         steepest = max(_slopes(points), default=float("nan"))
@@ -132,11 +132,12 @@ def _picture(path: Any, plot: Plot, curves: dict) -> None:
         sizes = np.array(sorted({size for points in curves.values() for size, *_ in points}))
         last = max(points[-1][1].median for points in curves.values() if points)
         for order in range(1, plot.order + 1):
-            kind = {1: "linear", 2: "quadratic, as its weights"}[order]
+            kind = {1: "linear", 2: "quadratic"}[order]
             line = 1.25 * last * (sizes / sizes[-1]) ** order
             axes.plot(sizes, line, color="0.5", linestyle="--" if order == 1 else ":", label=kind)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()
+    axes.set_title(f"{BASE.model}, {report.processor()}, {report.threads()} threads", fontsize=10)
     axes.set_xlabel(plot.axis)
     axes.set_ylabel("seconds of a training step")
     axes.grid(alpha=0.3)
