@@ -87,7 +87,8 @@ def _draw(name: str, plot: Plot, options: Any, measure: Callable) -> None:
         f"{plot.axis}; else batch {BASE.batch}, time {BASE.time}, 200 units, vocabulary 10,000; "
         f"{BASE.note}",
         report.machine(found),
-        f"median of {options.repeats} rounds in turn; waiting workers took {100 * idle:.2f} % of a core",
+        f"median of {options.repeats} rounds in turn; waiting workers took {100 * idle:.2f} % of "
+        "a core",
     ]
     for setting, points in curves.items():
         steepest = max(_slopes(points), default=float("nan"))
