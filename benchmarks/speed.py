@@ -12,7 +12,8 @@ machine's own limit. Its two forms:
 
     share    least time of the products of the model over the time of the step, each product at
              the best rate that was found for its own shape (TensorFlow, JAX and PyTorch, as it
-             is and with a factor transposed), in the same run, in the precision of the setting;
+             is and with a factor transposed; alone and again and again, so with both factors in
+             the cache where they fit), in the same run, in the precision of the setting;
     strict   the same with all products at the best rate of any of these shapes.
 
 `scaling` draws the cost of dualnet against vocabulary, units, depth, segment length and batch.
@@ -96,6 +97,9 @@ def run_case(case: Case, options: argparse.Namespace, rates: dict) -> None:
         # To compile a whole segment takes minutes: on request.
         and ("whole" not in setting.name or any("whole" in each for each in options.settings))
     ]
+    if not wanted:
+        print(f"{case.name}: no setting is called {' or '.join(options.settings)}")
+        return
     pairs = [(case, setting) for setting in wanted]
     print(f"\n{case.name}: {report.conditions(case)}", flush=True)
     found, idle = measure(pairs, options.repeats, options.seconds)
