@@ -1,0 +1,185 @@
+"""The table of a case, printed and kept as CSV."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from dualnet._files import write_whole
+from peers.cases import Case, described
+from peers.products import parameters
+
+COLUMNS = (
+    "setting", "seconds", "iqr", "repeats", "tokens_per_second", "peak_mb", "import_mb",
+    "share", "strict_share", "ratio", "first_loss", "start_seconds", "note",
+)  # fmt: skip
+
+
+def threads() -> int:
+    """Return the number of cores that this process and its workers may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def processor() -> str:
+    """Return what the machine says that its processor is."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """Return the commit of this checkout, with a + where files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return found.stdout.strip() or "no commit"
+
+
+def conditions(case: Case) -> str:
+    about = described(case)
+    config = about["config"]
+    size = f"batch {case.batch or 'best'}, time {case.time or '2048 / batch'}"
+    what = {
+        "training": f"a training step with {about['recipe']['optimizer']}",
+        "dynamic": "dynamic evaluation with nadam, a segment",
+        "evaluation": f"evaluation of {case.tokens:,} tokens",
+    }[case.kind]
+    return (
+        f"{what}; {case.model}, {size}, vocabulary {config['vocabulary_size']:,}, "
+        f"{parameters(config):,} weights{'; ' * bool(case.note)}{case.note}"
+    )
+
+
+def machine(found: list) -> str:
+    """Return the processor, the threads, and the versions that the workers told."""
+    versions: dict[str, str] = {}
+    for each in found:
+        versions |= each.facts.get("versions", {})
+    versions = {key: versions[key] for key in versions if key not in ("backend", "dualnet")}
+    told = " ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return (
+        f"{processor()}, {threads()} threads of {os.cpu_count()} cores; {told}; dualnet at "
+        f"{commit()}"
+    )
+
+
+def tokens_of(case: Case) -> int:
+    """Return the tokens that the seconds of a setting are for."""
+    return case.tokens or case.batch * case.time
+
+
+def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> list[str]:
+    """Return the conditions, the versions, the limits and the ratios, one line each."""
+    lines = [
+        f"{datetime.date.today()}, {case.name}: {conditions(case)}",
+        machine(found),
+        f"median of {options.repeats} rounds in turn, after one that does not count and the steps "
+        f"that compile; waiting workers took {100 * idle:.2f} % of a core",
+        "dualnet-tensorflow and keras-tensorflow-one-operation run with TF_NUM_INTEROP_THREADS=1, "
+        "all others without it; bfloat16: weights, their sums and logits float32",
+        "ratio: seconds of the setting over those of dualnet's fastest; import_mb: memory after "
+        "the imports; start_seconds: from there to the last warm-up, while others started, too",
+    ]
+    for (precision, rows), each in sorted(limits.items()):
+        lines.append(
+            f"limit {precision}, batch {rows}: {each.flop / 1e9:,.2f} GFLOP; "
+            f"{each.seconds:.4g} s each product at the best rate for its shape (share), "
+            f"{each.strict_seconds:.4g} s all at the best of any shape, "
+            f"{each.best_rate / 1e9:,.0f} GFLOP/s (strict)"
+        )
+        for product, number, rate, by in each.rows:
+            lines.append(
+                f"  {number} x ({product.rows}, {product.inner}) @ ({product.inner}, "
+                f"{product.columns}): {rate / 1e9:,.0f} GFLOP/s by {by}"
+            )
+    return lines + ratios(found)
+
+
+def ratios(found: list) -> list[str]:
+    """Return how many times as fast dualnet is as its peers, and where it takes less memory."""
+    done = [each for each in found if each.seconds]
+    lines = []
+    for name, precisions in (
+        ("float32 against float32", ("float32",)),
+        ("best against best", ("float32", "bfloat16")),
+    ):
+        fitting = [each for each in done if each.setting.precision in precisions]
+        ours = [each for each in fitting if each.setting.library == "dualnet"]
+        peers = [each for each in fitting if each.setting.library != "dualnet"]
+        for family in ("", "torch", "torch-eager", "keras"):
+            own = [each for each in peers if each.setting.name.startswith(family)]
+            if not ours or not own:
+                continue
+            us = min(ours, key=lambda each: each.median)
+            peer = min(own, key=lambda each: each.median)
+            lines.append(
+                f"{name}, {family or 'any peer'}: {peer.median / us.median:.2f} x as fast "
+                f"({us.setting.name} {us.median:.4g} s, {peer.setting.name} {peer.median:.4g} s); "
+                f"memory {us.peak_mb / peer.peak_mb:.2f} x"
+            )
+    return lines
+
+
+def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, Any]]:
+    """Return one row for each setting, the ratio to the fastest of dualnet among them."""
+    ours = [each.median for each in found if each.setting.library == "dualnet" and each.seconds]
+    best = min(ours, default=float("nan"))
+    made = []
+    for each in found:
+        fewer = f"only {len(each.seconds)} repeats" if len(each.seconds) < repeats else ""
+        row: dict[str, Any] = {"setting": each.setting.name, "note": each.error}
+        made.append(row)
+        if not each.seconds:
+            continue
+        bound = limits[each.setting.precision, each.facts["rows"]]
+        row |= {
+            "seconds": f"{each.median:.5g}",
+            "iqr": f"{each.spread:.3g}",
+            "repeats": len(each.seconds),
+            "tokens_per_second": f"{tokens_of(case) / each.median:.0f}",
+            "peak_mb": f"{each.peak_mb:.0f}",
+            "import_mb": f"{each.facts['import_mb']:.0f}",
+            "share": f"{bound.seconds / each.median:.3f}",
+            "strict_share": f"{bound.strict_seconds / each.median:.3f}",
+            "ratio": f"{each.median / best:.2f}",
+            "first_loss": f"{each.facts['first_loss']:.3f}",
+            "start_seconds": f"{each.facts['start_seconds']:.0f}",
+            "note": "; ".join(filter(None, [fewer, *each.facts["notes"], each.error])),
+        }
+    return made
+
+
+def table(rows: list[dict[str, Any]], lines: list[str]) -> str:
+    names = [name for name in COLUMNS if name != "note"]
+    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    notes = ["", *(row["note"][:100] for row in rows)]
+    text = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths))
+        )
+        + "  "
+        + note
+        for line, note in zip(cells, notes)
+    ]
+    return "\n".join([*text, *lines])
+
+
+def keep(folder: Path, case: Case, lines: list[str], rows: list[dict[str, Any]]) -> Path:
+    """Write the table to `folder` as CSV, its conditions before it; return the file."""
+    text = io.StringIO()
+    text.writelines(f"# {line}\n" for line in lines)
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{datetime.date.today()}-speed-{case.name}.csv"
+    write_whole(path, text.getvalue().encode())
+    return path
