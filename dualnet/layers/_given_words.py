@@ -8,7 +8,10 @@ products. It is kept of as many rows as `KEPT_BYTES` allow; of all others the lo
 computed again, a chunk of rows at a time.
 """
 
+import keras
 from keras import ops
+
+from dualnet._backend import scan
 
 # Of the float32 logits of those rows of which the backward pass computes nothing again.
 KEPT_BYTES = 128 * 2**20
@@ -47,13 +50,14 @@ def log_probabilities(
             log_p, differences = softmax.of(rows[:kept], targets[:kept])
             found.append(log_p)
         if not all_kept:
-            parts, targets_of_parts = chunks.split(rows[kept:]), chunks.split(targets[kept:])
+            parts = [chunks.split(rows[kept:]), chunks.split(targets[kept:])]
 
-            def forward(_, i):
-                log_p, _ = softmax.of(parts[i], targets_of_parts[i])
-                return (log_p,), (log_p,)
+            def forward(_, part):
+                log_p, _ = softmax.of(*part)
+                return [], [log_p]
 
-            (log_ps,) = chunks.scan(forward, (ops.zeros((chunks.length,), dtype="float32"),))
+            like = [chunks.like("float32")]
+            _, (log_ps,) = scan(forward, [], parts, like, length=chunks.count)
             found.append(chunks.join(log_ps))
 
         def gradient(*args, upstream=None):
@@ -68,19 +72,18 @@ def log_probabilities(
                 d, *sums = softmax.gradients(differences, scaled[:kept], scale[:kept])
                 d_rows.append(d)
             if not all_kept:
-                scaled_parts, scales = chunks.split(scaled[kept:]), chunks.split(scale[kept:])
+                scaled_parts = [chunks.split(scaled[kept:]), chunks.split(scale[kept:])]
 
-                def backward(i, carry):
-                    d_parts, *sums = carry
-                    now = after(i, sums[0])
-                    _, differences = softmax.of(parts[now], targets_of_parts[now])
-                    d, *more = softmax.gradients(differences, scaled_parts[now], scales[now])
-                    sums = [each + ops.cast(own, "float32") for each, own in zip(sums, more)]
-                    return ops.slice_update(d_parts, (i, 0, 0), d[None]), *sums
+                def backward(sums, part):
+                    part, targets, *scaled_part = part
+                    _, differences = softmax.of(part, targets)
+                    d, *more = softmax.gradients(differences, *scaled_part)
+                    return [each + ops.cast(own, "float32") for each, own in zip(sums, more)], [d]
 
                 sums = [ops.cast(each, "float32") for each in sums]
-                start = (ops.zeros_like(parts), *sums)
-                d_parts, *sums = ops.fori_loop(0, chunks.count, backward, start)
+                like = [chunks.like(rows.dtype, rows.shape[1])]
+                sequences = [*parts, *scaled_parts]
+                sums, (d_parts,) = scan(backward, sums, sequences, like, length=chunks.count)
                 d_rows.append(chunks.join(d_parts))
             sums = [ops.cast(d, each.dtype) for d, each in zip(sums, (matrix, *bias))]
             return _joined(d_rows), *sums
@@ -97,7 +100,7 @@ class _Softmax:
         transposed = ops.transpose(matrix)
         self.to_words = transposed if words_first else matrix
         self.to_units = matrix if words_first else transposed
-        self.bias = bias
+        self.bias = bias[0] if bias else None
         self.words_first = words_first
         self.temperature = temperature
 
@@ -129,7 +132,7 @@ class _Softmax:
             d_matrix = ops.matmul(ops.transpose(differences), scaled)
         else:
             d_matrix = ops.matmul(ops.transpose(scaled), differences)
-        if not self.bias:
+        if self.bias is None:
             return d_rows, d_matrix
         scale = ops.cast(scale, differences.dtype)
         return d_rows, d_matrix, ops.matmul(ops.transpose(scale), differences)[0]
@@ -156,28 +159,21 @@ class Chunks:
         filled = ops.concatenate([values, missing], axis=0)
         return ops.reshape(filled, (self.count, self.length, *rest))
 
+    def like(self, dtype, *rest):
+        """Return what stands for a chunk of values, `(length, *rest)`."""
+        length = self.length if isinstance(self.length, int) else None
+        return keras.KerasTensor((length, *rest), keras.backend.standardize_dtype(dtype))
+
     def join(self, values):
         """Return `(count, length, ...)` as `(rows, ...)`."""
         rest = ops.shape(values)[2:]
         return ops.reshape(values, (self.count * self.length, *rest))[: self.rows]
 
-    def scan(self, function, like):
-        """Return what `function(_, i)` finds in each chunk i, stacked."""
-        # TensorFlow wants a carry `like` what each step returns. Over places alone: Keras takes
-        # several arrays of unknown length on some backends only.
-        _, found = ops.scan(function, tuple(like), ops.arange(self.count, dtype="int32"))
-        return found
-
 
 def logits(rows, kernel, bias):
-    """Return row W + b in float32; `bias` is a list with the bias, or without."""
+    """Return row W + b in float32; `bias` is `(words,)` or None."""
     s = ops.cast(ops.matmul(rows, kernel), "float32")
-    return s + bias[0] if bias else s
-
-
-def after(i, tensor):
-    """Return `i`, and make TensorFlow, which runs steps of a loop at once, wait for `tensor`."""
-    return i + ops.minimum(ops.cast(ops.isnan(ops.ravel(tensor)[0]), "int32"), 0)
+    return s if bias is None else s + bias
 
 
 def _at(values, places):

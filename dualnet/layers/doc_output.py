@@ -171,17 +171,15 @@ class DOCOutput(SeededLayer):
                 mask = targets >= 0
             self.add_loss(self.balance * self.squared_variation(ops.exp(log_priors), mask))
         latents = self._latents(inputs, training)
-        if self.tied_to is None:
-            kernel = ops.cast(self.kernel, self.compute_dtype)
-        else:
-            kernel = ops.transpose(ops.cast(self.tied_to.embeddings, self.compute_dtype))
+        matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
         batch, time, experts, units = ops.shape(latents)
         found = mixture_log_probabilities(
             ops.reshape(latents, (-1, experts, units)),
             ops.reshape(log_priors, (-1, experts)),
-            kernel,
+            ops.cast(matrix, self.compute_dtype),
             ops.cast(self.bias, "float32") if self.use_bias else None,
             None if targets is None else ops.reshape(ops.maximum(targets, 0), (-1,)),
+            words_first=self.tied_to is not None,
         )
         if targets is None:
             return ops.reshape(found, (batch, time, self.vocabulary_size))
