@@ -11,8 +11,10 @@ from dualnet.layers._tied import with_embedding
 class OutputProjection(keras.layers.Layer):
     """Logits of all words: `h W + b`, where W may be the transposed embedding.
 
-    Where words are given, -log p of these: in one function with a gradient of its own,
-    which needs a fraction of the memory and fewer passes over the logits. The product runs in the compute dtype, the result is float32 under every
+    Where words are given, -log p of these: one function with a gradient of its own, which
+    takes less memory and fewer passes over the logits.
+
+    The product runs in the compute dtype, the result is float32 under every
     dtype policy: bfloat16 is too coarse for a sum over the vocabulary.
 
     Args:
