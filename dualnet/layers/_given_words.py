@@ -39,6 +39,7 @@ def log_probabilities(
     number = ops.shape(rows)[0]
     kept = _smaller(number, KEPT_BYTES // (words * 4)) if keep else 0
     all_kept = isinstance(number, int) and kept == number
+    keep = all_kept or not isinstance(kept, int) or kept > 0  # where unknown: perhaps
     targets = ops.cast(targets, "int32")
     chunks = Chunks(number - kept, words * 4)
 
@@ -113,7 +114,7 @@ class _Softmax:
         q = ops.softmax(s, axis=-1)
         # log Z of the most likely word, whose q never underflows: one pass, where the sum needs
         # several on TensorFlow.
-        log_z = ops.max(s, axis=-1) - ops.log(ops.max(q, axis=-1))
+        log_z = _most(s) - ops.log(_most(q))
         log_p = _at(s, places) - log_z
         at_targets = ops.cast(ops.expm1(log_p), rows.dtype)
         return log_p, ops.scatter_update(ops.cast(q, rows.dtype), places, at_targets)
@@ -174,6 +175,10 @@ def logits(rows, kernel, bias):
     """Return row W + b in float32; `bias` is `(words,)` or None."""
     s = ops.cast(ops.matmul(rows, kernel), "float32")
     return s if bias is None else s + bias
+
+
+def _most(values):
+    return ops.max(values, axis=-1, initial=-float("inf"))  # without, Keras refuses no rows
 
 
 def _at(values, places):
