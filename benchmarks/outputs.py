@@ -110,9 +110,9 @@ def step_of(form, tokens, units, words, experts):
         def compute_output_spec(self, inputs, targets):
             return keras.KerasTensor(targets.shape, "float32")
 
-    layer = output if form == "fused" else AsWritten(autocast=False)
+    layer = output if form == "fused" else AsWritten()
     if form == "plain":
-        layer.output = output  # its weights are those of the layer
+        layer.written = output  # its weights are those of the layer
     model = keras.Model([hidden, targets], layer(scaled, targets))
     model.compile(
         keras.optimizers.SGD(0.0),
