@@ -14,12 +14,16 @@ from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
 from dualnet._optimizers import CompiledUpdates
-from dualnet.builders import LanguageModel, token_losses
-from dualnet.builders.model import CarriedState, ClearsAllGradients
+from dualnet.builders import LanguageModel
+from dualnet.builders.model import (
+    CarriedState,
+    ClearsAllGradients,
+    core_of_logits,
+    losses_of,
+)
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
-from dualnet.layers import PastDecode
 
 # What each rule takes where the caller says nothing. The step sizes of "nadam" (within the
 # paper's range) and "sgd" are our choice, found on PTB's validation text with 200 units; those
@@ -139,7 +143,7 @@ def dynamic_evaluation(
     settings = rule_settings(rule, given)
     length = settings.pop("sequence_length")
     with _thawed(model):
-        weights = _core_of_logits(model).trainable_variables
+        weights = core_of_logits(model.core).trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
@@ -176,7 +180,7 @@ def dynamic_evaluation(
             for i, start in enumerate(starts):
                 end = min(start + length, pairs)
                 inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
-                losses[i] = learner.train_on_batch(inputs, targets)
+                losses[i] = learner.train_on_batch([inputs, targets])
                 lengths[i] = end - start
         finished = True
     finally:
@@ -234,7 +238,7 @@ def gradient_statistics(
         learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)
-            learner.train_on_batch(inputs[:, segment], targets[:, segment])
+            learner.train_on_batch([inputs[:, segment], targets[:, segment]])
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     return GradientStatistics([np.sqrt(square) for square in squares], batches)
 
@@ -261,15 +265,6 @@ def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if "beta_1" in settings:
         check_fraction("beta_1", settings["beta_1"])
     return settings
-
-
-def _core_of_logits(model: LanguageModel) -> keras.Model:
-    """Return the graph of `model` without `PastDecode`, whose weights the logits do not know."""
-    core = model.core
-    last = core.outputs[0]._keras_history.operation
-    if not isinstance(last, PastDecode):
-        return core
-    return keras.Model(core.inputs, [last.input[1], *core.outputs[1:]])
 
 
 @contextlib.contextmanager
@@ -301,8 +296,9 @@ class _Learner(ClearsAllGradients):
 
     def __init__(self, model, optimizer, *, batch_size, temperature):
         super().__init__(name="learner")
-        self.core = _core_of_logits(model)
-        self.temperature = temperature
+        self.core = core_of_logits(model.core)
+        self.find_losses = losses_of(self.core, model.features)
+        self.temperature = None if temperature == 1 else temperature
         self.rows = CarriedState(model.state_size, name="rows")
         self.rows.resize(batch_size)
         self.built = True
@@ -310,13 +306,15 @@ class _Learner(ClearsAllGradients):
         optimizer.build(self.trainable_variables)
         self.compile(optimizer=optimizer)
 
-    def call(self, tokens):
-        logits, *states = self.core([tokens, *self.rows.read(None)], training=False)
+    def call(self, inputs):
+        tokens, targets = inputs
+        states = self.rows.read(None)
+        losses, *states = self.find_losses([tokens, *states], targets, temperature=self.temperature)
         self.rows.write(states)
-        return logits / self.temperature
+        return losses
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return ops.mean(token_losses(y_pred, y))
+        return ops.mean(y_pred)
 
 
 class _Nadam(CompiledUpdates, keras.optimizers.Nadam):

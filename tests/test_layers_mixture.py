@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _mixture
+from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _given_words
 from tests import reference
 from tests.checks import (
     array,
@@ -29,7 +29,7 @@ def rng():
 @pytest.fixture
 def small_chunks(monkeypatch):
     """At most two tokens at a time, with four experts; so that the last chunk is not full."""
-    monkeypatch.setattr(_mixture, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
+    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
 
 
 def some_inputs(rng, units=UNITS, batch=BATCH, time=TIME):
@@ -116,17 +116,17 @@ def test_chunks_change_nothing(rng, monkeypatch):
 
     whole = results()
     # Of eight tokens at most four at a time: three chunks of three, one to spare.
-    monkeypatch.setattr(_mixture, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
+    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
     for a, b in zip(results(), whole):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
     for tokens in (0, 1, 2, 9, 10, 11, 840):
-        chunks = _mixture._Chunks(tokens, _mixture.CHUNK_BYTES // 10)
+        chunks = _given_words.Chunks(tokens, _given_words.CHUNK_BYTES // 10)
         count, chunk = chunks.count, chunks.length
         assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
-    assert _mixture._Chunks(3, 2 * _mixture.CHUNK_BYTES).length == 1
+    assert _given_words.Chunks(3, 2 * _given_words.CHUNK_BYTES).length == 1
 
 
 def test_given_words_get_what_all_words_get(rng):

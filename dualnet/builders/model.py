@@ -6,10 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet import recurrence
 from dualnet._checks import check_choice
 from dualnet.builders.few_lengths import FewLengths, knowing_padding
 from dualnet.corpora import Vocabulary
 from dualnet.devices import check_rows, divided, num_devices
+from dualnet.layers import DOCOutput, OutputProjection, PastDecode
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -97,7 +99,7 @@ class LanguageModel(ClearsAllGradients):
         self._step_under_way = False
         self._second = None  # logits of the second reading of the step under way
         self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        find_losses = _losses_of(core, features, self.padded)
+        find_losses = losses_of(core, features, padded=self.padded)
         self._graphs = self._own_graphs = lambda: (core, find_losses)
         self._padded_graphs: Any = self._own_graphs if self.padded else None  # made when needed
         self._vocabulary = None
@@ -255,7 +257,8 @@ class LanguageModel(ClearsAllGradients):
         return self._carrying(self.training_rows, super().train_step, *args)
 
     def test_step(self, *args):
-        return self._carrying(self.evaluation_rows, super().test_step, *args)
+        with recurrence.without_gradients():
+            return self._carrying(self.evaluation_rows, super().test_step, *args)
 
     def _carrying(self, rows, step, *args):
         *state, data = args  # the state on JAX alone
@@ -263,8 +266,7 @@ class LanguageModel(ClearsAllGradients):
         self._rows = rows if rows.carried else None
         self._step_under_way = True
         self._graphs = self._padded_graphs if rows.in_few_lengths else self._own_graphs
-        _, find_losses = self._graphs()
-        if find_losses is not None and self._asks_for_losses_alone():
+        if self._asks_for_losses_alone():
             _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(data)
         try:
             return step(*state, data)
@@ -318,7 +320,7 @@ class LanguageModel(ClearsAllGradients):
             data = FewLengths(data)
             if self._padded_graphs is None:
                 core, features = knowing_padding(self.core, self.features)
-                find_losses = _losses_of(core, features, padded=True)
+                find_losses = losses_of(core, features, padded=True)
                 self._padded_graphs = lambda: (core, find_losses)
         if rows is self.training_rows and rows.carried:
             check_rows(batch_size)
@@ -463,25 +465,49 @@ class _FromZeros(keras.callbacks.Callback):
         self.model.training_rows.zero()
 
 
-def _losses_of(core, features, padded):
-    """Return what finds -log p of given words without the logits of all, None if nothing can.
+def losses_of(core, features=None, *, padded=False):
+    """Return what finds -log p of given words, without the logits of all where it can.
 
-    That is a function of the inputs of `core`, the targets and `training`, which
-    returns the losses, float32 `(batch, time)`, and the new states.
+    Args:
+        core, features: as those of `LanguageModel`.
+        padded: bool. Whether tokens below 0 are padding.
+
+    Returns:
+        A function of the inputs of `core`, the int targets `(batch, time)`, `training` and
+        `temperature`, by which the logits are divided (a float, a scalar tensor, or None for
+        1), which returns the losses in nats, float32 `(batch, time)`, and the new states.
     """
-    if features is None or core.outputs[0]._keras_history.operation.name != "output":
-        return None
-    output = core.get_layer("output")
-    below = keras.Model(core.inputs, [features, *core.outputs[1:]])
+    output = core.outputs[0]._keras_history.operation
+    mixture = isinstance(output, DOCOutput)
+    if not mixture and not isinstance(output, OutputProjection):  # a gate, a mean, a cache
 
-    def losses(inputs, targets, training):
+        def losses_of_logits(inputs, targets, training=False, temperature=None):
+            logits, *states = core(inputs, training=training)
+            logits = logits if temperature is None else logits / temperature
+            return [token_losses(logits, targets), *states]
+
+        return losses_of_logits
+    below = keras.Model(core.inputs, [features if mixture else output.input, *core.outputs[1:]])
+
+    def losses(inputs, targets, training=False, temperature=None):
         found, *states = below(inputs, training=training)
+        if not mixture:
+            return [output(found, targets=targets, temperature=temperature), *states]
         mask = inputs[0] >= 0 if padded else None
         if isinstance(found, (list, tuple)):
             mask = [mask] * len(found)
-        return [output(found, targets=targets, mask=mask, training=training), *states]
+        own = {"mask": mask, "training": training, "temperature": temperature}
+        return [output(found, targets=targets, **own), *states]
 
     return losses  # a function: Keras would save a model that is an attribute once more
+
+
+def core_of_logits(core):
+    """Return `core` without `PastDecode`, whose weights the logits do not know."""
+    last = core.outputs[0]._keras_history.operation
+    if not isinstance(last, PastDecode):
+        return core
+    return keras.Model(core.inputs, [last.input[1], *core.outputs[1:]])
 
 
 def _is_padded(arguments):

@@ -156,7 +156,8 @@ def evaluate(
         plan = _streams(tokens, batch_size, sequence_length, sampled=samples > 0)
     losses = np.empty(plan.tokens, np.float32)
     if samples > 0:
-        _average(model, plan, losses, temperature, samples, Sampler(model, dropout_scale), seed)
+        sampler = Sampler(model, dropout_scale, tempered=temperature != 1)
+        _average(model, plan, losses, temperature, samples, sampler, seed)
     else:
         _pass(model, plan, [losses], temperature)
     return Evaluation(

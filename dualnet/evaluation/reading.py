@@ -9,9 +9,10 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
-from dualnet.builders import LanguageModel, token_losses
+from dualnet import recurrence
+from dualnet.builders import LanguageModel
+from dualnet.builders.model import core_of_logits, losses_of
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
@@ -74,7 +75,7 @@ def read(
         temperature: float. Logits are divided by it.
         scorer: what finds the losses, if not the model without dropouts.
     """
-    scorer = scorer or scorer_of(model)
+    scorer = scorer or (scorer_of(model) if temperature == 1 else scorer_of(model, True))
     divisor = np.full((rows, 1), temperature, np.float32)
     states = [np.zeros((rows, size), np.float32) for size in model.state_size]
     for start in range(0, max(map(len, found)), steps):
@@ -90,33 +91,37 @@ def read(
                 each[start:end] = losses[row, : end - start]
 
 
-_scorers: weakref.WeakKeyDictionary[LanguageModel, keras.Model] = weakref.WeakKeyDictionary()
+class Scorer(keras.Model):
+    """`[tokens, targets, temperature, *states] -> [losses, *states]`, of a model's graph.
 
+    Args:
+        model: `LanguageModel`.
+        tempered: bool. Whether logits are divided by the temperature, `(rows, 1)` and the
+            same in all rows, else it is 1 and not read.
+        training: bool. Whether dropouts are on.
+    """
 
-def scorer_of(model: LanguageModel) -> keras.Model:
-    """Return `[tokens, targets, temperature, *states] -> [losses, *states]`, kept for the model."""
-    if model not in _scorers:
-        core = model.core
-        tokens, *states = (keras.Input(x.shape[1:], dtype=x.dtype) for x in core.inputs)
-        targets = keras.Input((None,), dtype="int32")
-        temperature = keras.Input((1,), dtype="float32")
-        logits, *new_states = core([tokens, *states])
-        losses = TokenLoss(dtype="float32")([logits, targets, temperature])
-        inputs = [tokens, targets, temperature, *states]
-        _scorers[model] = keras.Model(inputs, [losses, *new_states])
-    return _scorers[model]
-
-
-class TokenLoss(keras.layers.Layer):
-    """-log p(target) in nats, from `[logits, targets, temperature]`; logits are divided."""
-
-    def __init__(self, **kwargs):
+    def __init__(self, model, *, tempered=False, training=False, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True  # those of padding are not read
+        self.core = model.core
+        self.find_losses = losses_of(core_of_logits(model.core), model.features)
+        self.tempered = tempered
+        self.training = training
+        self.built = True
 
     def call(self, inputs):
-        logits, targets, temperature = inputs
-        return token_losses(logits / ops.expand_dims(temperature, -1), targets)
+        tokens, targets, temperature, *states = inputs
+        temperature = temperature[0, 0] if self.tempered else None
+        with recurrence.without_gradients():
+            return self.find_losses([tokens, *states], targets, self.training, temperature)
 
-    def compute_mask(self, inputs, mask=None):
-        return None
+
+_scorers: weakref.WeakKeyDictionary[LanguageModel, dict[bool, Scorer]] = weakref.WeakKeyDictionary()
+
+
+def scorer_of(model: LanguageModel, tempered: bool = False) -> Scorer:
+    """Return the `Scorer` of the model without dropouts, kept for the model."""
+    kept = _scorers.setdefault(model, {})
+    if tempered not in kept:
+        kept[tempered] = Scorer(model, tempered=tempered)
+    return kept[tempered]

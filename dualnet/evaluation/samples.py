@@ -5,23 +5,23 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from dualnet._checks import is_number
-from dualnet.builders import BUILDERS, LanguageModel, token_losses
+from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.builders.functional import DROPOUTS
 from dualnet.builders.wrappers import quiet
+from dualnet.evaluation.reading import Scorer
 
 
-class Sampler(keras.Model):
-    """`[tokens, targets, temperature, *states] -> [losses, *states]` with dropout.
+class Sampler(Scorer):
+    """A `Scorer` with dropout.
 
     Args:
         model: `LanguageModel`. It stays as it is, and so do its random generators.
         dropout_scale: float above 0, at most 1. The model's dropout rates, the
             arguments `..._dropout` of its builder, are multiplied by it.
+        tempered: as of `Scorer`.
 
     Attributes:
         masks_rows_apart: bool. Whether each row of a batch has masks of its own.
@@ -30,26 +30,26 @@ class Sampler(keras.Model):
         ValueError: if all dropout rates are 0.
     """
 
-    def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
+    def __init__(
+        self, model: LanguageModel, dropout_scale: float, *, tempered: bool = False
+    ) -> None:
         arguments, used = _scaled_rates(model.arguments, dropout_scale)
         if not used:
             raise ValueError(
                 "`samples` must be 0 for a model without dropout, all passes of which are equal. "
                 "Received: a model whose dropout rates are all 0."
             )
-        super().__init__(name="sampler")
         before = random.getstate()  # from which a new model draws its seeds
         try:
             twin = BUILDERS[model.builder](**arguments)
         finally:
             random.setstate(before)
-        self.core = twin.core
+        super().__init__(twin, tempered=tempered, training=True, name="sampler")
         self.core.set_weights(model.core.get_weights())
         # Of any other (of weights, of words) the rows may share a mask, so that passes read side
         # by side would not be independent.
         apart = {*DROPOUTS, "gate"}
         self.masks_rows_apart = {name.removesuffix("_dropout") for name in used} <= apart
-        self.built = True
 
     def draw_anew(self, *seeds: int) -> None:
         """Let the masks that come be those of `seeds`, whatever was drawn before."""
@@ -58,11 +58,6 @@ class Sampler(keras.Model):
         drawn = np.random.default_rng(seeds).integers(2**31, size=len(states))
         for state, seed in zip(states, drawn):
             state.assign([int(seed), 0])
-
-    def call(self, inputs):
-        tokens, targets, temperature, *states = inputs
-        logits, *states = self.core([tokens, *states], training=True)
-        return [token_losses(logits / ops.expand_dims(temperature, -1), targets), *states]
 
 
 def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, Any], set[str]]:

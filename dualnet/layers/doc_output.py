@@ -53,6 +53,7 @@ class DOCOutput(SeededLayer):
         mask: list of bool `(batch, time)` or None, one for each input. Where the last one
             is False the penalty does not count; without it, where targets are negative.
         training: bool.
+        temperature: float or scalar tensor by which log P is divided, or None for 1.
 
     Returns:
         float32 under every dtype policy, the products in the compute dtype. Without
@@ -163,7 +164,7 @@ class DOCOutput(SeededLayer):
                 name="bias", shape=(self.vocabulary_size,), initializer="zeros"
             )
 
-    def call(self, inputs, targets=None, mask=None, training=False):
+    def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
         log_priors = self._log_priors(inputs)
         if training and self.balance:
             mask = mask[-1] if mask is not None else None
@@ -171,21 +172,26 @@ class DOCOutput(SeededLayer):
                 mask = targets >= 0
             self.add_loss(self.balance * self.squared_variation(ops.exp(log_priors), mask))
         latents = self._latents(inputs, training)
-        if self.tied_to is None:
-            kernel = ops.cast(self.kernel, self.compute_dtype)
-        else:
-            kernel = ops.transpose(ops.cast(self.tied_to.embeddings, self.compute_dtype))
+        matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
         batch, time, experts, units = ops.shape(latents)
+        targets = None if targets is None else ops.maximum(targets, 0)
+        # The mixture has logits of its own, log P: at another temperature all of them count.
+        alone = targets is not None and temperature is None
         found = mixture_log_probabilities(
             ops.reshape(latents, (-1, experts, units)),
             ops.reshape(log_priors, (-1, experts)),
-            kernel,
+            ops.cast(matrix, self.compute_dtype),
             ops.cast(self.bias, "float32") if self.use_bias else None,
-            None if targets is None else ops.reshape(ops.maximum(targets, 0), (-1,)),
+            ops.reshape(targets, (-1,)) if alone else None,
+            words_first=self.tied_to is not None,
         )
+        if alone:
+            return -ops.reshape(found, (batch, time))
+        logits = ops.reshape(found, (batch, time, self.vocabulary_size))
+        logits = logits if temperature is None else logits / temperature
         if targets is None:
-            return ops.reshape(found, (batch, time, self.vocabulary_size))
-        return -ops.reshape(found, (batch, time))
+            return logits
+        return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
     def priors(self, inputs):
         """Return pi, float32 `(batch, time, experts)`, the weights of the experts."""
@@ -205,7 +211,9 @@ class DOCOutput(SeededLayer):
         # Nothing but padding has no variation.
         return spread / ops.square(ops.maximum(ops.mean(used), 1e-6))
 
-    def compute_output_spec(self, inputs, targets=None, mask=None, training=False):
+    def compute_output_spec(
+        self, inputs, targets=None, mask=None, training=False, temperature=None
+    ):
         batch, time = inputs[-1].shape[:2]
         shape = (batch, time) if targets is not None else (batch, time, self.vocabulary_size)
         return keras.KerasTensor(shape, dtype="float32")

@@ -19,7 +19,7 @@ class MixtureSoftmax(DOCOutput):
 
     Call arguments:
         inputs: `(batch, time, units)`, one tensor.
-        targets, mask, training: as those of `DOCOutput`; `mask` is one tensor.
+        targets, mask, training, temperature: as those of `DOCOutput`; `mask` is one tensor.
 
     Returns:
         As `DOCOutput`.
@@ -51,14 +51,17 @@ class MixtureSoftmax(DOCOutput):
     def build(self, inputs_shape):
         super().build([inputs_shape])
 
-    def call(self, inputs, targets=None, mask=None, training=False):
-        return super().call([inputs], targets, None if mask is None else [mask], training)
+    def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
+        mask = None if mask is None else [mask]
+        return super().call([inputs], targets, mask, training, temperature)
 
     def priors(self, inputs):
         """Return pi, float32 `(batch, time, experts)`, the weights of the experts."""
         return super().priors([inputs])
 
-    def compute_output_spec(self, inputs, targets=None, mask=None, training=False):
+    def compute_output_spec(
+        self, inputs, targets=None, mask=None, training=False, temperature=None
+    ):
         return super().compute_output_spec([inputs], targets)
 
     def compute_mask(self, inputs, mask=None):

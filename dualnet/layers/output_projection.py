@@ -2,12 +2,17 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count
+from dualnet.layers._given_words import log_probabilities
+from dualnet.layers._given_words import logits as logits_of
 from dualnet.layers._tied import with_embedding
 
 
 @keras.saving.register_keras_serializable("dualnet")
 class OutputProjection(keras.layers.Layer):
     """Logits of all words: `h W + b`, where W may be the transposed embedding.
+
+    Where words are given, -log p of these: one function with a gradient of its own, which
+    takes less memory and fewer passes over the logits.
 
     The product runs in the compute dtype, the result is float32 under every
     dtype policy: bfloat16 is too coarse for a sum over the vocabulary.
@@ -21,9 +26,13 @@ class OutputProjection(keras.layers.Layer):
 
     Call arguments:
         inputs: `(batch, time, units)`.
+        targets: int `(batch, time)` or None.
+        temperature: float or scalar tensor by which the logits are divided, or None for 1.
+            Nothing is learnt of it.
 
     Returns:
-        float32 logits, `(batch, time, vocabulary)`.
+        float32 logits, `(batch, time, vocabulary)`. With targets -log p of these,
+        `(batch, time)`, in nats; where a target is negative, that of word 0.
 
     Weights: `kernel` (units, vocabulary) unless tied; `bias` (vocabulary) if used.
 
@@ -76,18 +85,28 @@ class OutputProjection(keras.layers.Layer):
                 name="bias", shape=(self.vocabulary_size,), initializer="zeros"
             )
 
-    def call(self, inputs):
-        if self.tied_to is None:
-            kernel = self.kernel
-        else:
-            kernel = ops.transpose(ops.cast(self.tied_to.embeddings, self.compute_dtype))
-        logits = ops.cast(ops.matmul(inputs, kernel), "float32")
-        if self.use_bias:
-            logits = logits + ops.cast(self.bias, "float32")
-        return logits
+    def call(self, inputs, targets=None, temperature=None):
+        matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
+        matrix = ops.cast(matrix, self.compute_dtype)
+        bias = ops.cast(self.bias, "float32") if self.use_bias else None
+        words_first = self.tied_to is not None
+        if targets is not None:
+            found = log_probabilities(
+                ops.reshape(inputs, (-1, inputs.shape[-1])),
+                matrix,
+                bias,
+                ops.reshape(ops.maximum(targets, 0), (-1,)),
+                words_first=words_first,
+                temperature=temperature,
+            )
+            return -ops.reshape(found, ops.shape(targets))
+        kernel = ops.transpose(matrix) if words_first else matrix
+        logits = logits_of(inputs, kernel, bias)
+        return logits if temperature is None else logits / temperature
 
-    def compute_output_spec(self, inputs):
-        return keras.KerasTensor((*inputs.shape[:-1], self.vocabulary_size), "float32")
+    def compute_output_spec(self, inputs, targets=None, temperature=None):
+        words = (self.vocabulary_size,) if targets is None else ()
+        return keras.KerasTensor((*inputs.shape[:-1], *words), "float32")
 
     def get_config(self):
         tied_to = self.tied_to

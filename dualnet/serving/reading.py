@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from dualnet import recurrence
 from dualnet.builders import LanguageModel
 
 # Tokens that are read at once: 128 MiB of logits, but no more tokens than are any faster.
@@ -28,7 +29,8 @@ class Reader:
 
     def advance(self, ids: Any, states: list[Any]) -> tuple[Any, list[Any]]:
         """Return the logits of `ids`, int32 `(batch, time)`, and the states after them."""
-        logits, *states = self.core([ids, *states], training=False)
+        with recurrence.without_gradients():
+            logits, *states = self.core([ids, *states], training=False)
         return logits, states
 
     def log_probabilities(self, ids: Any, targets: Any) -> Any:
