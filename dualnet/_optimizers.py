@@ -27,7 +27,8 @@ class CompiledUpdates(keras.optimizers.Optimizer):
         def update(*grads):
             self.update_all(list(grads), trainable_variables)
 
-        if self.built and sum(math.prod(weight.shape) for weight in weights) >= LEAST_WEIGHTS:
+        if sum(math.prod(weight.shape) for weight in weights) >= LEAST_WEIGHTS:
+            self.build(weights)  # a kernel makes no variables; nothing is done a second time
             update = _backend.compiled(update)
         update(*grads)
 

@@ -78,7 +78,7 @@ class Recurrence(SeededLayer):
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.supports_masking = True
-        self.known = {}  # see `_Segment`
+        self.known = _Known()
 
     @property
     def compute_dtype(self):
@@ -173,6 +173,18 @@ class _Product(NamedTuple):
     columns: tuple[int, int] | None
     entering: int
     units: int
+
+
+class _Known:
+    """What a layer knows of its steps; no dictionary of its own, which Keras would save.
+
+    Attributes:
+        products: by what sets the steps apart, their products in order and the places of the
+            weights without one.
+    """
+
+    def __init__(self):
+        self.products: dict[Any, tuple[list[_Product], list[int]]] = {}
 
 
 class _Segment:
@@ -282,13 +294,13 @@ class _Segment:
         A step finds them; they are then known for all segments with the same masks.
         """
         key = self.training, *self.locked, *self.fresh
-        if key not in self.known:
+        if key not in self.known.products:
             of_inputs, self.found = self.found, []
             self._first_step(states)  # what it returns is not used
             used = {product.weight for product in (*of_inputs, *self.found)}
             others = [i for i in range(len(self.weights)) if i not in used]
-            self.known[key] = self.found, others
-        return self.known[key]
+            self.known.products[key] = self.found, others
+        return self.known.products[key]
 
     def _forward(self, parts, states, kernels, vectors, keep):
         """Return the outputs, the last states, and of each step the first ones and all products."""

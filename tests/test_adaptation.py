@@ -106,8 +106,9 @@ def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tok
     np.testing.assert_allclose(dynamic.segment_losses, expected, rtol=1e-4)
 
 
-def test_nadam_is_kerass_with_fresh_moments(model, tokens):
-    settings = {"learning_rate": 0.01, "beta_1": 0.5, "clipnorm": 0.1}
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
+    settings = {"learning_rate": 0.01, "beta_1": momentum, "clipnorm": 0.1}
     found = dualnet.dynamic_evaluation(model, tokens, sequence_length=8, **settings)
     optimizer = keras.optimizers.Nadam(**settings)
     weights = model.trainable_variables

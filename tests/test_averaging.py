@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 import dualnet
+from dualnet import _optimizers
 from dualnet.training import Recipe, recorder
 from dualnet.training.optimizers import SGD, Adam, Nadam
 from dualnet.training.schedule import Plan
@@ -58,6 +59,26 @@ def step(optimizer, ids=None):
     before = values(model)
     model.train_on_batch(ids, ids[:, ::-1])
     return before, values(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (SGD, {"average": "asgd", "clipnorm": 0.5, "weight_decay": 0.1}),
+        (Adam, {"average": "mean", "global_clipnorm": 0.5, "coupled_decay": 0.1}),
+        (Nadam, {}),
+    ],
+)
+def test_all_weights_in_one_kernel_are_updated_as_one_by_one(kind, settings, monkeypatch):
+    def found():
+        optimizer = kind(0.1, **settings)
+        optimizer.averages_on = "average" in settings
+        return [*step(optimizer)[1], *arrays(optimizer.averages)]
+
+    one_by_one = found()
+    monkeypatch.setattr(_optimizers, "LEAST_WEIGHTS", 1)
+    for kernel, plain in zip(found(), one_by_one, strict=True):
+        np.testing.assert_allclose(kernel, plain, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("limit", [0.1, 1e6])
