@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 
-def scan(function, carry, sequences, like, *, length, reverse=False):
+def scan(function, carry, sequences, like, *, length, reverse=False, stacked=None):
     """Run `function` along the first axis of `sequences`, in order or backwards.
 
     Keras's own scan asks for results like the carry. No gradient goes through this one on
@@ -16,16 +16,19 @@ def scan(function, carry, sequences, like, *, length, reverse=False):
     Args:
         function: `(carry, elements)` -> `(carry, results)`, all of them lists of tensors.
         carry: list of tensors, as `function` returns it again.
-        sequences: list of tensors `(length, ...)`.
+        sequences: list of tensors `(length, ...)`, or of what another scan left unstacked.
         like: list of `keras.KerasTensor`, one for each of the results of `function`.
         length: int, or a tensor where it is unknown until the graph runs; at least 1.
         reverse: bool. From the last element to the first; results stand in their place.
+        stacked: int. How many of the results, the first ones, are wanted as tensors; all by
+            default. The others are for another scan alone: TensorFlow need not copy them.
 
     Returns:
         The last carry, and the results as tensors `(length, ...)`.
     """
     if keras.backend.backend() == "tensorflow":
-        return _scan_of_tensorflow(function, carry, sequences, like, length, reverse)
+        stacked = len(like) if stacked is None else stacked
+        return _scan_of_tensorflow(function, carry, sequences, like, length, reverse, stacked)
     if keras.backend.backend() == "jax":
         import jax
 
@@ -39,13 +42,18 @@ def scan(function, carry, sequences, like, *, length, reverse=False):
     return carry, [ops.stack(each) for each in zip(*steps[:: -1 if reverse else 1])]
 
 
-def _scan_of_tensorflow(function, carry, sequences, like, length, reverse):
+def _scan_of_tensorflow(function, carry, sequences, like, length, reverse, stacked):
     import tensorflow as tf
 
     def array(dtype, shape):
-        return tf.TensorArray(dtype, size=length, element_shape=shape)
+        return tf.TensorArray(dtype, length, element_shape=shape, clear_after_read=False)
 
-    elements = [array(each.dtype, each.shape[1:]).unstack(each) for each in sequences]
+    elements = [
+        each
+        if isinstance(each, tf.TensorArray)
+        else array(each.dtype, each.shape[1:]).unstack(each)
+        for each in sequences
+    ]
     arrays = [array(each.dtype, each.shape) for each in like]
 
     def step(i, carry, arrays):
@@ -62,7 +70,7 @@ def _scan_of_tensorflow(function, carry, sequences, like, length, reverse):
         parallel_iterations=1,
         maximum_iterations=length,  # XLA must know it
     )
-    return list(carry), [each.stack() for each in arrays]
+    return list(carry), [*[each.stack() for each in arrays[:stacked]], *arrays[stacked:]]
 
 
 def vjp(function, arguments, cotangents):

@@ -322,7 +322,9 @@ class _Segment:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.fine_dtype) for s in states]
             like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k, _ in kernels]
         sequences = [*parts, *self.constants]
-        last, (outputs, *kept) = _backend.scan(step, states, sequences, like, length=self._time())
+        last, (outputs, *kept) = _backend.scan(
+            step, states, sequences, like, length=self._time(), stacked=1
+        )
         return outputs, last, kept
 
     def _backward(self, parts, kept, kernels, vectors, cotangents):
