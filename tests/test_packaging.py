@@ -59,3 +59,8 @@ def test_all_but_export_works_where_tensorflow_is_not_installed(folder, tmp_path
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert list((tmp_path / "RUN" / "tensorboard").iterdir())
+
+
+def test_the_recurrence_can_be_imported_before_all_else():
+    # The layers import the builders, to register their classes, and these the recurrence.
+    subprocess.run([sys.executable, "-c", "import dualnet.recurrence"], check=True, cwd=ROOT)

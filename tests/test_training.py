@@ -501,7 +501,7 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
     assert {layer.compute_dtype for layer in coarse.model.core.layers} == {"float32"}
     for row, fine in zip(coarse.history, run.history, strict=True):
         assert row["val_perplexity"] != fine["val_perplexity"]
-        assert row["val_perplexity"] == pytest.approx(fine["val_perplexity"], rel=0.02)
+        assert row["val_perplexity"] == pytest.approx(fine["val_perplexity"], rel=0.05)
     loaded = dualnet.load(coarse.folder)
     again = dualnet.perplexity(loaded, corpus.test)
     assert coarse.results["test_perplexity"] == pytest.approx(again, rel=1e-6)
