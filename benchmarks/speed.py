@@ -103,6 +103,8 @@ def run_case(case: Case, options: argparse.Namespace, rates: dict) -> None:
     pairs = [(case, setting) for setting in wanted]
     print(f"\n{case.name}: {report.conditions(case)}", flush=True)
     found, idle = measure(pairs, options.repeats, options.seconds)
+    if not any(each.seconds for each in found):
+        raise SystemExit(f"{case.name}: no setting ran, see above")
     wanted_limits = {(each.setting.precision, each.facts["rows"]) for each in found if each.seconds}
     limits = machine_limits(case, wanted_limits, rates)
     lines = report.header(case, found, limits, idle, options)

@@ -191,10 +191,13 @@ def _turned(matrix):
 def compiled(function):
     """Return `function` of tensors as one compiled kernel; it may assign to variables.
 
-    On JAX and torch it is returned as it is: JAX compiles whole steps.
+    On JAX and torch it is returned as it is: JAX compiles whole steps. So it is on TensorFlow
+    outside of a graph, where it would be compiled anew at each call.
     """
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf
 
+    if tf.executing_eagerly():
+        return function
     return tf.function(function, jit_compile=True, autograph=False)

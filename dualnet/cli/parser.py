@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 from dualnet.cli import commands, tuning
 from dualnet.cli.evaluating import evaluate
@@ -61,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--rule", default="nadam", help="nadam (default), sgd or rms")
     _add_set(command, "setting of the rule, e.g. learning_rate=0.001")
     command.add_argument(
-        "--temperature", type=_temperature, metavar="T",
+        "--temperature", type=_number_or("best", float, "a number above 0"), metavar="T",
         help="logits are divided by it; best: the best one on the validation split",
     )  # fmt: skip
     command.add_argument("--sequence-length", type=int, help="tokens per step")
@@ -153,7 +154,7 @@ def _add_training(command: argparse.ArgumentParser, settings: str) -> None:
         help="steps between two checkpoints within an epoch (default: 500)",
     )  # fmt: skip
     command.add_argument(
-        "--devices", type=_devices, metavar="N",
+        "--devices", type=_number_or("all", int, "a number of devices"), metavar="N",
         help="divide batches among N devices, or all; on JAX alone",
     )  # fmt: skip
     command.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -169,22 +170,18 @@ def _add_texts(command: argparse.ArgumentParser, option: str, text: str) -> None
     )
 
 
-def _temperature(text: str) -> float | str:
-    try:
-        return text if text == "best" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a number above 0, or best. Received: {text!r}."
-        ) from None
+def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
+    """Return what reads a `number`, or the `word` that stands in its place."""
 
+    def read(text: str) -> Any:
+        try:
+            return text if text == word else number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be {what}, or {word}. Received: {text!r}."
+            ) from None
 
-def _devices(text: str) -> int | str:
-    try:
-        return text if text == "all" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a number of devices, or all. Received: {text!r}."
-        ) from None
+    return read
 
 
 def _add_set(command: argparse.ArgumentParser, text: str) -> None:

@@ -7,25 +7,20 @@ the logits s_j again.
     d log q_j(v) / d s_jw = 1[w = v] - q_j(w)
 """
 
-import contextlib
 import contextvars
 
 from keras import ops
 
 from dualnet._backend import scan
+from dualnet._contexts import held
 from dualnet.layers._given_words import Chunks, log_probabilities, logits
 
 _in_one_piece = contextvars.ContextVar("in_one_piece", default=False)
 
 
-@contextlib.contextmanager
 def in_one_piece():
     """Take no chunks meanwhile where all words are asked for: some formats know no loop."""
-    before = _in_one_piece.set(True)
-    try:
-        yield
-    finally:
-        _in_one_piece.reset(before)
+    return held(_in_one_piece, True)
 
 
 def mixture_log_probabilities(

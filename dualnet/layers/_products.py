@@ -1,9 +1,10 @@
 """The one place where recurrent cells multiply by matrices: who runs them can step in."""
 
-import contextlib
 import contextvars
 
 from keras import ops
+
+from dualnet._contexts import held
 
 _product = contextvars.ContextVar("product", default=None)
 
@@ -30,11 +31,6 @@ def columns_of(kernel, columns):
     return ops.split(kernel, n, axis=-1)[i]
 
 
-@contextlib.contextmanager
 def made_by(product):
     """Let `product(vector, kernel, columns)` make all products of cells meanwhile."""
-    before = _product.set(product)
-    try:
-        yield
-    finally:
-        _product.reset(before)
+    return held(_product, product)

@@ -1,6 +1,5 @@
 """One segment: the loop over its steps, and the backward pass through them."""
 
-import contextlib
 import contextvars
 from typing import Any, NamedTuple
 
@@ -8,19 +7,15 @@ import keras
 from keras import ops, tree
 
 from dualnet import _backend
+from dualnet._contexts import held
 from dualnet.layers._products import columns_of, made_by
 
 _without_gradients = contextvars.ContextVar("without_gradients", default=False)
 
 
-@contextlib.contextmanager
 def without_gradients():
     """Let recurrences keep nothing for a backward pass meanwhile."""
-    before = _without_gradients.set(True)
-    try:
-        yield
-    finally:
-        _without_gradients.reset(before)
+    return held(_without_gradients, True)
 
 
 class _Product(NamedTuple):
