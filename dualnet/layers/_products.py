@@ -19,8 +19,20 @@ def matmul(vector, kernel, columns=None):
     """
     product = _product.get()
     if product is not None:
-        return product(vector, kernel, columns)
+        return product([vector], [kernel], columns)
     return ops.matmul(vector, columns_of(kernel, columns))
+
+
+def sum_of_products(vectors, kernels):
+    """Return the sum of the products of each vector and its kernel, or what `made_by` says it is.
+
+    Who steps in can make one product of it: of the vectors side by side and the kernels one
+    below the other.
+    """
+    product = _product.get()
+    if product is not None:
+        return product(vectors, kernels, None)
+    return sum(map(ops.matmul, vectors, kernels))
 
 
 def columns_of(kernel, columns):
@@ -32,5 +44,5 @@ def columns_of(kernel, columns):
 
 
 def made_by(product):
-    """Let `product(vector, kernel, columns)` make all products of cells meanwhile."""
+    """Let `product(vectors, kernels, columns)` make all products of cells meanwhile."""
     return held(_product, product)

@@ -3,6 +3,7 @@ from keras import ops
 
 from dualnet._checks import check_count, check_penalty, check_rate
 from dualnet.layers._masks import MaskSpec
+from dualnet.layers._products import sum_of_products
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
@@ -126,7 +127,12 @@ class MogrifierLSTMCell(LSTMCell):
                 x = 2.0 * ops.sigmoid(_through(h, factors, mask) + bias) * x  # Eq. 1
             else:
                 h = 2.0 * ops.sigmoid(_through(x, factors, mask) + bias) * h  # Eq. 2
-        return super().step(super().input_part(x, masks), [h, c], masks)
+        return super().step(x, [h, c], masks)
+
+    def gate_sums(self, x, h, masks):
+        kernels = [self.kernel, masks.get("recurrent_kernel", self.recurrent_kernel)]
+        z = sum_of_products([x, h], kernels)
+        return ops.split(z + self.bias if self.use_bias else z, 4, axis=-1)
 
     def _sizes(self, i):
         """Return the sizes of the vector that round `i` reads and of the one that it gates."""

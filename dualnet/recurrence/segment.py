@@ -1,6 +1,7 @@
 """One segment: the loop over its steps, and the backward pass through them."""
 
 import contextvars
+import itertools
 from typing import Any, NamedTuple
 
 import keras
@@ -19,18 +20,18 @@ def without_gradients():
 
 
 class _Product(NamedTuple):
-    """One of the products of a step with a matrix.
+    """One of the products of a step with a matrix, or with several, one below the other.
 
     Attributes:
-        weight: int. Place of the matrix among the cell's weights.
+        weights: places of the matrices among the cell's weights.
         columns: None for all of them, or as in `layers._products.matmul`.
-        entering: int. Size of what is multiplied.
+        entering: sizes of what is multiplied by each of them.
         units: int. Size of the result.
     """
 
-    weight: int
+    weights: tuple[int, ...]
     columns: tuple[int, int] | None
-    entering: int
+    entering: tuple[int, ...]
     units: int
 
 
@@ -82,7 +83,7 @@ class Segment:
             output, states = self._first_step(states)
             return output[None], states
         products, others = self._products(states)
-        matrices = sorted({product.weight for product in products})
+        matrices = sorted({place for product in products for place in product.weights})
         values = [ops.convert_to_tensor(self.values[i]) for i in (*matrices, *others)]
         arguments = [*self.parts, *states, *values]
         counts = len(self.parts), len(states), len(matrices), len(others)
@@ -92,7 +93,10 @@ class Segment:
         def function(*arguments):
             parts, states, values, vectors = _split(arguments, counts)
             cast = dict(zip(matrices, map(self._cast, values)))  # once for all steps
-            kernels = [columns_of(cast[product.weight], product.columns) for product in products]
+            kernels = [
+                _joined([columns_of(cast[place], product.columns) for place in product.weights], 0)
+                for product in products
+            ]
             kernels = [(kernel, ops.transpose(kernel)) for kernel in kernels]
             outputs, last, kept = self._forward(parts, states, kernels, vectors, keep)
 
@@ -133,14 +137,14 @@ class Segment:
         with made_by(self._plain_product):
             return self._step(states, *first)
 
-    def _plain_product(self, vector, kernel, columns):
-        product = self._product(vector, self._cast(columns_of(kernel, columns)))
-        sizes = vector.shape[-1], product.shape[-1]
-        self.found.append(_Product(self.places[id(kernel)], columns, *sizes))
+    def _plain_product(self, vectors, kernels, columns):
+        parts = [self._cast(columns_of(kernel, columns)) for kernel in kernels]
+        pairs = zip(map(self._cast, vectors), parts)
+        product = sum(ops.cast(ops.matmul(*pair), self.fine_dtype) for pair in pairs)
+        places = tuple(self.places[id(kernel)] for kernel in kernels)
+        entering = tuple(vector.shape[-1] for vector in vectors)
+        self.found.append(_Product(places, columns, entering, product.shape[-1]))
         return product
-
-    def _product(self, vector, matrix):
-        return ops.cast(ops.matmul(self._cast(vector), matrix), self.fine_dtype)
 
     def _cast(self, tensor):
         return ops.cast(tensor, self.dtype)
@@ -156,7 +160,7 @@ class Segment:
         if key not in self.known.products:
             of_inputs, self.found = self.found, []
             self._first_step(states)  # what it returns is not used
-            used = {product.weight for product in (*of_inputs, *self.found)}
+            used = {place for each in (*of_inputs, *self.found) for place in each.weights}
             others = [i for i in range(len(self.weights)) if i not in used]
             self.known.products[key] = self.found, others
         return self.known.products[key]
@@ -168,8 +172,9 @@ class Segment:
             parts, constants = _split(elements, [len(self.parts), len(self.constants)])
             made: list[Any] = []
 
-            def product(vector, *_):
-                made.append(_backend.matmul(self._cast(vector), *kernels[len(made)]))
+            def product(vectors, *_):
+                vector = _joined(list(map(self._cast, vectors)), -1)
+                made.append(_backend.matmul(vector, *kernels[len(made)]))
                 return ops.cast(made[-1], self.fine_dtype)
 
             output, new_states = self._step_of(product, vectors, states, parts, constants)
@@ -198,9 +203,9 @@ class Segment:
             def replay(*arguments):
                 parts, states, products, vectors = _split(arguments, counts)
 
-                def product(vector, *_):
+                def product(vectors, *_):
                     i = len(entered)
-                    entered.append(self._cast(vector))
+                    entered.append(_joined(list(map(self._cast, vectors)), -1))
                     found = _as_before(entered[i], products[i], *kernels[i])
                     return ops.cast(found, self.fine_dtype)
 
@@ -255,11 +260,12 @@ def _gradients_of_matrices(matrices, products, entered, d_products):
     """Return the gradient at each matrix: one product for each time that a step uses it."""
     found: dict[int, dict[Any, Any]] = {place: {} for place in matrices}
     for product, a, d in zip(products, entered, d_products):
-        a = ops.reshape(a, (-1, product.entering))
-        each = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
-        columns = found[product.weight]
-        before = columns.get(product.columns)
-        columns[product.columns] = each if before is None else before + each
+        a = ops.reshape(a, (-1, sum(product.entering)))
+        whole = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
+        ends = list(itertools.accumulate(product.entering))[:-1]
+        for place, each in zip(product.weights, ops.split(whole, ends) if ends else [whole]):
+            before = found[place].get(product.columns)
+            found[place][product.columns] = each if before is None else before + each
     totals = []
     for columns in found.values():
         whole = columns.pop(None, None)
@@ -268,6 +274,10 @@ def _gradients_of_matrices(matrices, products, entered, d_products):
             whole = parts if whole is None else whole + parts
         totals.append(whole)
     return totals
+
+
+def _joined(tensors, axis):
+    return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis)
 
 
 def _split(values, counts):
