@@ -7,7 +7,7 @@ from keras import ops
 
 from dualnet import _backend
 
-# Of fewer weights an update takes less time than its kernel to be compiled and to be called.
+# Of fewer weights a step takes less time than it takes to be compiled.
 LEAST_WEIGHTS = 10**6
 
 
@@ -27,7 +27,7 @@ class CompiledUpdates(keras.optimizers.Optimizer):
         def update(*grads):
             self.update_all(list(grads), trainable_variables)
 
-        if sum(math.prod(weight.shape) for weight in weights) >= LEAST_WEIGHTS:
+        if num_weights(weights) >= LEAST_WEIGHTS:
             self.build(weights)  # a kernel makes no variables; nothing is done a second time
             update = _backend.compiled(update)
         update(*grads)
@@ -35,6 +35,11 @@ class CompiledUpdates(keras.optimizers.Optimizer):
     def update_all(self, grads, trainable_variables):
         """Update the weights, from dense gradients."""
         super().apply(grads, trainable_variables)
+
+
+def num_weights(variables):
+    """Return of how many numbers the variables are."""
+    return sum(math.prod(variable.shape) for variable in variables)
 
 
 def _dense(gradient, weight):

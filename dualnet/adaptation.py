@@ -13,14 +13,11 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
-from dualnet._optimizers import CompiledUpdates
+from dualnet._optimizers import LEAST_WEIGHTS, CompiledUpdates, num_weights
 from dualnet.builders import LanguageModel
-from dualnet.builders.model import (
-    CarriedState,
-    ClearsAllGradients,
-    core_of_logits,
-    losses_of,
-)
+from dualnet.builders.carried_state import CarriedState
+from dualnet.builders.losses import core_of_logits, losses_of
+from dualnet.builders.model import ClearsAllGradients
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
@@ -304,7 +301,11 @@ class _Learner(ClearsAllGradients):
         self.built = True
         # Now, and not inside the first compiled step, which would build it anew at every step.
         optimizer.build(self.trainable_variables)
-        self.compile(optimizer=optimizer)
+        # A step of one row is many small operations, of which the call takes TensorFlow longer than
+        # the work; Keras by itself has it compile no steps on a CPU.
+        compiled = keras.config.backend() == "tensorflow" and batch_size == 1
+        compiled = compiled and num_weights(self.trainable_variables) >= LEAST_WEIGHTS
+        self.compile(optimizer=optimizer, jit_compile=compiled or "auto")
 
     def call(self, inputs):
         tokens, targets = inputs

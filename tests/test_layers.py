@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from dualnet.builders import token_losses
 from dualnet.builders.functional import language_model
-from dualnet.builders.model import token_losses
 from dualnet.layers import (
     DualConnection,
     LockedDropout,

@@ -4,7 +4,8 @@ from dualnet.builders.cells import CELLS
 from dualnet.builders.combining import BUILDERS, ensemble, with_cache, with_gate
 from dualnet.builders.ensembles import ensemble_model
 from dualnet.builders.functional import language_model
-from dualnet.builders.model import LanguageModel, token_losses
+from dualnet.builders.losses import token_losses
+from dualnet.builders.model import LanguageModel
 from dualnet.builders.weights import Transfer, transfer, weight_names
 
 __all__ = [

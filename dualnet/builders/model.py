@@ -8,10 +8,11 @@ from keras import ops
 
 from dualnet import recurrence
 from dualnet._checks import check_choice
+from dualnet.builders.carried_state import CarriedState
 from dualnet.builders.few_lengths import FewLengths, knowing_padding
+from dualnet.builders.losses import Perplexity, losses_of, token_losses
 from dualnet.corpora import Vocabulary
 from dualnet.devices import check_rows, divided, num_devices
-from dualnet.layers import DOCOutput, OutputProjection, PastDecode
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -363,151 +364,11 @@ class LanguageModel(ClearsAllGradients):
         return model
 
 
-class CarriedState(keras.layers.Layer):
-    """The rows of state that one kind of step, training or evaluation, carries.
-
-    Holds one variable `(batch, size)` for each state, made when the batch size
-    is known. They are state and no weights: absent from `weights`, so that
-    weights fit a model of any batch size, but in `variables`, as JAX needs, and
-    saved with the model.
-    """
-
-    def __init__(self, sizes, **kwargs):
-        super().__init__(trainable=False, **kwargs)
-        self.sizes = sizes
-        self.batch_size = None
-        self.carried = True
-        self.in_few_lengths = False  # whether what is read is padded by `FewLengths`
-        self.known = 0  # variables of the model when its step was made
-        self.built = True
-
-    @property
-    def weights(self):
-        return []
-
-    def carries(self, carried):
-        """Say whether the rows are used at all; return whether that has changed."""
-        before, self.carried = self.carried, carried
-        return before != carried
-
-    def resize(self, batch_size):
-        """Make rows for `batch_size` streams; return whether the variables are new."""
-        if batch_size == self.batch_size:
-            return False
-        for i, size in enumerate(self.sizes):
-            if self.batch_size is not None:
-                delattr(self, f"state_{i}")
-            variable = self.add_weight(
-                name=f"state_{i}", shape=(batch_size, size), initializer="zeros", dtype="float32"
-            )
-            setattr(self, f"state_{i}", variable)
-        self.batch_size = batch_size
-        return True
-
-    def read(self, batch_size):
-        """Return a copy of the rows: they may be assigned to before they are used."""
-        if batch_size not in (None, self.batch_size):
-            raise ValueError(
-                f"`x` must come in batches of {self.batch_size} rows, the number of streams. "
-                f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
-                "`Corpus.batches`, which does."
-            )
-        return divided([ops.copy(row) for row in self._rows()])
-
-    def write(self, states):
-        for row, state in zip(self._rows(), states):
-            row.assign(state)
-
-    def zero(self):
-        for row in self._rows():
-            row.assign(ops.zeros(row.shape, row.dtype))
-
-    def save_own_variables(self, store):
-        for i, row in enumerate(self._rows()):
-            store[f"state_{i}"] = row.numpy()
-
-    def load_own_variables(self, store):
-        if "state_0" in store:  # absent: saved before any step was taken
-            self.resize(int(store["state_0"].shape[0]))
-            self.write([store[f"state_{i}"][...] for i in range(len(self.sizes))])
-
-    def _rows(self):
-        if self.batch_size is None:
-            return []
-        return [getattr(self, f"state_{i}") for i in range(len(self.sizes))]
-
-
-class Perplexity(keras.metrics.Metric):
-    """exp of the mean loss of all tokens seen since the last reset.
-
-    A running mean: a float32 sum would stop growing on a large corpus.
-    """
-
-    def __init__(self, name="perplexity", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self.mean = self.add_variable((), initializer="zeros", name="mean", dtype="float32")
-        self.count = self.add_variable((), initializer="zeros", name="count", dtype="float32")
-
-    def update_state(self, losses, weight):
-        tokens = ops.sum(weight)
-        self.count.assign_add(tokens)
-        difference = ops.sum(losses * weight) - tokens * self.mean
-        self.mean.assign_add(ops.divide_no_nan(difference, self.count))
-
-    def result(self):
-        return ops.exp(self.mean)
-
-
 class _FromZeros(keras.callbacks.Callback):
     """Starts every epoch's streams from the zero state."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.model.training_rows.zero()
-
-
-def losses_of(core, features=None, *, padded=False):
-    """Return what finds -log p of given words, without the logits of all where it can.
-
-    Args:
-        core, features: as those of `LanguageModel`.
-        padded: bool. Whether tokens below 0 are padding.
-
-    Returns:
-        A function of the inputs of `core`, the int targets `(batch, time)`, `training` and
-        `temperature`, by which the logits are divided (a float, a scalar tensor, or None for
-        1), which returns the losses in nats, float32 `(batch, time)`, and the new states.
-    """
-    output = core.outputs[0]._keras_history.operation
-    mixture = isinstance(output, DOCOutput)
-    if not mixture and not isinstance(output, OutputProjection):  # a gate, a mean, a cache
-
-        def losses_of_logits(inputs, targets, training=False, temperature=None):
-            logits, *states = core(inputs, training=training)
-            logits = logits if temperature is None else logits / temperature
-            return [token_losses(logits, targets), *states]
-
-        return losses_of_logits
-    below = keras.Model(core.inputs, [features if mixture else output.input, *core.outputs[1:]])
-
-    def losses(inputs, targets, training=False, temperature=None):
-        found, *states = below(inputs, training=training)
-        if not mixture:
-            return [output(found, targets=targets, temperature=temperature), *states]
-        mask = inputs[0] >= 0 if padded else None
-        if isinstance(found, (list, tuple)):
-            mask = [mask] * len(found)
-        own = {"mask": mask, "training": training, "temperature": temperature}
-        return [output(found, targets=targets, **own), *states]
-
-    return losses  # a function: Keras would save a model that is an attribute once more
-
-
-def core_of_logits(core):
-    """Return `core` without `PastDecode`, whose weights the logits do not know."""
-    last = core.outputs[0]._keras_history.operation
-    if not isinstance(last, PastDecode):
-        return core
-    return keras.Model(core.inputs, [last.input[1], *core.outputs[1:]])
 
 
 def _is_padded(arguments):
@@ -518,17 +379,6 @@ def _is_padded(arguments):
 def _cache_size(arguments):
     members = [each["arguments"] for each in arguments.get("members", ())]
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
-
-
-def token_losses(logits, targets):
-    """Return -log p(target) in nats, float32 `(batch, time)`.
-
-    Args:
-        logits: `(batch, time, words)`.
-        targets: int `(batch, time)`.
-    """
-    logits, targets = ops.cast(logits, "float32"), ops.cast(targets, "int32")
-    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
 def _look_ahead(data, batch_size, lowest, vocabulary_size):

@@ -12,7 +12,7 @@ import numpy as np
 
 from dualnet import recurrence
 from dualnet.builders import LanguageModel
-from dualnet.builders.model import core_of_logits, losses_of
+from dualnet.builders.losses import core_of_logits, losses_of
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads

@@ -2,59 +2,45 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
 import os
-import platform
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from dualnet import corpora, zoo
+from dualnet import zoo
 from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import BUILDERS, LanguageModel
-from dualnet.corpora import Corpus, Vocabulary
+from dualnet.corpora import Corpus
 from dualnet.devices import check_rows, data_parallel
-from dualnet.evaluation import evaluate
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.recorder import Recorder
+from dualnet.training.results import results_of
+from dualnet.training.resuming import absolute, finished_epochs, resumed_card, resumed_corpus
 from dualnet.training.run_folder import (
     CARD,
     RESULTS,
     WEIGHTS,
     WORDS,
-    check_sums,
     claimed,
     load,
     load_weights,
     put_words,
-    read_card,
     write_card,
 )
-from dualnet.training.schedule import is_round, plan
+from dualnet.training.schedule import plan
 from dualnet.training.start import is_gated, load_corpus, load_source, load_start
 
-RESUMABLE = (  # what may be given anew with `resume`
-    "epochs",
-    "learning_rate",
-    "clipnorm",
-    "global_clipnorm",
-    "finetune",
-    "finetune_epochs",
-    "finetune_learning_rate",
-)
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches alone
 
 
@@ -160,10 +146,10 @@ def train(
                     f"{str(folder)!r}, without {CARD}. Train anew, without --resume."
                 )
             held.enter_context(claimed(folder, resume=True))
-            used = _resumed_card(
+            used = resumed_card(
                 folder, name, seed, weights, overrides, may_be_finished=not evaluate
             )
-            corpus = _resumed_corpus(folder, used, corpus)
+            corpus = resumed_corpus(folder, used, corpus)
             config, recipe = used["config"], Recipe(**used["recipe"])
             begun = checkpoints.exist(folder)  # with the weights in it
             begin = used.get("weights", "")
@@ -183,7 +169,7 @@ def train(
                     f"gate. Received: {card.name!r}, an ensemble. Train each member, and put "
                     "the RUN folders together with `dualnet ensemble`."
                 )
-            begin = _absolute(weights)
+            begin = absolute(weights)
             source = load_source(begin, config, resume=False)
             corpus = load_corpus(corpus, source, lowercase=card.lowercase)
             with zoo.located(card, overrides):
@@ -275,7 +261,7 @@ def train(
             model = load(folder)
         results: dict[str, Any] = {}
         if evaluate:
-            results = _results(
+            results = results_of(
                 model,
                 corpus,
                 state.history,
@@ -283,7 +269,7 @@ def train(
                 by_sentence=recipe.batching == "sentences",
             )
             write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
-        elif _finished_epochs(folder) != len(state.history):
+        elif finished_epochs(folder) != len(state.history):
             (folder / RESULTS).unlink(missing_ok=True)  # of fewer epochs
         # Saved with one of ours, the model could be loaded only where that is registered.
         model.compile(optimizer=optimizer)
@@ -315,10 +301,6 @@ def _computing_in(policy: str) -> Iterator[None]:
 def _is_stopped(state: Progress, stop: Callable[[list[dict[str, Any]]], bool] | None) -> bool:
     """Return whether the run is at the end of an epoch and `stop` wants no other."""
     return stop is not None and bool(state.history) and not state.step and stop(state.history)
-
-
-def _absolute(path: str | os.PathLike[str] | None) -> str:
-    return "" if path is None else str(Path(path).resolve())
 
 
 def card_for(name: str, corpus: Corpus | str) -> zoo.Card:
@@ -357,150 +339,3 @@ def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None =
     return corpus.batches(
         split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length, **random
     )
-
-
-def _resumed_card(
-    folder: Path,
-    name: str | zoo.Card,
-    seed: int | None,
-    weights: str | os.PathLike[str] | None,
-    overrides: Mapping[str, Any],
-    *,
-    may_be_finished: bool,
-) -> dict[str, Any]:
-    """Return the card that the run in `folder` goes on with, its recipe at most as `RESUMABLE`."""
-    check_sums(folder, (CARD, WORDS))
-    used = read_card(folder)
-    card_name = (name if isinstance(name, zoo.Card) else zoo.card(name)).name
-    if card_name != used["name"]:
-        raise ValueError(
-            f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
-            f"Received: name={card_name!r}."
-        )
-    before_recipe = dict(used["recipe"])
-    before = {**used["config"], **before_recipe, "seed": used["seed"]}
-    given = dict(overrides) if seed is None else {**overrides, "seed": seed}
-    if weights is not None:
-        before["weights"] = used.get("weights")
-        given["weights"] = _absolute(weights)
-    for key, value in given.items():
-        if key not in RESUMABLE and (key not in before or before[key] != value):
-            raise ValueError(
-                f"`{key}` must stay as the run began, {before.get(key)!r}. Received: "
-                f"{key}={value!r} with --resume. Leave it out, or train anew."
-            )
-    used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
-    began, recipe = Recipe(**before_recipe), Recipe(**used["recipe"])
-    _check_unfinished(folder, began, recipe, may_be_finished=may_be_finished)
-    return used
-
-
-def _check_unfinished(
-    folder: Path, before: Recipe, recipe: Recipe, *, may_be_finished: bool
-) -> None:
-    """Raise `ValueError` if nothing is left to do for `recipe`, or it asks for what is past."""
-    kept = checkpoints.peek(folder)
-    done = _finished_epochs(folder)
-    history = kept.history if kept else []
-    rounds = len({row["phase"] for row in history if is_round(row["phase"])})
-    if rounds and recipe.epochs != before.epochs:
-        raise ValueError(
-            f"`epochs` must stay as the run began, {before.epochs}: its fine-tuning has begun. "
-            f"Received: epochs={recipe.epochs!r} with --resume. Give finetune_epochs, the most "
-            "epochs of a round."
-        )
-    if kept:
-        finished = done == len(history) and plan(recipe, history) is None
-    else:
-        finished = done >= recipe.epochs
-    if done and finished and not may_be_finished:
-        if rounds:
-            way_out = (
-                f"{done} epochs, the last in round {rounds} of fine-tuning. More rounds, or longer "
-                "ones, are made with finetune='until_no_gain' and finetune_epochs, where a round "
-                "has lowered the perplexity, or was at its limit."
-            )
-        else:
-            way_out = f"{done} epochs. Give more to go on, e.g. --epochs {done + 1}."
-            if recipe.averaging == "asgd":
-                way_out += " Or fine-tune it, with --set finetune=once."
-        raise ValueError(f"The run in {str(folder)!r} is finished: it has {way_out}")
-
-
-def _finished_epochs(folder: Path) -> int:
-    """Return after how many epochs the run was evaluated, 0 if it never was."""
-    try:
-        return int(json.loads((folder / RESULTS).read_text("utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or not as it was written
-        return 0
-
-
-def _resumed_corpus(folder: Path, used: Mapping[str, Any], corpus: Corpus | str) -> Corpus:
-    """Return the corpus that the run in `folder` began with, refuse another."""
-    before = used["corpus"]
-    words = None
-    if (folder / WORDS).is_file():
-        words = Vocabulary.load(folder / WORDS, lowercase=before["lowercase"])
-    if not isinstance(corpus, Corpus):
-        corpus = corpora.load(corpus, lowercase=before["lowercase"], vocabulary=words)
-    if corpus.sha256 != before["sha256"]:
-        raise ValueError(
-            f"`corpus` must be the one that the run began with, {before['name']!r}, unchanged. "
-            f"Received: {corpus.name!r} with other words. Train anew without --resume."
-        )
-    if words is not None and corpus.vocabulary.words != words.words:
-        raise ValueError(
-            "`corpus` must have the vocabulary that the run began with. Received: one of "
-            f"{len(corpus.vocabulary)} words, where the run has {len(words)}. Load it with "
-            "vocabulary=dualnet.load(RUN).vocabulary."
-        )
-    return corpus
-
-
-def _results(
-    model: LanguageModel,
-    corpus: Corpus,
-    history: list[dict[str, Any]],
-    *,
-    seed: int,
-    by_sentence: bool,
-) -> dict[str, Any]:
-    found = {
-        split: evaluate(model, corpus.split(split), by_sentence=by_sentence)
-        for split in ("valid", "test")
-    }
-    best = min(history, key=lambda row: row["val_perplexity"])
-    steady = history[1:] or history  # the first epoch compiles
-    return {
-        "name": model.name,
-        "parameters": model.count_params(),
-        "valid_perplexity": found["valid"].perplexity,
-        "test_perplexity": found["test"].perplexity,
-        "batch_size": 1,  # of these two perplexities
-        "by_sentence": by_sentence,  # each from the zero state
-        "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
-        "best_epoch": int(best["epoch"]),
-        "epochs": len(history),
-        "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
-        "seed": seed,
-        "corpus": {
-            "name": corpus.name,
-            "lowercase": corpus.lowercase,
-            "sha256": corpus.sha256,
-            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
-        },
-        "vocabulary": {"size": len(corpus.vocabulary), "sha256": corpus.vocabulary.sha256},
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of all that has a part in the numbers."""
-    backend = keras.config.backend()
-    found = {"python": platform.python_version(), "backend": backend}
-    for package in dict.fromkeys(["dualnet", "keras", backend, "numpy"]):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            found[package] = "not installed"
-    return found

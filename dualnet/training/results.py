@@ -1,0 +1,65 @@
+"""What `results.json` says of a finished training."""
+
+from __future__ import annotations
+
+import collections
+import platform
+import statistics
+from importlib import metadata
+from typing import Any
+
+import keras
+
+from dualnet import corpora
+from dualnet.builders import LanguageModel
+from dualnet.corpora import Corpus
+from dualnet.evaluation import evaluate
+
+
+def results_of(
+    model: LanguageModel,
+    corpus: Corpus,
+    history: list[dict[str, Any]],
+    *,
+    seed: int,
+    by_sentence: bool,
+) -> dict[str, Any]:
+    found = {
+        split: evaluate(model, corpus.split(split), by_sentence=by_sentence)
+        for split in ("valid", "test")
+    }
+    best = min(history, key=lambda row: row["val_perplexity"])
+    steady = history[1:] or history  # the first epoch compiles
+    return {
+        "name": model.name,
+        "parameters": model.count_params(),
+        "valid_perplexity": found["valid"].perplexity,
+        "test_perplexity": found["test"].perplexity,
+        "batch_size": 1,  # of these two perplexities
+        "by_sentence": by_sentence,  # each from the zero state
+        "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
+        "best_epoch": int(best["epoch"]),
+        "epochs": len(history),
+        "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
+        "seed": seed,
+        "corpus": {
+            "name": corpus.name,
+            "lowercase": corpus.lowercase,
+            "sha256": corpus.sha256,
+            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
+        },
+        "vocabulary": {"size": len(corpus.vocabulary), "sha256": corpus.vocabulary.sha256},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of all that has a part in the numbers."""
+    backend = keras.config.backend()
+    found = {"python": platform.python_version(), "backend": backend}
+    for package in dict.fromkeys(["dualnet", "keras", backend, "numpy"]):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            found[package] = "not installed"
+    return found
