@@ -36,11 +36,12 @@ import numpy as np
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Worker, WorkerError, as_message, memory
+from peers.worker import Worker, WorkerError, as_message, free_memory, memory
 
 START_SECONDS = 600.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
 LEAST_REPEATS = 7
+LEAST_FREE = 4096  # MiB of memory, below which no other setting is begun
 LIBRARIES = ("tensorflow", "jax", "torch")
 
 
@@ -130,6 +131,10 @@ def measure(
 
     def start(i: int) -> None:
         case, setting = pairs[i]
+        if free_memory() < LEAST_FREE:
+            found[i].error = f"not begun: {free_memory():.0f} MiB left. Name fewer --settings."
+            print(f"  {setting.name}: {found[i].error}", flush=True)
+            return
         workers[i] = Worker(setting.library, setting.backend, setting.environment)
         about = described(case)
         about["rows"] = [case.batch] if case.batch else list(BATCHES)

@@ -140,7 +140,7 @@ class Setting:
         precision: "float32" or "bfloat16" (weights, their sums and logits stay float32).
         backend: Of Keras.
         options: Of the library's own: `compile` ("", "parts" or "whole"), `head`, `unroll`,
-            `jit`, `onednn`, `math`.
+            `onednn`, `math`.
         environment: Variables of the process.
     """
 
@@ -161,19 +161,13 @@ def settings_for(case: Case) -> list[Setting]:
 
 
 def _ours(case: Case) -> list[Setting]:
-    found = [
+    return [
         # One operation at a time, as the command line sets it, so that runs repeat exactly.
         Setting(f"dualnet-{backend}-{precision}", "dualnet", precision, backend,
                 environment={"TF_NUM_INTEROP_THREADS": "1"} if backend == "tensorflow" else {})
         for backend in ("tensorflow", "jax")
         for precision in PRECISIONS
     ]  # fmt: skip
-    if case.name == "dual_mdlstm":  # to tell whether it matters
-        found += [
-            Setting(f"dualnet-tensorflow-interop-{precision}", "dualnet", precision, "tensorflow")
-            for precision in PRECISIONS
-        ]
-    return found
 
 
 def _torch(case: Case) -> list[Setting]:
@@ -229,11 +223,4 @@ def _keras(case: Case) -> list[Setting]:
         found.append(
             Setting("keras-jax-unroll-float32", "keras", "float32", "jax", {"unroll": True})
         )
-    if every:
-        found += [
-            Setting("keras-tensorflow-one-operation-float32", "keras", "float32", "tensorflow",
-                    {"unroll": True}, {"TF_NUM_INTEROP_THREADS": "1"}),
-            Setting("keras-tensorflow-xla-float32", "keras", "float32", "tensorflow",
-                    {"jit": True}),
-        ]  # fmt: skip
     return found

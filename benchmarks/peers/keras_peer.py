@@ -268,7 +268,7 @@ class KerasWork(Work):
                 global_clipnorm=recipe.get("global_clipnorm"),
                 weight_decay=recipe.get("weight_decay"),
             )
-        jit = self.setting["backend"] == "jax" or bool(self.setting["options"].get("jit"))
+        jit = self.setting["backend"] == "jax"
         self.factor = 1.0
         if recipe.get("loss_reduction") == "sum" and case["kind"] == "training":
             self.factor = float(steps)
