@@ -151,6 +151,25 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="elsewhere no choice is made")
+@pytest.mark.parametrize(("name", "rule"), [("dual_mdlstm", "nadam"), ("awd_lstm_mos", "sgd")])
+def test_a_large_model_has_the_same_losses_in_a_compiled_step(name, rule, tokens, monkeypatch):
+    model = zoo.build(name, vocabulary_size=WORDS, units=4)
+    settings = {"rule": rule, "learning_rate": 0.01, "sequence_length": 5}
+    plain = dualnet.dynamic_evaluation(model, tokens, **settings)
+    monkeypatch.setattr(adaptation, "LEAST_WEIGHTS", 1)
+    made = []
+    compile_learner = adaptation._Learner.compile
+    monkeypatch.setattr(
+        adaptation._Learner,
+        "compile",
+        lambda self, **how: (made.append(how["jit_compile"]), compile_learner(self, **how)),
+    )
+    found = dualnet.dynamic_evaluation(model, tokens, **settings)
+    assert made[-1] is True
+    np.testing.assert_allclose(found.segment_losses, plain.segment_losses, rtol=1e-5)
+
+
 def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     before = values(model)
     step = adaptation._Learner.train_on_batch
