@@ -23,17 +23,22 @@ settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=
 settings.load_profile("dualnet")
 
 if keras.config.backend() != "tensorflow":
-    # Words, files, rules and counts, which no backend has a part in; and the demo, made of parts
-    # that have tests of their own on each.
+    # Words, files, rules and counts, which no backend has a part in; and the command line, the
+    # searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
+        "test_cli.py",
         "test_corpora.py",
         "test_corpora_cached_ids.py",
         "test_demo.py",
         "test_fuzz.py",
+        "test_notebook.py",
         "test_schedules.py",
         "test_tuning_budget.py",
+        "test_tuning_jobs.py",
+        "test_tuning_kills.py",
         "test_tuning_limits.py",
         "test_tuning_oracles.py",
+        "test_tuning_report.py",
     ]
 
 NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
