@@ -3,6 +3,7 @@
 Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats 7]
        [--seconds 60] [--output benchmarks/results] [--quick]
        python benchmarks/speed.py scaling [PLOT ...]
+       python benchmarks/speed.py table     what is kept, as the table in README.md
 
 For each case every setting of dualnet and of its peers runs in a process of its own, all of them
 at once, and they take turns: in each round each setting takes one turn, alone; the others wait
@@ -66,7 +67,7 @@ class Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], epilog=f"cases: {', '.join(CASES)}, scaling"
+        description=__doc__.splitlines()[0], epilog=f"cases: {', '.join(CASES)}, scaling, table"
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all but scaling")
     parser.add_argument("--settings", nargs="+", default=["*"], metavar="PATTERN")
@@ -80,9 +81,12 @@ def main() -> None:
 
         scaling.draw(options, options.cases[1:], measure)
         return
+    if options.cases == ["table"]:
+        print(report.summary(options.output))
+        return
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)} and scaling")
+        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}, scaling and table")
     rates: dict[tuple[Product, str], tuple[float, str]] = {}
     for name in options.cases or CASES:
         run_case(tiny(CASES[name]) if options.quick else CASES[name], options, rates)

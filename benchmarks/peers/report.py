@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._files import write_whole
-from peers.cases import Case, described
+from peers.cases import CASES, Case, described
 from peers.products import parameters
 
 COLUMNS = (
@@ -183,3 +183,47 @@ def keep(folder: Path, case: Case, lines: list[str], rows: list[dict[str, Any]])
     path = folder / f"{datetime.date.today()}-speed-{case.name}.csv"
     write_whole(path, text.getvalue().encode())
     return path
+
+
+def summary(folder: Path) -> str:
+    """Return the last table kept of each case, in a row of Markdown each."""
+    lines = [
+        "| case | float32: seconds, share of the limit | bfloat16: seconds "
+        "| times as fast as PyTorch, float32, best | as stock Keras, float32, best |",
+        "|---|---|---|---|---|",
+    ]
+    for name in CASES:
+        kept = sorted(folder.glob(f"????-??-??-speed-{name}.csv"))
+        if not kept:
+            continue
+        text = kept[-1].read_text("utf-8").splitlines()
+        table = csv.DictReader(line for line in text if not line.startswith("#"))
+        rows = [row for row in table if row["seconds"]]
+        single = _fastest(rows, "dualnet", "float32")
+        half = _fastest(rows, "dualnet", "bfloat16")
+        cells = [
+            f"`{name}`",
+            f"{float(single['seconds']):.3g}, {100 * float(single['share']):.0f} %",
+            f"{float(half['seconds']):.3g}",
+        ]
+        for family in ("torch", "keras"):
+            pairs = [
+                (_fastest(rows, family, precision), _fastest(rows, "dualnet", precision))
+                for precision in ("float32", "")
+            ]
+            cells.append(
+                ", ".join(
+                    f"{float(peer['seconds']) / float(own['seconds']):.2f}" if peer else "-"
+                    for peer, own in pairs
+                )
+            )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _fastest(rows: list[dict[str, str]], library: str, precision: str) -> dict[str, str]:
+    """Return the fastest of a library's rows in a precision, or in any; {} without one."""
+    fitting = [
+        row for row in rows if row["setting"].startswith(library) and precision in row["setting"]
+    ]
+    return min(fitting, key=lambda row: float(row["seconds"]), default={})
