@@ -152,10 +152,9 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="elsewhere no choice is made")
-@pytest.mark.parametrize(("name", "rule"), [("dual_mdlstm", "nadam"), ("awd_lstm_mos", "sgd")])
-def test_a_large_model_has_the_same_losses_in_a_compiled_step(name, rule, tokens, monkeypatch):
-    model = zoo.build(name, vocabulary_size=WORDS, units=4)
-    settings = {"rule": rule, "learning_rate": 0.01, "sequence_length": 5}
+def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatch):
+    model = zoo.build("awd_lstm_mos", vocabulary_size=WORDS, units=4, recurrent_layers=1)
+    settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 5}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr(adaptation, "LEAST_WEIGHTS", 1)
     made = []
