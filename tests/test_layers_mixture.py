@@ -129,6 +129,11 @@ def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
     assert _given_words.Chunks(3, 2 * _given_words.CHUNK_BYTES).length == 1
 
 
+def test_a_chunk_of_a_large_vocabulary_has_the_rows_that_its_matrix_asks_for():
+    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES, least=100).length > 80
+    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES // 200, least=100).length > 100
+
+
 def test_given_words_get_what_all_words_get(rng):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
     inputs, targets = some_inputs(rng), some_targets(rng)

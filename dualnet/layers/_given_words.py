@@ -15,7 +15,8 @@ from dualnet._backend import scan
 
 # Of the float32 logits of those rows of which the backward pass computes nothing again.
 KEPT_BYTES = 128 * 2**20
-# Of the float32 logits of the rows of a chunk; two or three such tensors exist at a time.
+# Of the float32 logits of the rows of a chunk, of which two or three exist at a time; of large
+# vocabularies a chunk has more, see `Chunks`.
 CHUNK_BYTES = 16 * 2**20
 
 
@@ -41,7 +42,7 @@ def log_probabilities(
     all_kept = isinstance(number, int) and kept == number
     keep = all_kept or not isinstance(kept, int) or kept > 0  # where unknown: perhaps
     targets = ops.cast(targets, "int32")
-    chunks = Chunks(number - kept, words * 4)
+    chunks = Chunks(number - kept, words * 4, least=rows.shape[1] // 2)
 
     @ops.custom_gradient
     def function(rows, matrix, *bias):
@@ -145,10 +146,13 @@ class Chunks:
     Args:
         rows: int, or a tensor where their number is unknown until the graph runs.
         bytes_per_row: int. Size of the largest tensor that a row makes.
+        least: int. Rows of a chunk, whatever their size: each chunk adds to the gradient of
+            the whole matrix, which takes longer than the rest where it has few rows. With
+            half as many as there are units, its logits are half as large as the matrix.
     """
 
-    def __init__(self, rows, bytes_per_row):
-        most = max(1, CHUNK_BYTES // bytes_per_row)
+    def __init__(self, rows, bytes_per_row, *, least=1):
+        most = max(1, least, CHUNK_BYTES // bytes_per_row)
         self.rows = rows
         self.count = rows // most + 1  # at least 1, if there are no rows too
         self.length = (rows + self.count - 1) // self.count

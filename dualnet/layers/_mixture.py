@@ -63,7 +63,7 @@ def _of_all_words(latents, log_priors, kernel, bias):
         s = logits(ops.reshape(latents, (-1, units)), kernel, bias)
         s = ops.reshape(s, (-1, experts, words))
         return ops.logsumexp(ops.log_softmax(s) + log_priors[..., None], axis=1)
-    chunks = Chunks(tokens, experts * words * 4)
+    chunks = Chunks(tokens, experts * words * 4, least=units // (2 * experts))
 
     def logits_of(k, kernel, bias):
         s = logits(ops.reshape(k, (-1, units)), kernel, bias[0] if bias else None)
