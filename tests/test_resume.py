@@ -403,7 +403,7 @@ PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
 IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
 
 
-DEATHS = [
+DEATHS = [  # the second on TensorFlow alone: elsewhere each process compiles for long
     (SETTINGS, ["step-00000004", "epoch-00001-step-00000000"]),
     (IN_AVERAGES, ["epoch-00003-step-00000002"]),
 ]

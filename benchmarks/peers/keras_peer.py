@@ -212,7 +212,9 @@ class Model(keras.Model):
         if matrix is None:
             matrix = ops.transpose(ops.cast(self.embedding.embeddings, x.dtype))
         logits = ops.cast(ops.matmul(x, ops.cast(matrix, x.dtype)), "float32")
-        return logits if self.output_bias is None else logits + self.output_bias
+        if self.output_bias is None:
+            return logits
+        return logits + ops.cast(self.output_bias, "float32")  # Keras casts it as it is read
 
     def _mixture(self, levels, training):
         """Return log p of all words: what the loss of Keras asks for."""

@@ -81,8 +81,8 @@ def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> 
         machine(found),
         f"median of {options.repeats} rounds in turn, after one that does not count and the steps "
         f"that compile; waiting workers took {100 * idle:.2f} % of a core",
-        "dualnet-tensorflow runs with TF_NUM_INTEROP_THREADS=1, "
-        "all others without it; bfloat16: weights, their sums and logits float32",
+        "dualnet-tensorflow runs with TF_NUM_INTEROP_THREADS=1, all others without it; bfloat16: "
+        "weights, their sums and logits float32",
         "ratio: seconds of the setting over those of dualnet's fastest; import_mb: memory after "
         "the imports; start_seconds: from there to the last warm-up, while others started, too",
     ]
@@ -211,10 +211,12 @@ def summary(folder: Path) -> str:
                 (_fastest(rows, family, precision), _fastest(rows, "dualnet", precision))
                 for precision in ("float32", "")
             ]
+            # Without a peer in bfloat16 "best against best" would not be what it says.
+            known = [pairs[0][0], _fastest(rows, family, "bfloat16")]
             cells.append(
                 ", ".join(
-                    f"{float(peer['seconds']) / float(own['seconds']):.2f}" if peer else "-"
-                    for peer, own in pairs
+                    f"{float(peer['seconds']) / float(own['seconds']):.2f}" if there else "-"
+                    for (peer, own), there in zip(pairs, known)
                 )
             )
         lines.append(f"| {' | '.join(cells)} |")
