@@ -9,7 +9,7 @@ import numpy as np
 
 from dualnet._checks import is_number
 from dualnet.builders import BUILDERS, LanguageModel
-from dualnet.builders.functional import DROPOUTS
+from dualnet.builders.arguments import DROPOUTS
 from dualnet.builders.wrappers import quiet
 from dualnet.evaluation.reading import Scorer
 

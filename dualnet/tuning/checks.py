@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dualnet import training, zoo
 from dualnet._checks import check_choice, check_count, did_you_mean
 from dualnet.adaptation import RULES, rule_settings
-from dualnet.builders.functional import check_arguments, language_model
+from dualnet.builders.arguments import check_arguments
+from dualnet.builders.functional import language_model
 from dualnet.builders.wrappers import GATES, WRAPPERS, check_wrappers
 from dualnet.evaluation import check_temperature
 from dualnet.training.combining import GATED
