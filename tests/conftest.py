@@ -1,15 +1,16 @@
 """Small texts and models that the tests share."""
 
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # sums in one order, as the command line does
+# No test may read or write what the user keeps there; each process has its own, and removes it.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dualnet-tests-")
 # JAX compiles a loop anew at every eager call; the cache knows it by its content.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="dualnet-jax-"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ['XDG_CACHE_HOME']}/jax")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# No test may read or write what the user keeps there.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dualnet-cache-")
 
 import keras
 import numpy as np
@@ -67,6 +68,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def corpus(folder):
     return corpora.load(folder)
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
