@@ -1,5 +1,6 @@
 """Small texts and models that the tests share."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -41,6 +42,9 @@ if keras.config.backend() != "tensorflow":
         "test_tuning_oracles.py",
         "test_tuning_report.py",
     ]
+
+# A traced model is many objects that live on, which the collector would count again and again.
+gc.set_threshold(100_000, 50, 100)
 
 NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
 

@@ -242,11 +242,11 @@ def free_port():
         return str(one.getsockname()[1])
 
 
-def test_a_worker_of_another_machine_runs_the_trials_of_a_chief(
+def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     folder, corpus, tmp_path, monkeypatch
 ):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=2, epochs=1)
+    job = write_job(tmp_path, max_trials=1, epochs=1)
     address = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": free_port()}
     for name, value in {**address, "KERASTUNER_TUNER_ID": "chief"}.items():
         monkeypatch.setenv(name, value)
@@ -264,15 +264,14 @@ def test_a_worker_of_another_machine_runs_the_trials_of_a_chief(
         worker.stdout.close()
         worker.wait()
     assert worker.returncode == 0 and json.loads(out) == {"worker": "another"}
-    assert len(found.get_best_hyperparameters(9)) == 2
+    assert len(found.get_best_hyperparameters(9)) == 1
     for name in address:
         monkeypatch.delenv(name)
     monkeypatch.delenv("KERASTUNER_TUNER_ID")
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "alone", progress=False)
-    for name in ("0", "1"):
-        mine = history_of(tmp_path / "alone" / "trials" / name)
-        assert_same_history(mine, history_of(output / "trials" / name))
+    mine = history_of(tmp_path / "alone/trials/0")
+    assert_same_history(mine, history_of(output / "trials/0"))
 
 
 def test_a_port_in_use_is_refused_with_a_way_out(corpus, tmp_path, monkeypatch):
