@@ -1,5 +1,6 @@
 """Small texts and models that the tests share."""
 
+import atexit
 import gc
 import os
 import shutil
@@ -43,6 +44,7 @@ if keras.config.backend() != "tensorflow":
         "test_tuning_report.py",
     ]
 
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # A traced model is many objects that live on, which the collector would count again and again.
 gc.set_threshold(100_000, 50, 100)
 
@@ -72,10 +74,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def corpus(folder):
     return corpora.load(folder)
-
-
-def pytest_unconfigure():
-    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
