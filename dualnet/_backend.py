@@ -1,10 +1,14 @@
 """The few functions that each backend has its own way to: loops, and gradients of a function."""
 
 import functools
+import itertools
+import weakref
 from typing import Any
 
 import keras
 from keras import ops
+
+_gradients = itertools.count()  # numbers of those registered with TensorFlow
 
 
 def scan(function, carry, sequences, like, *, length, reverse=False, stacked=None):
@@ -122,7 +126,10 @@ def custom_gradient(function, arguments):
         import tensorflow as tf
 
         # The values of variables: TensorFlow asks for more where it sees the variables themselves.
-        return list(tf.custom_gradient(function)(*map(tf.convert_to_tensor, arguments)))
+        arguments = [tf.convert_to_tensor(each) for each in arguments]
+        if tf.executing_eagerly():
+            return list(tf.custom_gradient(function)(*arguments))
+        return _custom_gradient_in_graph(function, arguments)
     if keras.backend.backend() == "jax":
         import jax
 
@@ -132,6 +139,40 @@ def custom_gradient(function, arguments):
 
         return jax.custom_gradient(with_one_cotangent)(*arguments)
     return list(_function_of_torch().apply(function, *arguments))
+
+
+def _custom_gradient_in_graph(function, arguments):
+    """`tf.custom_gradient`, which lets a graph go when nobody needs it.
+
+    TensorFlow registers each gradient by a name for the life of the process, and that of its own
+    knows the graph, with all that it reads: the weights and moments of every model that was
+    ever trained. Here the operation holds the gradient, and what is registered knows the
+    way there.
+    """
+    import tensorflow as tf
+
+    results, gradient = function(*arguments)
+    count = len(results)
+
+    def gradient_of_identity(*cotangents):
+        # Copies: a tape in a graph never frees a tensor that is the gradient at two arguments.
+        return [*[None] * count, *map(tf.identity, gradient(*cotangents[:count]))]
+
+    held = weakref.ref(gradient_of_identity)
+    kind = f"dualnet_gradient_{next(_gradients)}"
+
+    @tf.RegisterGradient(kind)
+    def registered(_, *cotangents):
+        gradient = held()
+        assert gradient is not None  # who asks has the operation
+        return gradient(*cotangents)
+
+    inputs = [*map(tf.convert_to_tensor, results), *arguments]
+    with tf.compat.v1.get_default_graph().gradient_override_map({"IdentityN": kind}):
+        outputs = tf.identity_n(inputs)
+    outputs[0].op.dualnet_gradient = gradient_of_identity
+    tf.__internal__.record_gradient(kind, inputs, (), outputs)
+    return outputs[:count]
 
 
 @functools.cache

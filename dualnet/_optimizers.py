@@ -32,6 +32,13 @@ class CompiledUpdates(keras.optimizers.Optimizer):
             update = _backend.compiled(update)
         update(*grads)
 
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        # Of TensorFlow, which registers a gradient of this sum for the life of the process, and
+        # keeps the graph with it: the weights and moments of every model that was ever trained.
+        if self._distribution_strategy.num_replicas_in_sync == 1:
+            return grads_and_vars
+        return super()._all_reduce_sum_gradients(grads_and_vars)
+
     def update_all(self, grads, trainable_variables):
         """Update the weights, from dense gradients."""
         super().apply(grads, trainable_variables)

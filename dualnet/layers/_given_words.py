@@ -11,7 +11,7 @@ computed again, a chunk of rows at a time.
 import keras
 from keras import ops
 
-from dualnet._backend import scan
+from dualnet._backend import custom_gradient, scan
 
 # Of the float32 logits of those rows of which the backward pass computes nothing again.
 KEPT_BYTES = 128 * 2**20
@@ -44,7 +44,6 @@ def log_probabilities(
     targets = ops.cast(targets, "int32")
     chunks = Chunks(number - kept, words * 4, least=rows.shape[1] // 2)
 
-    @ops.custom_gradient
     def function(rows, matrix, *bias):
         softmax = _Softmax(ops.cast(matrix, rows.dtype), bias, words_first, temperature)
         found = []
@@ -62,9 +61,7 @@ def log_probabilities(
             _, (log_ps,) = scan(forward, [], parts, like, length=chunks.count)
             found.append(chunks.join(log_ps))
 
-        def gradient(*args, upstream=None):
-            if upstream is None:
-                (upstream,) = args
+        def gradient(upstream):
             scale = -ops.cast(upstream, "float32")[:, None]
             if temperature is not None:
                 scale = scale / temperature
@@ -88,11 +85,11 @@ def log_probabilities(
                 sums, (d_parts,) = scan(backward, sums, sequences, like, length=chunks.count)
                 d_rows.append(chunks.join(d_parts))
             sums = [ops.cast(d, each.dtype) for d, each in zip(sums, (matrix, *bias))]
-            return _joined(d_rows), *sums
+            return [_joined(d_rows), *sums]
 
-        return _joined(found), gradient
+        return [_joined(found)], gradient
 
-    return function(rows, matrix, *([] if bias is None else [bias]))
+    return custom_gradient(function, [rows, matrix, *([] if bias is None else [bias])])[0]
 
 
 class _Softmax:

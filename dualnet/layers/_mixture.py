@@ -11,7 +11,7 @@ import contextvars
 
 from keras import ops
 
-from dualnet._backend import scan
+from dualnet._backend import custom_gradient, scan
 from dualnet._contexts import held
 from dualnet.layers._given_words import Chunks, log_probabilities, logits
 
@@ -69,7 +69,6 @@ def _of_all_words(latents, log_priors, kernel, bias):
         s = logits(ops.reshape(k, (-1, units)), kernel, bias[0] if bias else None)
         return ops.reshape(s, (-1, experts, words))
 
-    @ops.custom_gradient
     def function(latents, log_priors, kernel, *bias):
         parts = [chunks.split(latents), chunks.split(log_priors)]
 
@@ -83,9 +82,7 @@ def _of_all_words(latents, log_priors, kernel, bias):
         like = [chunks.like("float32", words), chunks.like("float32", experts)]
         _, found = scan(forward, [], parts, like, length=chunks.count)
 
-        def gradient(*args, upstream=None):
-            if upstream is None:
-                (upstream,) = args
+        def gradient(upstream):
             upstreams = chunks.split(ops.cast(upstream, "float32"))
             transposed = ops.transpose(kernel)
 
@@ -109,8 +106,9 @@ def _of_all_words(latents, log_priors, kernel, bias):
             sequences = [*parts, *found, upstreams]
             sums, (d_ks, d_log_pis) = scan(backward, sums, sequences, like, length=chunks.count)
             sums = [ops.cast(d, each.dtype) for d, each in zip(sums, (kernel, *bias))]
-            return chunks.join(d_ks), chunks.join(d_log_pis), *sums
+            return [chunks.join(d_ks), chunks.join(d_log_pis), *sums]
 
-        return chunks.join(found[0]), gradient
+        return [chunks.join(found[0])], gradient
 
-    return function(latents, log_priors, kernel, *([] if bias is None else [bias]))
+    arguments = [latents, log_priors, kernel, *([] if bias is None else [bias])]
+    return custom_gradient(function, arguments)[0]
