@@ -163,9 +163,9 @@ def _custom_gradient_in_graph(function, arguments):
 
     @tf.RegisterGradient(kind)
     def registered(_, *cotangents):
-        gradient = held()
-        assert gradient is not None  # who asks has the operation
-        return gradient(*cotangents)
+        found = held()
+        assert found is not None  # who asks has the operation, which holds it
+        return found(*cotangents)
 
     inputs = [*map(tf.convert_to_tensor, results), *arguments]
     with tf.compat.v1.get_default_graph().gradient_override_map({"IdentityN": kind}):
