@@ -28,7 +28,9 @@ def used(model, corpus):
     dualnet.dynamic_evaluation(model, corpus.test[:7], sequence_length=3)
 
 
-@pytest.mark.parametrize(("name", "more"), [("dual_mdlstm", {}), ("lstm", {"experts": 2})])
+@pytest.mark.parametrize(
+    ("name", "more"), [("dual_mdlstm", {"rounds": 1}), ("lstm", {"experts": 2})]
+)
 def test_a_model_that_was_trained_evaluated_and_adapted_is_let_go(build, corpus, name, more):
     model = build(name, **more)
     used(model, corpus)
@@ -47,7 +49,7 @@ def test_a_step_and_an_evaluation_leave_no_graph_behind(build, corpus):
         collect()
         return sum(type(each).__name__ == "FuncGraph" for each in gc.get_objects())
 
-    model = build("dual_mdlstm")
+    model = build("dual_lstm")
     used(model, corpus)
     before = graphs()
     for _ in range(2):
