@@ -43,7 +43,7 @@ def test_a_model_that_was_trained_evaluated_and_adapted_is_let_go(build, corpus,
     assert [name for name, part in left.items() if part() is not None] == []
 
 
-@pytest.mark.skipif(not TENSORFLOW, reason="the others make no graphs of this kind")
+@pytest.mark.skipif(not TENSORFLOW, reason="JAX and torch make no graphs of TensorFlow")
 def test_a_step_and_an_evaluation_leave_no_graph_behind(build, corpus):
     def graphs():
         collect()
@@ -57,7 +57,7 @@ def test_a_step_and_an_evaluation_leave_no_graph_behind(build, corpus):
     assert graphs() == before
 
 
-@pytest.mark.skipif(not TENSORFLOW, reason="of functions of TensorFlow")
+@pytest.mark.skipif(not TENSORFLOW, reason="tf.function is of TensorFlow alone")
 @pytest.mark.parametrize(("name", "more"), [("dual_mdlstm", {}), ("lstm", {"experts": 2})])
 def test_gradients_go_through_a_function_of_tensorflow(build, name, more):
     import tensorflow as tf
