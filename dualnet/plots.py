@@ -23,12 +23,13 @@ def plot_curves(
     *,
     title: str = "Learning curves",
     cut: bool = False,
+    lines: Mapping[str, float] | None = None,
 ) -> None:
     """Draw perplexity by epoch, one line for each of `curves`, as a PNG.
 
     A curve whose name ends in "train" is drawn thin and dashed. With `cut` the
     scale ends a few times above the lowest value, so that curves of many epochs
-    can be told apart.
+    can be told apart. `lines` are horizontal lines, e.g. published perplexities.
     """
     figure, axes = _figure(title, "epoch", "perplexity (log scale)")
     colours: dict[str, str] = {}
@@ -40,9 +41,12 @@ def plot_curves(
         colour = colours.setdefault(model, f"C{len(colours)}")
         style = {"linestyle": "--", "linewidth": 1} if training else {"marker": marker}
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
+    for i, (name, value) in enumerate((lines or {}).items()):
+        axes.axhline(value, label=name, color=f"C{i}", linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
     if cut:
-        _cut(axes, [np.asarray(values, np.float64) for values in curves.values()])
+        drawn = [*curves.values(), *([value] for value in (lines or {}).values())]
+        _cut(axes, [np.asarray(values, np.float64) for values in drawn])
     else:
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
