@@ -15,8 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet.layers import LSTMCell, PerGateLSTMCell
-from dualnet.recurrence import Recurrence
+from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
 from dualnet.training import versions
 
 LEAST_REPEATS = 9

@@ -54,7 +54,9 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run is at that size."""
-        return None if self.settings else zoo.card(self.model, self.group.corpus).published["static"]
+        return (
+            None if self.settings else zoo.card(self.model, self.group.corpus).published["static"]
+        )
 
     def folder(self, output: Path) -> Path:
         return output / self.group.name / self.name.replace(" ", "-")
@@ -123,7 +125,7 @@ def read_queue() -> list[Group]:
 
 
 def write_table(groups: list[Group], output: Path) -> None:
-    """Write published.csv: one row per epoch, and one with the test figures of each finished run."""
+    """Write published.csv: a row per epoch, and one with the test figures of a finished run."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS + RESULT_COLUMNS, extrasaction="ignore")
     writer.writeheader()
@@ -147,7 +149,9 @@ def draw(group: Group, output: Path) -> None:
             curves[f"{run.name} valid"] = [float(row["val_perplexity"]) for row in rows]
         if run.published:
             lines[f"{run.model} published, after 100 epochs"] = run.published[0]
-    plots.plot_curves(curves, output / f"{group.name}.png", title=group.title, cut=True, lines=lines)
+    plots.plot_curves(
+        curves, output / f"{group.name}.png", title=group.title, cut=True, lines=lines
+    )
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
+    from dualnet.runs import load as load
     from dualnet.serving import export as export
-    from dualnet.training import load as load
     from dualnet.training import train as train
 
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
@@ -37,7 +37,7 @@ _FUNCTIONS = {
     "export": "serving",
     "generate": "generation",
     "gradient_statistics": "adaptation",
-    "load": "training",
+    "load": "runs",
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",

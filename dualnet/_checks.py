@@ -9,6 +9,34 @@ from typing import Any
 import numpy as np
 
 
+class ArgumentError(ValueError):
+    """An argument has an invalid value.
+
+    Args:
+        argument: str. Name of the argument.
+        message: str. What is required, what was received and the way out. The text of the
+            error is the name followed by the message. Without a message, `argument` is the
+            whole text: Keras re-raises errors of a layer's call so.
+
+    >>> raise ArgumentError("rounds", "must be at least 0. Received: rounds=-1.")
+    Traceback (most recent call last):
+    dualnet._checks.ArgumentError: `rounds` must be at least 0. Received: rounds=-1.
+    """
+
+    def __init__(self, argument: str, message: str | None = None) -> None:
+        super().__init__(argument if message is None else f"`{argument}` {message}")
+        self.argument = "" if message is None else argument
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_argument_error, (self.args[0], self.argument)
+
+
+def _restore_argument_error(text: str, argument: str) -> ArgumentError:
+    error = ArgumentError(text)
+    error.argument = argument
+    return error
+
+
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
     try:
@@ -16,8 +44,8 @@ def check_count(name: str, value: Any, *, least: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
-        raise ValueError(
-            f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}."
+        raise ArgumentError(
+            name, f"must be an integer of at least {least}. Received: {name}={value!r}."
         )
     return number
 
@@ -30,8 +58,8 @@ def check_rate(name: str, value: Any) -> float:
 def check_fraction(name: str, value: Any, *, of: str = "") -> float:
     """Return `value` if it is a number of at least 0 and below 1, else raise `ValueError`."""
     if not is_number(value) or not 0 <= value < 1:
-        raise ValueError(
-            f"`{name}` must be a number of at least 0 and below 1{of}. Received: {name}={value!r}."
+        raise ArgumentError(
+            name, f"must be a number of at least 0 and below 1{of}. Received: {name}={value!r}."
         )
     return float(value)
 
@@ -39,8 +67,8 @@ def check_fraction(name: str, value: Any, *, of: str = "") -> float:
 def check_penalty(name: str, value: Any) -> float:
     """Return `value` if it is a finite number of at least 0, else raise `ValueError`."""
     if not is_number(value) or not 0 <= value < float("inf"):
-        raise ValueError(
-            f"`{name}` must be a finite number of at least 0. Received: {name}={value!r}."
+        raise ArgumentError(
+            name, f"must be a finite number of at least 0. Received: {name}={value!r}."
         )
     return float(value)
 
@@ -48,16 +76,17 @@ def check_penalty(name: str, value: Any) -> float:
 def check_finite(name: str, value: Any) -> float:
     """Return `value` if it is a finite number, else raise `ValueError`."""
     if not is_number(value) or not -float("inf") < value < float("inf"):
-        raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}.")
+        raise ArgumentError(name, f"must be a finite number. Received: {name}={value!r}.")
     return float(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return `value` if it is a truth value, else raise `ValueError`."""
     if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(
-            f"`{name}` must be a truth value. Received: {name}={value!r}. Give True or False, in "
-            "TOML true or false."
+        raise ArgumentError(
+            name,
+            f"must be a truth value. Received: {name}={value!r}. Give True or False, in "
+            "TOML true or false.",
         )
     return bool(value)
 
@@ -66,9 +95,9 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`, else raise `ValueError` with the nearest."""
     choices = sorted(choices)
     if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {choices}. Received: {name}={value!r}."
-            + did_you_mean(value, choices)
+        raise ArgumentError(
+            name,
+            f"must be one of {choices}. Received: {name}={value!r}." + did_you_mean(value, choices),
         )
     return value
 
@@ -81,9 +110,10 @@ def check_texts(name: str, value: Any) -> list[str]:
         texts = [value]
     for text in texts:
         if not isinstance(text, str):
-            raise ValueError(
-                f"`{name}` must be a string or a sequence of strings. Received: {text!r} of "
-                f"type {type(text).__name__}."
+            raise ArgumentError(
+                name,
+                f"must be a string or a sequence of strings. Received: {text!r} of "
+                f"type {type(text).__name__}.",
             )
     return texts
 

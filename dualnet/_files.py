@@ -3,9 +3,17 @@
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+
+import filelock
+
+from dualnet._checks import ArgumentError
+
+UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
+LOCK = ".lock"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
@@ -25,7 +33,7 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     try:
-        handle, name = tempfile.mkstemp(prefix=".unfinished-", suffix=path.name, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=path.parent)
     except OSError as error:
         raise _not_written(path, error) from None
     os.close(handle)
@@ -46,6 +54,84 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _not_written(path: Path, error: OSError) -> OSError:
     reason = error.strerror or str(error).splitlines()[0]
     return type(error)(f"{str(path)!r} could not be written ({reason}); it is as it was before.")
+
+
+@contextlib.contextmanager
+def folder_beside(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
+    """Yield an empty folder beside `path` that takes its place on success.
+
+    On an error the folder is removed and `path` is left untouched.
+
+    Args:
+        path: the folder to write.
+        replace: bool. Whether an existing folder at `path` is removed first; else it must be
+            empty or absent.
+    """
+    path = Path(path)
+    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    try:
+        temporary.chmod(0o755)  # mkdtemp hides it from others
+        yield temporary
+        if replace and path.exists():
+            shutil.rmtree(path)
+        elif path.is_dir():
+            path.rmdir()  # not every system replaces an empty folder
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def claim(
+    folder: Path, *, holds: str, resume: bool, may_hold: Collection[str] = ()
+) -> Iterator[None]:
+    """Hold `folder` for this process alone. The system's lock ends with the process.
+
+    Args:
+        folder: the argument `output`; created if absent, and removed again on an error if
+            nothing was written to it.
+        holds: "run" or "search", for error messages.
+        resume: bool. Whether the folder may hold files.
+        may_hold: file names that a start killed early leaves behind.
+
+    Raises:
+        FileExistsError: if `folder` is a file, or holds files and `resume` is False.
+        OSError: if it cannot be created or written to.
+        ArgumentError: if another process has claimed it.
+    """
+    created = not folder.exists()
+    make_folder("output", folder)
+    lock = filelock.FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ArgumentError(
+            "output",
+            f"must be a folder that no other process uses. Received: {str(folder)!r}, which is in "
+            "use. Wait for the other process, or choose another folder.",
+        ) from None
+    try:
+        names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
+        if not resume and any(not name.startswith(UNFINISHED) for name in names):
+            raise FileExistsError(
+                f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
+                f"files. Choose another folder, or resume the {holds} in it with --resume."
+            )
+        yield
+    except BaseException:
+        if created and {path.name for path in folder.iterdir()} <= {LOCK}:
+            lock.release()
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+    finally:
+        lock.release()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left unfinished in `folder`."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def make_folder(name: str, folder: Path) -> None:

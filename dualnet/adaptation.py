@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
+from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
 from dualnet._optimizers import LEAST_WEIGHTS, CompiledUpdates, num_weights
 from dualnet.builders import LanguageModel
 from dualnet.builders.carried_state import CarriedState
@@ -144,22 +144,24 @@ def dynamic_evaluation(
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
-            raise ValueError(
-                "`statistics` must be given for the rule 'rms': the int tokens of the training "
-                "text, or what `gradient_statistics(model, tokens)` returned. Received: None."
+            raise ArgumentError(
+                "statistics",
+                "must be given for the rule 'rms': the int tokens of the training "
+                "text, or what `gradient_statistics(model, tokens)` returned. Received: None.",
             )
         if not isinstance(statistics, GradientStatistics):
             statistics = gradient_statistics(model, statistics, sequence_length=length)
         if [root.shape for root in statistics.roots] != [value.shape for value in before]:
-            raise ValueError(
-                "`statistics` must be of this model's trainable weights. Received: statistics of "
+            raise ArgumentError(
+                "statistics",
+                "must be of this model's trainable weights. Received: statistics of "
                 f"{len(statistics.roots)} weights of other shapes. Call gradient_statistics with "
-                "this model."
+                "this model.",
             )
         optimizer: keras.optimizers.Optimizer = _Rule(statistics=statistics, **settings)
     elif statistics is not None:
-        raise ValueError(
-            f"`statistics` is for the rule 'rms' alone. Received: statistics with rule={rule!r}."
+        raise ArgumentError(
+            "statistics", f"is for the rule 'rms' alone. Received: statistics with rule={rule!r}."
         )
     elif rule == "sgd":
         optimizer = _Rule(**settings)
@@ -248,15 +250,16 @@ def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if name not in takes:
-            raise ValueError(
-                f"`{name}` is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
-                f"Received: {name}={value!r}."
+            raise ArgumentError(
+                name,
+                f"is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
+                f"Received: {name}={value!r}.",
             )
         settings[name] = value
     check_count("sequence_length", settings["sequence_length"], least=1)
     for name in ("learning_rate", "epsilon", "clipnorm"):
         if name in settings and check_penalty(name, settings[name]) == 0:
-            raise ValueError(f"`{name}` must be above 0. Received: {name}={settings[name]!r}.")
+            raise ArgumentError(name, f"must be above 0. Received: {name}={settings[name]!r}.")
     if "decay" in settings:
         check_penalty("decay", settings["decay"])
     if "beta_1" in settings:

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_count
+from dualnet._checks import ArgumentError, check_count
 
 _joined = False  # whether this process has joined the others
 
@@ -47,18 +47,20 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
     if devices != "all":
         check_count("devices", devices, least=1)
     if keras.config.backend() != "jax":
-        raise ValueError(
-            f"`devices` needs the backend jax. Received: devices={devices!r} with the backend "
-            f"{keras.config.backend()!r}. Set the environment variable KERAS_BACKEND=jax."
+        raise ArgumentError(
+            "devices",
+            f"needs the backend jax. Received: devices={devices!r} with the backend "
+            f"{keras.config.backend()!r}. Set the environment variable KERAS_BACKEND=jax.",
         )
     _join()
     found = keras.distribution.list_devices()
     count = len(found) if devices == "all" else int(devices)
     if count > len(found):
-        raise ValueError(
-            f"`devices` must be at most {len(found)}, the number of devices that JAX sees. "
+        raise ArgumentError(
+            "devices",
+            f"must be at most {len(found)}, the number of devices that JAX sees. "
             f"Received: devices={devices!r}. To try it on a CPU set the environment variable "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={count}."
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count}.",
         )
     return RowParallel(devices=found[:count], auto_shard_dataset=False)
 
@@ -106,7 +108,8 @@ def whole_batches() -> Iterator[None]:
 def check_rows(rows: int) -> None:
     """Raise `ValueError` if the rows of a batch cannot be divided evenly among the devices."""
     if rows % num_devices():
-        raise ValueError(
-            f"`batch_size` must be a multiple of {num_devices()}, the number of devices that the "
-            f"rows are divided among. Received: {rows}. Take another batch_size, or fewer devices."
+        raise ArgumentError(
+            "batch_size",
+            f"must be a multiple of {num_devices()}, the number of devices that the "
+            f"rows are divided among. Received: {rows}. Take another batch_size, or fewer devices.",
         )

@@ -9,7 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from dualnet._checks import check_count, check_flag, check_texts, is_number
+from dualnet._checks import ArgumentError, check_count, check_flag, check_texts, is_number
 from dualnet.builders import LanguageModel
 from dualnet.corpora import EOS, UNK, Vocabulary
 from dualnet.evaluation import WORK, vocabulary_of
@@ -90,18 +90,19 @@ def generate(
     """
     prompts = check_texts("prompt", prompt)
     if not prompts:
-        raise ValueError("`prompt` must hold at least one string. Received: an empty sequence.")
+        raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     check_count("max_tokens", max_tokens, least=1)
     if not is_number(temperature) or not 0 <= temperature < math.inf:
-        raise ValueError(
-            "`temperature` must be a finite number of at least 0, which takes the likeliest word. "
-            f"Received: temperature={temperature!r}."
+        raise ArgumentError(
+            "temperature",
+            "must be a finite number of at least 0, which takes the likeliest word. "
+            f"Received: temperature={temperature!r}.",
         )
     if top_k is not None:
         check_count("top_k", top_k, least=1)
     if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
-        raise ValueError(
-            f"`top_p` must be a number above 0 and at most 1. Received: top_p={top_p!r}."
+        raise ArgumentError(
+            "top_p", f"must be a number above 0 and at most 1. Received: top_p={top_p!r}."
         )
     seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
@@ -132,22 +133,24 @@ def _streams(vocabulary: Vocabulary, prompts: list[str], stop_at_eos: bool) -> l
     """Return what is read of each prompt before a word is drawn: int32 ids, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if vocabulary.words == (UNK,):
-        raise ValueError(
-            f"`model` must know a word to draw. Received: a vocabulary of {UNK} alone."
+        raise ArgumentError(
+            "model", f"must know a word to draw. Received: a vocabulary of {UNK} alone."
         )
     if eos_id is None and stop_at_eos:
-        raise ValueError(
-            f"`stop_at_eos` must be False for a vocabulary without {EOS}, which cannot be drawn. "
-            f"Received: stop_at_eos={stop_at_eos!r}. Set max_tokens instead."
+        raise ArgumentError(
+            "stop_at_eos",
+            f"must be False for a vocabulary without {EOS}, which cannot be drawn. "
+            f"Received: stop_at_eos={stop_at_eos!r}. Set max_tokens instead.",
         )
     encoded = [vocabulary.encode(prompt) for prompt in prompts]
     if eos_id is not None:
         return [np.concatenate([np.array([eos_id], np.int32), ids]) for ids in encoded]
     for prompt, ids in zip(prompts, encoded):
         if not len(ids):
-            raise ValueError(
-                f"`prompt` must hold a word for a vocabulary without {EOS}, after which a text "
-                f"begins. Received: {prompt!r}. Give the first word."
+            raise ArgumentError(
+                "prompt",
+                f"must hold a word for a vocabulary without {EOS}, after which a text "
+                f"begins. Received: {prompt!r}. Give the first word.",
             )
     return encoded
 
@@ -214,9 +217,10 @@ def draw(
     """
     likeliest = int(np.argmax(scores))  # the lowest id among equals; nan comes first
     if not math.isfinite(scores[likeliest]):
-        raise ValueError(
-            "`model` must give logits that are numbers. Received: "
-            f"{scores[likeliest]}. Train it again with a smaller learning_rate."
+        raise ArgumentError(
+            "model",
+            "must give logits that are numbers. Received: "
+            f"{scores[likeliest]}. Train it again with a smaller learning_rate.",
         )
     if temperature == 0:
         return likeliest

@@ -5,87 +5,24 @@ A card of your own, a `.toml` file, stands wherever the name of a model does.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import difflib
 import fnmatch
 import functools
 import os
-import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dualnet._checks import check_choice, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet._data import folder
-from dualnet._toml import KINDS, at_line, line_of, read_toml
+from dualnet.cards import Card, is_file, located, read_card_file
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
-# What a card may hold, and of what kind; [corpus], seed and weights stand in the card of a RUN
-# folder.
-KEYS: dict[str, type] = {
-    "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
-    "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
-    "measured": list, "config": dict, "recipe": dict, "evaluation": dict, "published": dict,
-    "corpora": dict,
-    "corpus": dict,
-}  # fmt: skip
 # What `units=` replaces.
 SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Card:
-    """One published model on one corpus: what its source says, and what we chose.
-
-    Attributes:
-        name: Name of the model, as in `zoo.build(name)`.
-        corpus: Name of the corpus that this card is for.
-        corpora: All corpora that the model has a card for, the default first.
-        paper: Author, year and address of the source.
-        table: Where in the paper the numbers stand.
-        builder: Name of the builder, a key of `dualnet.builders.BUILDERS`.
-        config: The builder's arguments: sizes, cell, connection, dropouts, penalties;
-            or the `members` of an ensemble, names or paths of cards.
-        recipe: How it is trained: the arguments of `dualnet.training.Recipe`.
-        evaluation: How it is evaluated: the cache of the results with one.
-        lowercase: Whether the corpus is lower-cased first.
-        parameters: Exact number of weights, without carried state and seeds.
-        printed: The number of parameters as the paper prints it.
-        published: Perplexities of the paper, each `[validation, test]`, nan where it
-            has none: `static`; `finetuned`, once; `refinetuned`, until no gain;
-            `samples`, averaged over samples of dropout; `cache`; `dynamic`, with
-            dynamic evaluation.
-        measured: Our own results, a list of tables: `settings`, `parameters`,
-            `command`, and perplexities as in `published`.
-        ours: Keys of config, recipe and evaluation where the source is silent and we
-            chose.
-        note: What a reader should know beside the numbers.
-        seed: The seed of a run, in the card of its RUN folder; else None.
-        file: The file of a card of your own; "" for one of the zoo.
-    """
-
-    name: str
-    corpus: str = ""
-    corpora: tuple[str, ...] = ()
-    paper: str = ""
-    table: str = ""
-    builder: str
-    config: Mapping[str, Any]
-    recipe: Mapping[str, Any]
-    evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    parameters: int | None = None
-    printed: str = ""
-    published: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
-    lowercase: bool = False
-    measured: tuple[Mapping[str, Any], ...] = ()
-    ours: tuple[str, ...] = ()
-    note: str = ""
-    seed: int | None = None
-    file: str = ""
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -108,17 +45,18 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
         FileNotFoundError: if there is no such file.
     """
     own = is_file(name)
-    table = _read_file(Path(name)) if own else dict(_read(str(name)))
+    table = read_card_file(Path(name)) if own else dict(_read(str(name)))
     corpora = table.pop("corpora", {})
     trained_on = table.pop("corpus", {})
     table.pop("weights", None)
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
-        raise ValueError(
-            f"`corpus` must be one of {list(corpora)}, which model {str(name)!r} was published "
+        raise ArgumentError(
+            "corpus",
+            f"must be one of {list(corpora)}, which model {str(name)!r} was published "
             f"for. Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text give "
-            "vocabulary_size instead."
+            "vocabulary_size instead.",
         )
     special = dict(corpora.get(corpus, {"lowercase": trained_on.get("lowercase") is True}))
     for key in ("config", "recipe", "evaluation"):
@@ -151,7 +89,7 @@ def build(
     with located(found, overrides):
         arguments = arguments_of(found, overrides)
         if vocabulary_size_of(arguments) is None:
-            raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
+            raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
         return BUILDERS[found.builder](**{"name": found.name, **arguments})
 
 
@@ -208,10 +146,11 @@ def _arguments(found: Card, overrides: Mapping[str, Any], above: tuple[str, ...]
     config = resolve(found.config, here)
     unknown = sorted(config.keys() - {*own} | below.keys() - {*known})
     if unknown:
-        raise ValueError(
-            f"`{unknown[0]}` must be an argument of the builder {found.builder!r}"
+        raise ArgumentError(
+            unknown[0],
+            f"must be an argument of the builder {found.builder!r}"
             f"{' or of its members' * ensemble}.{did_you_mean(unknown[0], known)} It takes "
-            f"{', '.join(sorted(known))}."
+            f"{', '.join(sorted(known))}.",
         )
     if ensemble:
         cards = _members(found, config.get("members"), above)
@@ -222,9 +161,10 @@ def _arguments(found: Card, overrides: Mapping[str, Any], above: tuple[str, ...]
 def _members(found: Card, members: Any, above: tuple[str, ...]) -> list[Card]:
     """Return the cards of the `members` of `found`, for its corpus."""
     if not isinstance(members, (list, tuple)) or not members:
-        raise ValueError(
-            "`members` must be a list of models, each the name or the path of a card. Received: "
-            f"members={members!r}."
+        raise ArgumentError(
+            "members",
+            "must be a list of models, each the name or the path of a card. Received: "
+            f"members={members!r}.",
         )
     return [_member(found, member, above) for member in members]
 
@@ -232,28 +172,30 @@ def _members(found: Card, members: Any, above: tuple[str, ...]) -> list[Card]:
 def _member(found: Card, member: Any, above: tuple[str, ...]) -> Card:
     if isinstance(member, Mapping):  # in the card of a RUN folder
         if {*member} != {"builder", "arguments"}:
-            raise ValueError(
-                "`members` must be names or paths of cards, or tables of `builder` and "
-                f"`arguments`. Received: {dict(member)!r}."
+            raise ArgumentError(
+                "members",
+                "must be names or paths of cards, or tables of `builder` and "
+                f"`arguments`. Received: {dict(member)!r}.",
             )
         return Card(
             name=found.name, builder=member["builder"], config=member["arguments"], recipe={}
         )
     if not isinstance(member, (str, os.PathLike)):
-        raise ValueError(
-            f"`members` must be names or paths of cards. Received: {member!r} among them."
+        raise ArgumentError(
+            "members", f"must be names or paths of cards. Received: {member!r} among them."
         )
     path = os.path.join(os.path.dirname(found.file), member) if is_file(member) else str(member)
     if path in (*above, found.file or found.name):
-        raise ValueError(
-            f"`members` of {found.name!r} must be other models. Received: {path!r}, of which it is "
-            "a member itself."
+        raise ArgumentError(
+            "members",
+            f"of {found.name!r} must be other models. Received: {path!r}, of which it is "
+            "a member itself.",
         )
     try:
         corpora = card(path).corpora
         return card(path, found.corpus if found.corpus and corpora else None)
     except ValueError as error:
-        raise ValueError(f"`members` of {found.name!r}: {error}") from None
+        raise ArgumentError("members", f"of {found.name!r}: {error}") from None
 
 
 def _built(
@@ -273,32 +215,12 @@ def _built(
             sizes.setdefault(size, member.name)
     if len(sizes) > 1:
         each = ", ".join(f"{size} of {name!r}" for size, name in sizes.items())
-        raise ValueError(
-            f"`members` of {found.name!r} must have one vocabulary. Received: sizes {each}. Give "
-            "vocabulary_size, which all of them take."
+        raise ArgumentError(
+            "members",
+            f"of {found.name!r} must have one vocabulary. Received: sizes {each}. Give "
+            "vocabulary_size, which all of them take.",
         )
     return members
-
-
-@contextlib.contextmanager
-def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
-    """Put file and line before an error about a key of a card of your own.
-
-    The errors of builders and recipes begin with the key that they are about.
-    """
-    try:
-        yield
-    except ValueError as error:
-        named = re.match(r"`(\w+)`", str(error))
-        if not card.file or named is None or named[1] in overrides:
-            raise
-        line = line_of(Path(card.file).read_text("utf-8"), named[1])
-        raise ValueError(f"{at_line(card.file, line)}: {error}") from None
-
-
-def is_file(name: str | os.PathLike[str]) -> bool:
-    """Return whether `name` means a card of your own: a path that ends in ".toml"."""
-    return os.fspath(name).endswith(".toml")
 
 
 def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,30 +262,6 @@ def _names() -> list[str]:
         for path in folder("zoo").iterdir()
         if path.name.endswith(".toml")
     ]
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    """Return the tables of a card of your own, its keys and their kinds checked."""
-    table = read_toml(path)
-
-    def check(found: Mapping[str, Any], known: Mapping[str, type]) -> None:
-        for key, value in found.items():
-            expected = known.get(key)
-            if expected is None:
-                way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
-            elif type(value) is not expected:
-                way_out = f"must be {KINDS[expected]}. Received: {key} = {value!r}."
-            else:
-                continue
-            line = line_of(path.read_text("utf-8"), key)
-            raise ValueError(f"{at_line(path, line)}: `{key}` {way_out}")
-
-    check(table, KEYS)
-    for special in table.get("corpora", {}).values():
-        check({"corpora": special}, KEYS)
-        of_runs = ("corpus", "seed", "weights")
-        check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", *of_runs)})
-    return table
 
 
 @functools.cache

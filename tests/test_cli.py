@@ -16,7 +16,7 @@ from dualnet.cli import main
 from dualnet.cli.console import cut
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.cli.model_table import _measured
-from dualnet.training.run_folder import read_card
+from dualnet.runs.folder import read_card
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dualnet import corpora
 from dualnet.corpora import Vocabulary, python_reference, sources
+from dualnet.text import plain_text
 
 TEXTS = {
     "train": "the cat sat\nthe dog sat\n\nthe end\n",
@@ -73,7 +74,7 @@ def test_only_a_newline_ends_a_line(tmp_path):
 
 def test_long_files_are_read_in_blocks_without_a_seam(tmp_path, monkeypatch):
     whole = corpora.load(write(tmp_path))
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(plain_text, "BLOCK_BYTES", 4)
     blockwise = corpora.load(tmp_path)
     assert blockwise.sha256 == whole.sha256
     np.testing.assert_array_equal(blockwise.train, whole.train)
@@ -163,7 +164,7 @@ def test_bytes_that_are_no_utf8_are_named_with_their_offset(tmp_path, monkeypatc
     write(tmp_path)
     (tmp_path / "train.txt").write_bytes(b"first\nsecond \xe9t\xe9\n")
     for size in (1 << 20, 4):  # in the first block, and after it
-        monkeypatch.setattr(sources, "BLOCK_BYTES", size)
+        monkeypatch.setattr(plain_text, "BLOCK_BYTES", size)
         with pytest.raises(ValueError, match=r"UTF-8.*train\.txt.*0xe9 at offset 13"):
             corpora.load(tmp_path)
 

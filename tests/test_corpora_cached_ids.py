@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualnet import corpora
-from dualnet.corpora import Vocabulary, cached_ids, encoding, sources, token_batches
+from dualnet.corpora import Vocabulary, cached_ids, encoding, token_batches
 from dualnet.corpora.token_batches import TokenBatches
+from dualnet.text import plain_text
 
 TEXTS = {
     "train": "the cat sat\nThe dog sat\n\nthe end\n",
@@ -34,7 +35,7 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
     monkeypatch.setattr(cached_ids, "CHUNK_TOKENS", 3)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 7)
+    monkeypatch.setattr(plain_text, "BLOCK_BYTES", 7)
     return tmp_path / "cache" / "dualnet" / "ids"
 
 
@@ -57,7 +58,7 @@ def check(corpus, texts=TEXTS, mapped=True):
     """Compare a corpus with what its text and vocabulary say."""
     digest = hashlib.sha256()
     for split in SPLITS:
-        words = sources.words_of(texts[split] + "\n" * (not texts[split].endswith("\n")))
+        words = plain_text.words_of(texts[split] + "\n" * (not texts[split].endswith("\n")))
         digest.update("".join(word + " " for word in words).encode() + b"\n")
         tokens = corpus.split(split)
         assert (tokens.dtype, tokens.shape) == (np.int32, (len(words),))
@@ -95,7 +96,7 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
     first, again = (corpora.load(folder, **options) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_ids, "LARGE_BYTES", 1 << 20)
-        patch.setattr(sources, "BLOCK_BYTES", 1 << 20)
+        patch.setattr(plain_text, "BLOCK_BYTES", 1 << 20)
         expected = corpora.load(folder, **options)
     for found in (first, again):
         for split in SPLITS:
@@ -107,7 +108,7 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
     if not options.get("lowercase"):
         check(first, texts)
     if not any(options.values()):  # by count, then first appearance
-        counts = Counter(sources.words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
+        counts = Counter(plain_text.words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
         known = [word for word, _ in counts.most_common()]
         assert [word for word in first.vocabulary if word != "<unk>"] == known
 
@@ -220,8 +221,8 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
     def disturb(text):
         with open(folder / "train.txt", "a") as file:
             file.write("more ")
-        monkeypatch.setattr(encoding, "words_of", sources.words_of)
-        return sources.words_of(text)
+        monkeypatch.setattr(encoding, "words_of", plain_text.words_of)
+        return plain_text.words_of(text)
 
     monkeypatch.setattr(encoding, "words_of", disturb)
     with pytest.raises(ValueError, match=r"must not change while.*train\.txt.*again"):
@@ -419,12 +420,12 @@ def test_an_unknown_word_of_the_embedded_text_is_named_too():
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
 def test_blocks_hold_whole_words_whatever_their_size(text, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "BLOCK_BYTES", size)
+        patch.setattr(plain_text, "BLOCK_BYTES", size)
         if not text:
             with pytest.raises(ValueError, match="not be empty.*'standard input'"):
-                list(sources.decoded(io.BytesIO(), "standard input"))
+                list(plain_text.decoded(io.BytesIO(), "standard input"))
             return
-        found = list(sources.decoded(io.BytesIO(text.encode()), "standard input"))
+        found = list(plain_text.decoded(io.BytesIO(text.encode()), "standard input"))
     assert "".join(found) == (text if text.endswith("\n") else text + "\n")
     assert all(block[-1] in " \n" for block in found)
     assert all(len(block.encode()) <= size + 30 for block in found)
@@ -439,5 +440,5 @@ def test_the_first_byte_that_is_no_utf8_is_named(data, size):
         first = error.start
     expected = rf"UTF-8. Received: 'a\.txt' with byte 0x{data[first]:02x} at offset {first}\. "
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match=expected):
-        patch.setattr(sources, "BLOCK_BYTES", size)
-        list(sources.decoded(io.BytesIO(data), "a.txt"))
+        patch.setattr(plain_text, "BLOCK_BYTES", size)
+        list(plain_text.decoded(io.BytesIO(data), "a.txt"))

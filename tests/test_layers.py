@@ -283,7 +283,7 @@ def test_a_cell_without_dropout_trains_under_keras_rnn(cell, rng):
 def test_a_cell_with_dropout_refuses_to_train_under_keras_rnn(cell, rng):
     layer = keras.layers.RNN(cell.from_config(cell.get_config()))
     layer.build((BATCH, TIME, FEATURES))
-    with pytest.raises(ValueError, match="dualnet.recurrence.Recurrence"):
+    with pytest.raises(ValueError, match="dualnet.layers.Recurrence"):
         layer(normal(rng, BATCH, TIME, FEATURES), training=True)
 
 

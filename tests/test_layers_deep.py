@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import DepthGatedLSTMCell, LSTMCell, RecurrentHighwayCell
-from dualnet.recurrence import Recurrence
+from dualnet.layers import DepthGatedLSTMCell, LSTMCell, Recurrence, RecurrentHighwayCell
 from tests import reference
 from tests.checks import (
     array,
@@ -435,7 +434,7 @@ DEEP = {
 def test_a_deep_cell_with_dropout_refuses_to_train_under_keras_rnn(make, rate, rng):
     layer = keras.layers.RNN(make(**{rate: 0.5}))
     layer.build((BATCH, TIME, FEATURES))
-    with pytest.raises(ValueError, match="dualnet.recurrence.Recurrence"):
+    with pytest.raises(ValueError, match="dualnet.layers.Recurrence"):
         layer(normal(rng, BATCH, TIME, FEATURES), training=True)
 
 

@@ -10,9 +10,9 @@ from dualnet.layers import (
     LayerNormLSTMCell,
     LSTMCell,
     PerGateLSTMCell,
+    Recurrence,
 )
 from dualnet.layers._layer_norm import layer_norm
-from dualnet.recurrence import Recurrence
 from tests import reference
 from tests.checks import (
     array,

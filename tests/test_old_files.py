@@ -56,7 +56,7 @@ def test_a_run_folder_resumes_as_if_it_had_never_stopped(old, expected, text):
 @pytest.mark.parametrize("name", ["model.keras", "ensemble.keras"])
 @pytest.mark.parametrize("load", [dualnet.load, keras.models.load_model])
 def test_a_keras_file_scores_the_same(old, expected, text, name, load):
-    import dualnet.builders  # noqa: F401, registers the classes for Keras
+    import dualnet.builders
 
     model = load(old / name)
     found = dualnet.perplexity(model, text.test)

@@ -7,9 +7,8 @@ from keras import ops
 
 from dualnet.builders import cells
 from dualnet.builders.functional import language_model
-from dualnet.layers import LSTMCell, MogrifierLSTMCell
+from dualnet.layers import LSTMCell, MogrifierLSTMCell, Recurrence
 from dualnet.layers._masks import MaskSpec
-from dualnet.recurrence import Recurrence
 from tests import reference
 from tests.checks import (
     array,

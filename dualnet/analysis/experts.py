@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from dualnet import plots
+from dualnet._checks import ArgumentError
 from dualnet.analysis.reading import layer_of, read
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens
@@ -60,9 +61,10 @@ def expert_shares(
     output = layer_of(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
-        raise ValueError(
-            f"`model` must have a mixture as output. Received: a model with {kind}. Build or "
-            "train one with `experts`."
+        raise ArgumentError(
+            "model",
+            f"must have a mixture as output. Received: a model with {kind}. Build or "
+            "train one with `experts`.",
         )
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     core = model.core

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from dualnet import plots
-from dualnet._checks import check_count, check_texts, did_you_mean
+from dualnet._checks import ArgumentError, check_count, check_texts, did_you_mean
 from dualnet.analysis.reading import check_some, layer_of
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens, vocabulary_of
@@ -56,9 +56,10 @@ def favoured_words(
     for word in words:
         listed = word.lower() if vocabulary.lowercase else word
         if listed not in vocabulary:
-            raise ValueError(
-                f"`words` must be in the vocabulary of the model. Received: {word!r}."
-                + did_you_mean(listed, vocabulary.words)
+            raise ArgumentError(
+                "words",
+                f"must be in the vocabulary of the model. Received: {word!r}."
+                + did_you_mean(listed, vocabulary.words),
             )
         ids.append(vocabulary.id(listed))
     candidates = np.arange(len(vocabulary))
@@ -67,10 +68,11 @@ def favoured_words(
         counts = np.bincount(corpus_tokens, minlength=len(vocabulary))
         candidates = np.flatnonzero(counts >= least_occurrences)
         if not len(candidates):
-            raise ValueError(
-                "`least_occurrences` must leave a word. Received: least_occurrences="
+            raise ArgumentError(
+                "least_occurrences",
+                "must leave a word. Received: least_occurrences="
                 f"{least_occurrences}, where the most frequent word of `corpus_tokens` has "
-                f"{counts.max()}."
+                f"{counts.max()}.",
             )
     found = {}
     for word, i in zip(words, ids):  # one by one: a row is as wide as the vocabulary
@@ -112,8 +114,9 @@ def _gate_of(model: LanguageModel) -> Any:
     if isinstance(layer, IOGate):
         kind = "input_and_hidden" if layer.use_hidden else "input"
     if kind != "input":
-        raise ValueError(
-            "`model` must have a gate that reads the current token alone. Received: a model with "
-            f"gate={kind!r}. Build or train one with gate='input'."
+        raise ArgumentError(
+            "model",
+            "must have a gate that reads the current token alone. Received: a model with "
+            f"gate={kind!r}. Build or train one with gate='input'.",
         )
     return layer

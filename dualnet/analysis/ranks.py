@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dualnet import plots
-from dualnet._checks import check_count, check_penalty
+from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.analysis.reading import check_some, read
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens
@@ -87,9 +87,10 @@ def rank(
     filled = 0
     for logits in read(model.core, model, tokens, sequence_length):
         if not np.isfinite(logits).all():
-            raise ValueError(
-                "`model` must give logits that are numbers. Received: one that gives nan or "
-                "infinite ones. Train it again with a smaller learning_rate."
+            raise ArgumentError(
+                "model",
+                "must give logits that are numbers. Received: one that gives nan or "
+                "infinite ones. Train it again with a smaller learning_rate.",
             )
         logits -= logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import check_count
+from dualnet._checks import ArgumentError, check_count
 from dualnet.builders import LanguageModel
 
 SEGMENT = 256  # tokens of one call, each of which gives a row as wide as the vocabulary
@@ -39,4 +39,4 @@ def read(
 
 def check_some(name: str, values: Mapping[str, Any]) -> None:
     if not values:
-        raise ValueError(f"`{name}` must hold at least one. Received: {name}={{}}.")
+        raise ArgumentError(name, f"must hold at least one. Received: {name}={{}}.")

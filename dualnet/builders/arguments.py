@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from dualnet._checks import check_choice, check_count, check_flag, check_penalty, check_rate
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_rate,
+)
 from dualnet.builders.cells import CELLS
 from dualnet.builders.initializers import check_initializer
 from dualnet.builders.wrappers import check_wrappers
@@ -45,13 +52,14 @@ def check_arguments(**arguments):
     for name in ("rounds", "rank"):
         check_count(name, arguments[name], least=0)
     if cell != "mogrifier_lstm" and arguments["rounds"] > 0:
-        raise ValueError(
-            f"`rounds` must be 0 for the cell {cell!r}. Received: "
-            f"rounds={arguments['rounds']!r}. Use cell='mogrifier_lstm'."
+        raise ArgumentError(
+            "rounds",
+            f"must be 0 for the cell {cell!r}. Received: "
+            f"rounds={arguments['rounds']!r}. Use cell='mogrifier_lstm'.",
         )
     if not arguments["tied"] and arguments["past_decode_regularization"]:
-        raise ValueError(
-            "`past_decode_regularization` needs a tied output. Received: tied=False. Set it to 0."
+        raise ArgumentError(
+            "past_decode_regularization", "needs a tied output. Received: tied=False. Set it to 0."
         )
     _check_experts(arguments)
     check_wrappers(arguments)
@@ -59,9 +67,10 @@ def check_arguments(**arguments):
     for place in (*DROPOUTS, "embedding", "weight"):
         check_rate(f"{place}_dropout", arguments[f"{place}_dropout"])
     if not isinstance(arguments["locked_dropouts"], (list, tuple)):
-        raise ValueError(
-            f"`locked_dropouts` must be a list of some of {list(DROPOUTS)}. Received: "
-            f"locked_dropouts={arguments['locked_dropouts']!r}."
+        raise ArgumentError(
+            "locked_dropouts",
+            f"must be a list of some of {list(DROPOUTS)}. Received: "
+            f"locked_dropouts={arguments['locked_dropouts']!r}.",
         )
     for place in arguments["locked_dropouts"]:
         check_choice("locked_dropouts", place, DROPOUTS)
@@ -79,26 +88,29 @@ def _check_experts(arguments):
     check_choice("latent_activation", arguments["latent_activation"], ACTIVATIONS)
     check_choice("balance_form", arguments["balance_form"], BALANCE_FORMS)
     if isinstance(experts, (list, tuple)) and sum(counts) == 0:
-        raise ValueError(
-            f"`experts` must have at least one that is not 0. Received: experts={experts!r}. For "
-            "one softmax give 0."
+        raise ArgumentError(
+            "experts",
+            f"must have at least one that is not 0. Received: experts={experts!r}. For "
+            "one softmax give 0.",
         )
     if sum(counts) == 0:
         for name in ("latent_units", "latent_dropout", "balance_regularization"):
             if arguments[name]:
-                raise ValueError(
-                    f"`{name}` needs experts. Received: {name}={arguments[name]!r}, experts=0."
+                raise ArgumentError(
+                    name, f"needs experts. Received: {name}={arguments[name]!r}, experts=0."
                 )
     if sum(counts) == 1 and arguments["balance_regularization"]:
-        raise ValueError(
-            "`balance_regularization` needs more than one expert to balance. Received: "
-            f"balance_regularization={arguments['balance_regularization']!r}, experts={experts!r}."
+        raise ArgumentError(
+            "balance_regularization",
+            "needs more than one expert to balance. Received: "
+            f"balance_regularization={arguments['balance_regularization']!r}, experts={experts!r}.",
         )
     embedding_units = arguments["embedding_units"] or arguments["units"]
     if arguments["tied"] and arguments["latent_units"] not in (None, embedding_units):
-        raise ValueError(
-            f"`latent_units` must equal `embedding_units`, {embedding_units}, since the output is "
-            f"tied to the embedding. Received: latent_units={arguments['latent_units']!r}."
+        raise ArgumentError(
+            "latent_units",
+            f"must equal `embedding_units`, {embedding_units}, since the output is "
+            f"tied to the embedding. Received: latent_units={arguments['latent_units']!r}.",
         )
 
 
@@ -107,18 +119,20 @@ def sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units,
     embedding_units = embedding_units or units
     recurrent_units = recurrent_units or units or embedding_units
     if embedding_units is None:
-        raise ValueError("`units` or `embedding_units` must be given. Received: None for both.")
+        raise ArgumentError("units", "or `embedding_units` must be given. Received: None for both.")
     if isinstance(recurrent_units, Sequence):
         layer_units = [check_count("recurrent_units", size, least=1) for size in recurrent_units]
         if len(layer_units) != recurrent_layers:
-            raise ValueError(
-                f"`recurrent_units` must be one size or {recurrent_layers}, one for each of the "
-                f"`recurrent_layers`. Received: recurrent_units={recurrent_units!r}."
+            raise ArgumentError(
+                "recurrent_units",
+                f"must be one size or {recurrent_layers}, one for each of the "
+                f"`recurrent_layers`. Received: recurrent_units={recurrent_units!r}.",
             )
         if tied and connection == "plain" and layer_units[-1] != embedding_units:
-            raise ValueError(
-                f"`recurrent_units` must end with `embedding_units`, {embedding_units}, since the "
-                f"output is tied to the embedding. Received: recurrent_units={recurrent_units!r}."
+            raise ArgumentError(
+                "recurrent_units",
+                f"must end with `embedding_units`, {embedding_units}, since the "
+                f"output is tied to the embedding. Received: recurrent_units={recurrent_units!r}.",
             )
     else:
         check_count("recurrent_units", recurrent_units, least=1)
@@ -126,13 +140,14 @@ def sizes(units, embedding_units, recurrent_units, recurrent_layers, dual_units,
         if tied and connection == "plain":
             layer_units[-1] = embedding_units
     if connection == "plain" and dual_units is not None:
-        raise ValueError(
-            f"`dual_units` needs connection='dual'. Received: dual_units={dual_units!r}, "
-            "connection='plain'."
+        raise ArgumentError(
+            "dual_units",
+            f"needs connection='dual'. Received: dual_units={dual_units!r}, connection='plain'.",
         )
     if tied and connection != "plain" and dual_units not in (None, embedding_units):
-        raise ValueError(
-            f"`dual_units` must equal `embedding_units`, {embedding_units}, since the output is "
-            f"tied to the embedding. Received: dual_units={dual_units!r}."
+        raise ArgumentError(
+            "dual_units",
+            f"must equal `embedding_units`, {embedding_units}, since the output is "
+            f"tied to the embedding. Received: dual_units={dual_units!r}.",
         )
     return embedding_units, layer_units, dual_units or embedding_units

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from dualnet._checks import ArgumentError
 from dualnet.devices import divided
 
 
@@ -50,10 +51,11 @@ class CarriedState(keras.layers.Layer):
     def read(self, batch_size):
         """Return a copy of the rows: they may be assigned to before they are used."""
         if batch_size not in (None, self.batch_size):
-            raise ValueError(
-                f"`x` must come in batches of {self.batch_size} rows, the number of streams. "
+            raise ArgumentError(
+                "x",
+                f"must come in batches of {self.batch_size} rows, the number of streams. "
                 f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
-                "`Corpus.batches`, which does."
+                "`Corpus.batches`, which does.",
             )
         return divided([ops.copy(row) for row in self._rows()])
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import check_choice, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet.layers import (
     DepthGatedLSTMCell,
     ElmanCell,
@@ -73,11 +73,13 @@ def check_options(cell: str, options: Mapping[str, Any]) -> None:
             continue
         others = [repr(other) for other in CELLS if name in options_of(other)]
         if others:
-            raise ValueError(
-                f"`{name}` must be left out for the cell {cell!r}, which does not take it. "
-                f"Received: {name}={options[name]!r}. The cells that do: {', '.join(others)}."
+            raise ArgumentError(
+                name,
+                f"must be left out for the cell {cell!r}, which does not take it. "
+                f"Received: {name}={options[name]!r}. The cells that do: {', '.join(others)}.",
             )
-        raise ValueError(
-            f"`{name}` must be an argument of the builder or of the cell {cell!r}."
-            f"{did_you_mean(name, known)} The cell takes {', '.join(known) or 'none'}."
+        raise ArgumentError(
+            name,
+            f"must be an argument of the builder or of the cell {cell!r}."
+            f"{did_you_mean(name, known)} The cell takes {', '.join(known) or 'none'}.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dualnet._checks import check_count
+from dualnet._checks import ArgumentError, check_count
 from dualnet.builders.ensembles import ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.model import LanguageModel
@@ -39,12 +39,15 @@ def with_gate(
     """
     check_model("model", model)
     if model.gated:
-        raise ValueError(
-            "`model` must have no gate. Received: one with gate="
-            f"{model.arguments['gate']!r}. Train that gate on, with fit."
+        raise ArgumentError(
+            "model",
+            "must have no gate. Received: one with gate="
+            f"{model.arguments['gate']!r}. Train that gate on, with fit.",
         )
     if gate == "none":
-        raise ValueError("`gate` must be 'input', 'input_and_hidden' or 'lstm'. Received: 'none'.")
+        raise ArgumentError(
+            "gate", "must be 'input', 'input_and_hidden' or 'lstm'. Received: 'none'."
+        )
     return _again(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
 
 
@@ -100,9 +103,10 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     ]
     if any(each != words[0] for each in words):
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
-        raise ValueError(
-            f"`models` must have one vocabulary, since ids mean words. Received: "
-            f"{', '.join(sizes)}. Train them on one corpus."
+        raise ArgumentError(
+            "models",
+            f"must have one vocabulary, since ids mean words. Received: "
+            f"{', '.join(sizes)}. Train them on one corpus.",
         )
     members = [{"builder": each.builder, "arguments": each.arguments} for each in models]
     made = ensemble_model(members=members)

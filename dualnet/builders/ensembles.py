@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dualnet._checks import ArgumentError
 from dualnet.builders.model import LanguageModel
 from dualnet.builders.wrappers import WRAPPERS, check_wrappers, quiet, side_by_side, wrap
 
@@ -49,17 +50,18 @@ def ensemble_model(
 
     arguments: dict[str, Any] = {key: value for key, value in locals().items() if key in WRAPPERS}
     if isinstance(members, (str, Mapping)) or not members:
-        raise ValueError(
-            f"`members` must be a list of at least one model. Received: members={members!r}."
+        raise ArgumentError(
+            "members", f"must be a list of at least one model. Received: members={members!r}."
         )
     arguments["members"] = [
         {"builder": each["builder"], "arguments": dict(each["arguments"])} for each in members
     ]
     check_wrappers(arguments)
     if gate == "input_and_hidden":
-        raise ValueError(
-            "`gate` must be 'input' or 'lstm' for an ensemble, whose members have hidden states "
-            "of their own. Received: gate='input_and_hidden'."
+        raise ArgumentError(
+            "gate",
+            "must be 'input' or 'lstm' for an ensemble, whose members have hidden states "
+            "of their own. Received: gate='input_and_hidden'.",
         )
     used = quiet(arguments) if gate != "none" else arguments
     made = [
@@ -68,7 +70,9 @@ def ensemble_model(
     ]
     sizes = [member.vocabulary_size for member in made]
     if len(set(sizes)) > 1:
-        raise ValueError(f"`members` must have one vocabulary. Received: models of {sizes} words.")
+        raise ArgumentError(
+            "members", f"must have one vocabulary. Received: models of {sizes} words."
+        )
     if cache_size and any(member.padded for member in made):
         check_wrappers({**arguments, "padded": True})
     return wrap(side_by_side(made), builder="ensemble", arguments=arguments, name=name)

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet import recurrence
 from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.layers import Recurrence
 
 FINEST = 4  # the smallest distance between two lengths
 
@@ -87,7 +87,7 @@ def _with_masks(graph):
         return _with_masks(layer) if isinstance(layer, keras.Model) else layer
 
     def call(layer, *args, **kwargs):
-        if isinstance(layer, recurrence.Recurrence):
+        if isinstance(layer, Recurrence):
             kwargs["mask"] = mask
         elif isinstance(layer, keras.layers.Embedding):
             args = (ops.maximum(args[0], 0),)

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet import recurrence
+from dualnet._checks import ArgumentError
 from dualnet.builders.arguments import check_arguments, sizes
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.initializers import initialise
@@ -20,6 +20,7 @@ from dualnet.layers import (
     MixtureSoftmax,
     OutputProjection,
     PastDecode,
+    Recurrence,
     StepDropout,
 )
 
@@ -214,9 +215,10 @@ def language_model(
         tied and not experts,
     )
     if skip_connections and len(set(layer_units)) > 1:
-        raise ValueError(
-            "`skip_connections` needs recurrent layers of one size. Received: "
-            f"{layer_units}. Set recurrent_units to embedding_units."
+        raise ArgumentError(
+            "skip_connections",
+            "needs recurrent layers of one size. Received: "
+            f"{layer_units}. Set recurrent_units to embedding_units.",
         )
 
     def dropout(place, tensor, name=None):
@@ -272,7 +274,7 @@ def language_model(
             keras.Input((n,), dtype="float32", name=f"state_{len(states) + k}")
             for k, n in enumerate(layer_cell.state_size, start=1)
         ]
-        x, *final = recurrence.Recurrence(layer_cell, name=f"recurrence_{i}")(
+        x, *final = Recurrence(layer_cell, name=f"recurrence_{i}")(
             x, initial_state=initial, mask=mask
         )
         states, new_states = states + initial, new_states + final
@@ -307,9 +309,10 @@ def language_model(
         if isinstance(experts, Sequence) and len(experts) != len(levels):
             places = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(len(outputs)))]
             places += ["the dual connection"] if connection != "plain" else []
-            raise ValueError(
-                f"`experts` must have {len(levels)} numbers, one for each layer: "
-                f"{', '.join(places)}. Received: experts={list(experts)}."
+            raise ArgumentError(
+                "experts",
+                f"must have {len(levels)} numbers, one for each layer: "
+                f"{', '.join(places)}. Received: experts={list(experts)}.",
             )
         of_layers = isinstance(experts, Sequence)
         features = levels if of_layers else x

@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from dualnet import recurrence
-from dualnet._checks import check_choice, check_penalty
+from dualnet._checks import ArgumentError, check_choice, check_penalty
+from dualnet.layers import Recurrence
 
 INITIALIZERS = {
     "keras": "Those of the layers themselves.",
@@ -32,9 +32,10 @@ def check_initializer(rule: str, initializer_range: float) -> None:
     check_penalty("initializer_range", initializer_range)
     if (initializer_range > 0) != (rule in NEEDS_RANGE):
         wanted = "above 0" if rule in NEEDS_RANGE else "0"
-        raise ValueError(
-            f"`initializer_range` must be {wanted} for initializer={rule!r}. Received: "
-            f"initializer_range={initializer_range!r}."
+        raise ArgumentError(
+            "initializer_range",
+            f"must be {wanted} for initializer={rule!r}. Received: "
+            f"initializer_range={initializer_range!r}.",
         )
 
 
@@ -48,7 +49,7 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
             if id(weight) in done or re.search(r"gain|shift|stabiliser", weight.name):
                 continue
             done.add(id(weight))
-            cell = layer.cell if isinstance(layer, recurrence.Recurrence) else None
+            cell = layer.cell if isinstance(layer, Recurrence) else None
             found = _initializer(rule, initializer_range, weight, layer, cell)
             if found is not None:
                 value = found(weight.shape, weight.dtype)

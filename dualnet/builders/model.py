@@ -6,13 +6,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet import recurrence
-from dualnet._checks import check_choice
+from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders.carried_state import CarriedState
 from dualnet.builders.few_lengths import FewLengths, knowing_padding
 from dualnet.builders.losses import Perplexity, losses_of, token_losses
-from dualnet.corpora import Vocabulary
 from dualnet.devices import check_rows, divided, num_devices
+from dualnet.layers import without_gradients
+from dualnet.text import Vocabulary
 
 LOSS_REDUCTIONS = ("mean", "sum")
 
@@ -165,10 +165,11 @@ class LanguageModel(ClearsAllGradients):
     @vocabulary.setter
     def vocabulary(self, vocabulary):
         if vocabulary is not None and len(vocabulary) != self.vocabulary_size:
-            raise ValueError(
-                f"`vocabulary` must have as many words as the model, {self.vocabulary_size}. "
+            raise ArgumentError(
+                "vocabulary",
+                f"must have as many words as the model, {self.vocabulary_size}. "
                 f"Received: a vocabulary of {len(vocabulary)} words. Build the model with "
-                f"vocabulary_size={len(vocabulary)}."
+                f"vocabulary_size={len(vocabulary)}.",
             )
         self._vocabulary = vocabulary
 
@@ -207,9 +208,10 @@ class LanguageModel(ClearsAllGradients):
     ):
         """`keras.Model.fit` over parallel streams, in order; see the class."""
         if shuffle:
-            raise ValueError(
-                "`shuffle` must be False: the batches of a language model are streams, read in "
-                f"order. Received: shuffle={shuffle!r}."
+            raise ArgumentError(
+                "shuffle",
+                "must be False: the batches of a language model are streams, read in "
+                f"order. Received: shuffle={shuffle!r}.",
             )
         self._check_trainable()
         x = self._open(self.training_rows, x, batch_size)
@@ -258,7 +260,7 @@ class LanguageModel(ClearsAllGradients):
         return self._carrying(self.training_rows, super().train_step, *args)
 
     def test_step(self, *args):
-        with recurrence.without_gradients():
+        with without_gradients():
             return self._carrying(self.evaluation_rows, super().test_step, *args)
 
     def _carrying(self, rows, step, *args):
@@ -298,9 +300,10 @@ class LanguageModel(ClearsAllGradients):
     def _open(self, rows, data, batch_size):
         """Make `rows` fit the batches of `data`; return `data`, unread."""
         if getattr(data, "pads", False) and not self.padded:
-            raise ValueError(
-                "`x` must hold no padding, which this model would read as words. Received: "
-                f"{type(data).__name__}. Build the model with padded=True."
+            raise ArgumentError(
+                "x",
+                "must hold no padding, which this model would read as words. Received: "
+                f"{type(data).__name__}. Build the model with padded=True.",
             )
         lowest = -1 if self.padded else 0
         data, batch_size = _look_ahead(data, batch_size, lowest, self.vocabulary_size)
@@ -308,10 +311,11 @@ class LanguageModel(ClearsAllGradients):
         if self.vocabulary is None:
             self.vocabulary = vocabulary
         elif vocabulary is not None and vocabulary.words != self.vocabulary.words:
-            raise ValueError(
-                "`x` must have the vocabulary of the model, whose ids mean other words. Received: "
+            raise ArgumentError(
+                "x",
+                "must have the vocabulary of the model, whose ids mean other words. Received: "
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
-                "vocabulary=model.vocabulary."
+                "vocabulary=model.vocabulary.",
             )
         changed = rows.carries(getattr(data, "carried", True))
         pads = getattr(data, "lengths_vary", False) and self._compiles_each_length()
@@ -386,18 +390,20 @@ def _look_ahead(data, batch_size, lowest, vocabulary_size):
     if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
-            raise ValueError(
-                f"`x` must hold a multiple of `batch_size` rows, since each row goes on the "
+            raise ArgumentError(
+                "x",
+                f"must hold a multiple of `batch_size` rows, since each row goes on the "
                 f"stream of the row `batch_size` before. Received: {rows} rows, "
-                f"batch_size={batch_size}."
+                f"batch_size={batch_size}.",
             )
         if isinstance(data, np.ndarray) and data.size:
             low, high = data.min(), data.max()
             if low < lowest or high >= vocabulary_size:  # JAX and XLA would read another word
                 or_padding = "" if lowest == 0 else ", or -1 for padding"
-                raise ValueError(
-                    f"`x` must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
-                    f"{or_padding}. Received: {low} to {high}."
+                raise ArgumentError(
+                    "x",
+                    f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
+                    f"{or_padding}. Received: {low} to {high}.",
                 )
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import keras
 import numpy as np
 
+from dualnet._checks import ArgumentError
 from dualnet.builders.model import LanguageModel
 
 Shape = tuple[int, ...]
@@ -97,19 +98,21 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     check_model("target", target)
     words = source.vocabulary
     if words and target.vocabulary and words.words != target.vocabulary.words:
-        raise ValueError(
-            "`source` must have the vocabulary of `target`, else an id means another word. "
+        raise ArgumentError(
+            "source",
+            "must have the vocabulary of `target`, else an id means another word. "
             f"Received: {words!r}, where the target has {target.vocabulary!r}. Load the corpus of "
-            "the target with vocabulary=source.vocabulary."
+            "the target with vocabulary=source.vocabulary.",
         )
     there, here = weight_names(source), weight_names(target)
     both = [name for name in here if name in there]
     fits = [name for name in both if _shape(there[name]) == _shape(here[name])]
     if not fits:
-        raise ValueError(
-            "`source` must have a weight whose name and shape are those of one in `target`. "
+        raise ArgumentError(
+            "source",
+            "must have a weight whose name and shape are those of one in `target`. "
             f"Received: a source with {_some(there)}, and a target with {_some(here)}. Build the "
-            "target with layers and sizes of the source."
+            "target with layers and sizes of the source.",
         )
     for name in fits:
         copy_weight(there[name], here[name])
@@ -128,9 +131,10 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
 def check_model(name: str, model: object) -> None:
     """Raise `ValueError` unless `model` is a `LanguageModel`."""
     if not isinstance(model, LanguageModel):
-        raise ValueError(
-            f"`{name}` must be a LanguageModel. Received: {model!r} of type "
-            f"{type(model).__name__}. Load one with dualnet.load, or build it."
+        raise ArgumentError(
+            name,
+            f"must be a LanguageModel. Received: {model!r} of type "
+            f"{type(model).__name__}. Load one with dualnet.load, or build it.",
         )
 
 

@@ -8,8 +8,14 @@ from typing import Any
 
 import keras
 
-from dualnet import recurrence
-from dualnet._checks import check_choice, check_count, check_fraction, check_penalty, check_rate
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_fraction,
+    check_penalty,
+    check_rate,
+)
 from dualnet.builders.model import LanguageModel
 from dualnet.layers import (
     FeatureGate,
@@ -18,6 +24,7 @@ from dualnet.layers import (
     MeanOfProbabilities,
     NeuralCache,
     PastDecode,
+    Recurrence,
     StepDropout,
 )
 from dualnet.layers.neural_cache import STARTS
@@ -153,7 +160,7 @@ def _gated(parts: Parts, words: int, arguments: Mapping[str, Any]) -> list[Any]:
         )(keras.ops.maximum(parts.tokens, 0) if parts.padded else parts.tokens)
         embedded = StepDropout(arguments["gate_dropout"], name="gate_dropout")(embedded)
         cell = LSTMCell(units, name="gate_cell")
-        features, *final = recurrence.Recurrence(cell, name="gate_recurrence")(
+        features, *final = Recurrence(cell, name="gate_recurrence")(
             embedded,
             initial_state=parts.add_states(cell.state_size),
             mask=parts.tokens >= 0 if parts.padded else None,
@@ -185,9 +192,10 @@ def check_wrappers(arguments: Mapping[str, Any]) -> None:
     check_penalty("cache_scale", arguments["cache_scale"])
     check_choice("cache_start", arguments["cache_start"], STARTS)
     if arguments["cache_size"] and arguments.get("padded"):
-        raise ValueError(
-            "`cache_size` must be 0 for a model of padded sentences, which a cache would reach "
-            f"across. Received: cache_size={arguments['cache_size']!r}, padded=True."
+        raise ArgumentError(
+            "cache_size",
+            "must be 0 for a model of padded sentences, which a cache would reach "
+            f"across. Received: cache_size={arguments['cache_size']!r}, padded=True.",
         )
 
 

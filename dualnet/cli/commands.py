@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from dualnet import zoo
+from dualnet._checks import ArgumentError
 from dualnet.cli.console import print_table, quietly, settings_of
 from dualnet.cli.model_table import model_table
 
@@ -276,14 +277,14 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
     Raises:
         ValueError: if both are given, if there is no text, or if it is not UTF-8.
     """
-    from dualnet.corpora.sources import text_of
+    from dualnet.text.plain_text import text_of
 
     if options.given is not None:
         if options.file is not None:
-            raise ValueError(f"`{option}` and FILE cannot both be given. Received: {options.file}.")
+            raise ArgumentError(option, f"and FILE cannot both be given. Received: {options.file}.")
         for text in options.given:
             if re.search("[\ud800-\udfff]", text):
-                raise ValueError(f"`{option}` must be UTF-8. Received: {text!a}.")
+                raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
         return options.given
     if options.file in (None, "-"):
         source = "standard input"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import did_you_mean
+from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.cli.console import quietly, settings_of
 
 TUNING_TOKENS = 50_000  # of the validation split, on which a temperature is chosen: Melis et al.
@@ -30,9 +30,10 @@ def evaluate(options: argparse.Namespace) -> None:
         raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
     words = model.vocabulary
     if words is None:
-        raise ValueError(
-            "`RUN` must have a vocabulary. Received: a .keras file without one. Set "
-            "model.vocabulary before model.save."
+        raise ArgumentError(
+            "RUN",
+            "must have a vocabulary. Received: a .keras file without one. Set "
+            "model.vocabulary before model.save.",
         )
     if options.corpus is None:
         corpus = training.corpus_of_run(options.run_folder)
@@ -162,7 +163,7 @@ def _check_ways(options: argparse.Namespace, settings: Mapping[str, Any]) -> Non
         return
     for option, given in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
         if given:
-            raise ValueError(f"`{option}` needs --dynamic.")
+            raise ArgumentError(option, "needs --dynamic.")
     if options.samples is None and "samples" not in settings:
         for option in ("dropout_scale", "seed"):
             if getattr(options, option) is not None:
@@ -179,7 +180,8 @@ def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -
     ]
     for key in settings:
         if key not in known:
-            raise ValueError(
-                f"`{key}` must be one of {', '.join(known)}.{did_you_mean(key, known)} "
-                f"Received: --set {key}={settings[key]}."
+            raise ArgumentError(
+                key,
+                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} "
+                f"Received: --set {key}={settings[key]}.",
             )

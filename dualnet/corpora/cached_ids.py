@@ -24,7 +24,7 @@ import numpy as np
 from dualnet._files import sha256_of
 from dualnet.corpora.encoding import Encoded, InMemory, Settings, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
-from dualnet.corpora.vocabulary import Vocabulary
+from dualnet.text import Vocabulary
 
 LARGE_BYTES = 16 << 20  # a text of more than this has its ids on disk
 CHUNK_TOKENS = 1 << 21

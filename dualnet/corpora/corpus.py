@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dualnet._checks import check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import InMemory, Settings, Text, encode
 from dualnet.corpora.sources import SPLITS
-from dualnet.corpora.vocabulary import Vocabulary
+from dualnet.text import Vocabulary, plain_text
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -184,9 +184,10 @@ def load(
             could not be downloaded.
     """
     if vocabulary is not None and (vocabulary_size is not None or min_count is not None):
-        raise ValueError(
-            "`vocabulary` fixes the words, so that `vocabulary_size` and `min_count` must be "
-            f"None. Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}."
+        raise ArgumentError(
+            "vocabulary",
+            "fixes the words, so that `vocabulary_size` and `min_count` must be "
+            f"None. Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
     if vocabulary_size is not None:
         check_count("vocabulary_size", vocabulary_size, least=2)
@@ -213,44 +214,6 @@ def load(
     )
 
 
-def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the inputs and targets of `batch_size` parallel streams.
-
-    N tokens are N - 1 pairs of a token and the one after it. Stream b holds the
-    pairs from `b * length` to `(b + 1) * length - 1`, where `length` is
-    `(N - 1) // batch_size`: the streams together predict the tokens after the
-    first in reading order, each once. The last `(N - 1) % batch_size` pairs
-    are dropped.
-
-    Args:
-        tokens: int array `(num_tokens,)`, in reading order.
-        batch_size: int, at least 1.
-    Returns:
-        Inputs and targets, views of `tokens`, each `(batch_size, length)`.
-    Raises:
-        ValueError: if `batch_size` is not an integer of at least 1, or `tokens`
-            is not a vector of at least `batch_size + 1` ids.
-    """
-    check_count("batch_size", batch_size, least=1)
-    tokens = np.asarray(tokens)
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise ValueError(
-            "`tokens` must be an integer array of shape (num_tokens,). "
-            f"Received: shape {tokens.shape}, dtype {tokens.dtype}."
-        )
-    length = (len(tokens) - 1) // batch_size
-    if length < 1:
-        raise ValueError(
-            f"`tokens` must hold at least batch_size + 1 = {batch_size + 1} ids. "
-            f"Received: {len(tokens)} ids. Take a smaller `batch_size` or a longer text."
-        )
-    end = batch_size * length
-    return (
-        tokens[:end].reshape(batch_size, length),
-        tokens[1 : end + 1].reshape(batch_size, length),
-    )
-
-
 def _locate(
     name_or_folder: str | os.PathLike[str],
     path: str | os.PathLike[str] | None,
@@ -270,9 +233,10 @@ def _locate(
         )
     named = name_or_folder in NAMES[1:]
     if path is not None and not named:
-        raise ValueError(
-            f"`path` must go with one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
-            f"{os.fspath(name_or_folder)!r}. Give the folder as first argument."
+        raise ArgumentError(
+            "path",
+            f"must go with one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
+            f"{os.fspath(name_or_folder)!r}. Give the folder as first argument.",
         )
     if named:
         name = str(name_or_folder)
@@ -292,6 +256,6 @@ def _locate(
     return Text(
         name,
         str(folder.resolve()),
-        lambda split: sources.blocks(files[split], lowercase=lowercase),
+        lambda split: plain_text.blocks(files[split], lowercase=lowercase),
         files,
     )

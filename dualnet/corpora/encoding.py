@@ -10,8 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dualnet.corpora.sources import EOS, SPLITS, UNK, words_of
-from dualnet.corpora.vocabulary import Vocabulary
+from dualnet._checks import ArgumentError
+from dualnet.corpora.sources import SPLITS
+from dualnet.text import Vocabulary
+from dualnet.text.plain_text import EOS, UNK, words_of
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,11 @@ def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> No
             for row in block.split("\n"):
                 if unknown in words_of(row + "\n"):
                     place = f"line {line} of {str(text.files.get(split, text.name))!r}"
-                    raise ValueError(
-                        f"`vocabulary` must have every word of the text, since it has no {UNK}. "
+                    raise ArgumentError(
+                        "vocabulary",
+                        f"must have every word of the text, since it has no {UNK}. "
                         f"Received: {unknown!r} in {place}{' (a line end)' * (unknown == EOS)}. "
-                        f"Give a vocabulary that has it, or has {UNK}."
+                        f"Give a vocabulary that has it, or has {UNK}.",
                     )
                 line += 1
             line -= 1  # the last row goes on in the next block

@@ -3,11 +3,10 @@
 import keras
 import numpy as np
 
-from dualnet._checks import check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
-from dualnet.corpora.sources import EOS
 from dualnet.corpora.token_batches import AROUND_BYTES, RELEASE_BYTES
-from dualnet.corpora.vocabulary import Vocabulary
+from dualnet.text import EOS, Vocabulary
 
 PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of the inputs; the id of no word
@@ -70,9 +69,10 @@ class SentenceBatches(keras.utils.PyDataset):
         check_count("seed", seed, least=0)
         tokens = np.asarray(tokens)
         if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer) or not len(tokens):
-            raise ValueError(
-                "`tokens` must be an integer array of shape (num_tokens,), with at least one id. "
-                f"Received: shape {tokens.shape}, dtype {tokens.dtype}."
+            raise ArgumentError(
+                "tokens",
+                "must be an integer array of shape (num_tokens,), with at least one id. "
+                f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
             )
         super().__init__(workers=1, use_multiprocessing=False)
         self._ends = sentence_ends(tokens, vocabulary)
@@ -154,9 +154,10 @@ def sentence_ends(tokens: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
         ValueError: if `vocabulary` has no `<eos>`.
     """
     if getattr(vocabulary, "eos_id", None) is None:
-        raise ValueError(
-            f"`vocabulary` must have {EOS}, which ends a sentence. Received: {vocabulary!r} "
-            "without it. Use `batches` for a text without sentences."
+        raise ArgumentError(
+            "vocabulary",
+            f"must have {EOS}, which ends a sentence. Received: {vocabulary!r} "
+            "without it. Use `batches` for a text without sentences.",
         )
     found = []
     for start in range(0, len(tokens), CHUNK_TOKENS):

@@ -8,17 +8,14 @@ import os
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from dualnet._files import write_whole
 
-EOS, UNK = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
-BLOCK_BYTES = 1 << 16  # of text; its words then fit into the processor's own memory
 MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
 ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or unwelcome archive
@@ -76,70 +73,6 @@ DOWNLOADS = {
         ),
     ),
 }
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words between white space, with `<eos>` for every newline."""
-    return text.replace("\n", f" {EOS} ").split()
-
-
-def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
-    """Return `data`, the bytes of the file `source` from `offset` on, as text.
-
-    Raises:
-        ValueError: if `data` is not UTF-8; it names `source` and the offset in it.
-    """
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"A text file must be UTF-8. Received: {source!r} with byte "
-            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
-            "Convert it, e.g. with iconv."
-        ) from None
-    return text if offset else text.removeprefix("\ufeff")  # a byte order mark is no word
-
-
-def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of the file at `path` in blocks, as `decoded` does.
-
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
-    """
-    with open(path, "rb") as file:
-        yield from decoded(file, os.fspath(path), lowercase=lowercase)
-
-
-def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of a binary file in blocks that end in a space or a newline.
-
-    No word crosses from block to block. Only a newline ends a line, and the last
-    block ends in one whether or not the file does.
-
-    Args:
-        file: a file open for reading bytes, e.g. `sys.stdin.buffer`.
-        name: what an error calls it.
-        lowercase: bool. Puts the text in lower case.
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
-    """
-    offset = 0
-    parts: list[bytes] = []  # of the word, or the line, that the last block broke
-    text = ""
-    while data := file.read(BLOCK_BYTES):
-        # Neither byte is ever a part of another character.
-        end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
-        if end:
-            text = text_of(b"".join([*parts, data[:end]]), name, offset=offset)
-            yield text.lower() if lowercase else text
-            offset += sum(map(len, parts)) + end
-            parts = []
-        parts.append(data[end:])
-    if any(parts) or (text and not text.endswith("\n")):
-        text = text_of(b"".join([*parts, b"\n"]), name, offset=offset)
-        yield text.lower() if lowercase else text
-    elif not parts:
-        raise ValueError(f"A text file must not be empty. Received: {name!r}.")
 
 
 def cache_folder() -> Path:

@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet._checks import check_count, check_flag, check_penalty
+from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty
 from dualnet.corpora.cached_ids import release_pages
-from dualnet.corpora.corpus import streams
-from dualnet.corpora.vocabulary import Vocabulary
+from dualnet.corpora.streams import streams
+from dualnet.text import Vocabulary
 
 RELEASE_BYTES = 32 << 20
 AROUND_BYTES = 2 << 20  # Linux maps up to so much around an address that is read
@@ -220,15 +220,17 @@ def check_lengths(
     check_penalty("length_deviation", length_deviation)
     check_count("longest_length", longest_length, least=0)
     if 0 < longest_length < max(sequence_length, SHORTEST):
-        raise ValueError(
-            f"`longest_length` must be 0, for no limit, or at least {SHORTEST} and at least "
+        raise ArgumentError(
+            "longest_length",
+            f"must be 0, for no limit, or at least {SHORTEST} and at least "
             f"`sequence_length`. Received: longest_length={longest_length!r}, "
-            f"sequence_length={sequence_length!r}."
+            f"sequence_length={sequence_length!r}.",
         )
     if longest_length and not length_deviation:
-        raise ValueError(
-            "`longest_length` must be 0 without `length_deviation`, since all segments are then of "
+        raise ArgumentError(
+            "longest_length",
+            "must be 0 without `length_deviation`, since all segments are then of "
             f"one length. Received: longest_length={longest_length!r}. Give `length_deviation` "
-            "above 0."
+            "above 0.",
         )
     check_flag("partial_shuffle", partial_shuffle)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import is_number
+from dualnet._checks import ArgumentError, is_number
 from dualnet.corpora import EOS, Vocabulary
 
 
@@ -25,17 +25,19 @@ def check_tokens(
     """Return `tokens`, the argument `name`, as int32 if they are one stream of ids."""
     tokens = np.asarray(tokens)
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise ValueError(
-            f"`{name}` must be a one-dimensional array of integer ids. Received: shape "
-            f"{tokens.shape}, {tokens.dtype}."
+        raise ArgumentError(
+            name,
+            f"must be a one-dimensional array of integer ids. Received: shape "
+            f"{tokens.shape}, {tokens.dtype}.",
         )
     if len(tokens) < least:
-        raise ValueError(f"`{name}` must hold at least {least} tokens. Received: {len(tokens)}.")
+        raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(tokens)}.")
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
-        raise ValueError(
-            f"`{name}` must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
+        raise ArgumentError(
+            name,
+            f"must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
             f"Received: {tokens.min()} to {tokens.max()}. Load the corpus with "
-            "vocabulary=model.vocabulary."
+            "vocabulary=model.vocabulary.",
         )
     return tokens.astype(np.int32, copy=False)
 
@@ -44,9 +46,10 @@ def check_cache(model: Any, tokens: Any) -> None:
     """Raise `ValueError` if the cache of `model` is larger than the text `tokens`."""
     size = getattr(model, "cache_size", 0)
     if size >= len(tokens):
-        raise ValueError(
-            f"`tokens` must be more than the cache of the model remembers, {size}. Received: "
-            f"{len(tokens)} tokens. Take a longer text or a smaller cache."
+        raise ArgumentError(
+            "tokens",
+            f"must be more than the cache of the model remembers, {size}. Received: "
+            f"{len(tokens)} tokens. Take a longer text or a smaller cache.",
         )
 
 
@@ -54,9 +57,10 @@ def check_temperature(temperature: float) -> None:
     """Raise `ValueError` unless `temperature` is a finite number above 0, and not next to it."""
     # Logits divided by much less than this are no float32 any more.
     if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
-        raise ValueError(
-            "`temperature` must be a finite number above 0, of at least 1e-6. Received: "
-            f"temperature={temperature!r}."
+        raise ArgumentError(
+            "temperature",
+            "must be a finite number above 0, of at least 1e-6. Received: "
+            f"temperature={temperature!r}.",
         )
 
 
@@ -64,9 +68,10 @@ def vocabulary_of(model: Any) -> Vocabulary:
     """Return the vocabulary of `model`, or raise `ValueError` if it has none."""
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
-        raise ValueError(
-            "`model` must be a LanguageModel with a vocabulary. Received: one without. Set "
-            "model.vocabulary, or train it on a corpus."
+        raise ArgumentError(
+            "model",
+            "must be a LanguageModel with a vocabulary. Received: one without. Set "
+            "model.vocabulary, or train it on a corpus.",
         )
     return vocabulary
 
@@ -80,8 +85,9 @@ def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Voc
     """
     vocabulary = vocabulary_of(model)
     if vocabulary.eos_id is None:
-        raise ValueError(
-            f"`model` must have a vocabulary with {EOS}, after which a {begins} begins. Received: "
-            f"{vocabulary!r} without it. {otherwise}"
+        raise ArgumentError(
+            "model",
+            f"must have a vocabulary with {EOS}, after which a {begins} begins. Received: "
+            f"{vocabulary!r} without it. {otherwise}",
         )
     return vocabulary, vocabulary.eos_id

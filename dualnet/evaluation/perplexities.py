@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet._checks import check_count, is_number
+from dualnet._checks import ArgumentError, check_count, is_number
 from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import reading
@@ -141,14 +141,15 @@ def evaluate(
     check_count("samples", samples, least=0)
     check_count("seed", seed, least=0)
     if not is_number(dropout_scale) or not 0 < dropout_scale <= 1:
-        raise ValueError(
-            "`dropout_scale` must be a number above 0 and at most 1. Received: "
-            f"dropout_scale={dropout_scale!r}."
+        raise ArgumentError(
+            "dropout_scale",
+            f"must be a number above 0 and at most 1. Received: dropout_scale={dropout_scale!r}.",
         )
     if samples == 0 and dropout_scale != 1:
-        raise ValueError(
-            "`dropout_scale` is for passes with dropout, and needs `samples` of at least 1. "
-            f"Received: dropout_scale={dropout_scale!r}, samples=0."
+        raise ArgumentError(
+            "dropout_scale",
+            "is for passes with dropout, and needs `samples` of at least 1. "
+            f"Received: dropout_scale={dropout_scale!r}, samples=0.",
         )
     if by_sentence:
         plan = _sentences(model, tokens, batch_size, sequence_length, whole=samples > 0)
@@ -197,9 +198,9 @@ def _streams(
     """Return the plan of a text as `batch_size` streams."""
     pairs = len(tokens) - 1
     if batch_size > pairs:
-        raise ValueError(
-            f"`batch_size` must be at most the {pairs} predicted tokens. "
-            f"Received: batch_size={batch_size}."
+        raise ArgumentError(
+            "batch_size",
+            f"must be at most the {pairs} predicted tokens. Received: batch_size={batch_size}.",
         )
     if sequence_length is None:
         sequence_length = SAMPLED_STEPS if sampled else max(16, reading.WORK // batch_size)
@@ -224,19 +225,22 @@ def _sentences(
         model, begins="sentence", otherwise="Leave `by_sentence` False."
     )
     if model.cache_size:
-        raise ValueError(
-            "`by_sentence` must be False for a model with a cache, which each sentence would "
-            f"empty. Received: by_sentence=True, a cache of {model.cache_size} words."
+        raise ArgumentError(
+            "by_sentence",
+            "must be False for a model with a cache, which each sentence would "
+            f"empty. Received: by_sentence=True, a cache of {model.cache_size} words.",
         )
     if batch_size != 1:
-        raise ValueError(
-            "`batch_size` must be 1 by sentence, where every sentence starts from the zero state "
-            f"and there are no streams. Received: batch_size={batch_size}."
+        raise ArgumentError(
+            "batch_size",
+            "must be 1 by sentence, where every sentence starts from the zero state "
+            f"and there are no streams. Received: batch_size={batch_size}.",
         )
     if sequence_length is not None:
-        raise ValueError(
-            "`sequence_length` must be None by sentence, where a sentence is read as a whole. "
-            f"Received: sequence_length={sequence_length!r}."
+        raise ArgumentError(
+            "sequence_length",
+            "must be None by sentence, where a sentence is read as a whole. "
+            f"Received: sequence_length={sequence_length!r}.",
         )
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])

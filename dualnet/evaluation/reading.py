@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet import recurrence
 from dualnet.builders import LanguageModel
 from dualnet.builders.losses import core_of_logits, losses_of
+from dualnet.layers import without_gradients
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
@@ -112,7 +112,7 @@ class Scorer(keras.Model):
     def call(self, inputs):
         tokens, targets, temperature, *states = inputs
         temperature = temperature[0, 0] if self.tempered else None
-        with recurrence.without_gradients():
+        with without_gradients():
             return self.find_losses([tokens, *states], targets, self.training, temperature)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import is_number
+from dualnet._checks import ArgumentError, is_number
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.builders.arguments import DROPOUTS
 from dualnet.builders.wrappers import quiet
@@ -35,9 +35,10 @@ class Sampler(Scorer):
     ) -> None:
         arguments, used = _scaled_rates(model.arguments, dropout_scale)
         if not used:
-            raise ValueError(
-                "`samples` must be 0 for a model without dropout, all passes of which are equal. "
-                "Received: a model whose dropout rates are all 0."
+            raise ArgumentError(
+                "samples",
+                "must be 0 for a model without dropout, all passes of which are equal. "
+                "Received: a model whose dropout rates are all 0.",
             )
         before = random.getstate()  # from which a new model draws its seeds
         try:

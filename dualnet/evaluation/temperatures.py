@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.checks import check_temperature
 from dualnet.evaluation.perplexities import perplexity
@@ -49,7 +50,7 @@ def best_temperature(
         temperatures, patience = [100 / factor for factor in FACTORS], PATIENCE
     temperatures = list(temperatures)
     if not temperatures:
-        raise ValueError("`temperatures` must hold at least one. Received: temperatures=[].")
+        raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
     for temperature in temperatures:
         check_temperature(temperature)
     best, lowest, behind = temperatures[0], math.inf, 0

@@ -1,5 +1,6 @@
 """Cells, connections, outputs, dropouts and penalties, for use in any Keras model."""
 
+from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.doc_output import DOCOutput
@@ -20,6 +21,7 @@ from dualnet.layers.neural_cache import NeuralCache
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
+from dualnet.layers.recurrence import Recurrence
 from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
 from dualnet.layers.step_dropout import StepDropout
 
@@ -44,10 +46,8 @@ __all__ = [
     "OutputProjection",
     "PastDecode",
     "PerGateLSTMCell",
+    "Recurrence",
     "RecurrentHighwayCell",
     "StepDropout",
+    "without_gradients",
 ]
-
-# Last, and against the order of the rooms: registers `Recurrence` and `LanguageModel`, so that
-# `import dualnet.layers` is all that `keras.models.load_model` needs.
-import dualnet.builders  # noqa: F401

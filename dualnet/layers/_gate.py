@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_penalty
+from dualnet._checks import ArgumentError, check_count, check_penalty
 
 
 class Gate(keras.layers.Layer):
@@ -27,16 +27,18 @@ class Gate(keras.layers.Layer):
         """Raise `ValueError` unless `shapes` are those of `names` and then of logits."""
         logits = shapes[len(names) :] if isinstance(shapes, list) else []
         if not logits:
-            raise ValueError(
-                f"`inputs` must be a list of {', '.join(names)} and the logits of one model or "
-                f"more. Received: shapes {shapes!r}."
+            raise ArgumentError(
+                "inputs",
+                f"must be a list of {', '.join(names)} and the logits of one model or "
+                f"more. Received: shapes {shapes!r}.",
             )
         for shape in logits:
             if len(shape) != 3 or shape[-1] != self.vocabulary_size:
-                raise ValueError(
-                    f"`inputs` must hold logits (batch, time, {self.vocabulary_size}) behind "
+                raise ArgumentError(
+                    "inputs",
+                    f"must hold logits (batch, time, {self.vocabulary_size}) behind "
                     f"{', '.join(names)}, as `vocabulary_size` is {self.vocabulary_size}. "
-                    f"Received: logits of shape {tuple(shape)!r}."
+                    f"Received: logits of shape {tuple(shape)!r}.",
                 )
 
     def add_gate(self, features):

@@ -4,7 +4,7 @@ import math
 
 from keras import backend, ops
 
-from dualnet._checks import check_choice, check_count, check_flag, is_number
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, is_number
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 
@@ -23,8 +23,8 @@ class NormalisedCell(RecurrentCell):
         # A single feature less its mean is 0: a cell of one unit would put out a constant.
         units = check_count("units", units, least=1 if placement == "none" else 2)
         if not is_number(epsilon) or not 0 < epsilon < math.inf:
-            raise ValueError(
-                f"`epsilon` must be a finite number above 0. Received: epsilon={epsilon!r}."
+            raise ArgumentError(
+                "epsilon", f"must be a finite number above 0. Received: epsilon={epsilon!r}."
             )
         affine = check_flag("affine", affine)
         super().__init__(units, **kwargs)

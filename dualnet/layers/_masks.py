@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from dualnet._checks import ArgumentError
+
 
 class MaskSpec(NamedTuple):
     """One dropout of a cell; whoever runs the cell draws it before the loop.
@@ -24,8 +26,9 @@ class MaskSpec(NamedTuple):
 def check_locked(locked, places):
     """Return `locked` if it lists some of `places` and nothing else."""
     if isinstance(locked, str) or not set(locked) <= set(places):
-        raise ValueError(
-            f"`locked` must be a list of some of {list(places)} (the dropouts whose mask is "
-            f"kept for a whole segment). Received: locked={locked!r}."
+        raise ArgumentError(
+            "locked",
+            f"must be a list of some of {list(places)} (the dropouts whose mask is "
+            f"kept for a whole segment). Received: locked={locked!r}.",
         )
     return tuple(locked)

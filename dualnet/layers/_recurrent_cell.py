@@ -128,7 +128,7 @@ class RecurrentCell(keras.layers.Layer):
             raise ValueError(
                 f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
                 "`keras.layers.RNN`, which gives a cell no masks. Wrap it in "
-                "`dualnet.recurrence.Recurrence`, or set the cell's dropout rates to 0."
+                "`dualnet.layers.Recurrence`, or set the cell's dropout rates to 0."
             )
         return {}
 

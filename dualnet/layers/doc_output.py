@@ -1,7 +1,14 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_flag, check_penalty, check_rate
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_rate,
+)
 from dualnet.layers._mixture import mixture_log_probabilities
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._tied import with_embedding
@@ -98,14 +105,16 @@ class DOCOutput(SeededLayer):
         experts = check_experts(experts)
         latent_units = check_count("latent_units", latent_units, least=1)
         if tied_to is not None and vocabulary_size != tied_to.input_dim:
-            raise ValueError(
-                f"`vocabulary_size` must equal the {tied_to.input_dim} rows of the embedding "
-                f"that the output is tied to. Received: vocabulary_size={vocabulary_size!r}."
+            raise ArgumentError(
+                "vocabulary_size",
+                f"must equal the {tied_to.input_dim} rows of the embedding "
+                f"that the output is tied to. Received: vocabulary_size={vocabulary_size!r}.",
             )
         if tied_to is not None and latent_units != tied_to.output_dim:
-            raise ValueError(
-                f"`latent_units` must equal the {tied_to.output_dim} units of the embedding "
-                f"that the output is tied to. Received: latent_units={latent_units!r}."
+            raise ArgumentError(
+                "latent_units",
+                f"must equal the {tied_to.output_dim} units of the embedding "
+                f"that the output is tied to. Received: latent_units={latent_units!r}.",
             )
         use_bias = check_flag("use_bias", use_bias)
         check_choice("latent_activation", latent_activation, ACTIVATIONS)
@@ -115,9 +124,10 @@ class DOCOutput(SeededLayer):
         balance = check_penalty("balance", balance)
         check_choice("balance_form", balance_form, BALANCE_FORMS)
         if balance and sum(experts) == 1:
-            raise ValueError(
-                "`balance` must be 0 where there is one expert, with which nothing can be out "
-                f"of balance. Received: balance={balance!r}, experts={experts!r}."
+            raise ArgumentError(
+                "balance",
+                "must be 0 where there is one expert, with which nothing can be out "
+                f"of balance. Received: balance={balance!r}, experts={experts!r}.",
             )
         super().__init__(seed=seed, **kwargs)
         self.vocabulary_size = vocabulary_size
@@ -135,15 +145,17 @@ class DOCOutput(SeededLayer):
 
     def build(self, inputs_shape):
         if not isinstance(inputs_shape[0], (list, tuple)):
-            raise ValueError(
-                "`inputs` must be a list of the outputs of layers, lowest first. Received: one "
-                f"tensor of shape {tuple(inputs_shape)}. Use `MixtureSoftmax` for one layer."
+            raise ArgumentError(
+                "inputs",
+                "must be a list of the outputs of layers, lowest first. Received: one "
+                f"tensor of shape {tuple(inputs_shape)}. Use `MixtureSoftmax` for one layer.",
             )
         if len(inputs_shape) != len(self.experts):
-            raise ValueError(
-                "`experts` must have one count for each layer that is given, and must not take "
+            raise ArgumentError(
+                "experts",
+                "must have one count for each layer that is given, and must not take "
                 f"experts from a layer that does not exist. Received: experts={self.experts!r} "
-                f"for {len(inputs_shape)} layers."
+                f"for {len(inputs_shape)} layers.",
             )
         self.prior_kernel = self._add_matrix("prior_kernel", inputs_shape[-1], sum(self.experts))
         self.latent_kernels, self.latent_biases = {}, {}
@@ -287,14 +299,16 @@ class DOCOutput(SeededLayer):
 def check_experts(experts):
     """Return `experts`, the counts of experts of all layers, as a list, else raise `ValueError`."""
     if not isinstance(experts, (list, tuple)) or not experts:
-        raise ValueError(
-            "`experts` must be a list of integers, one for each layer, lowest first. "
-            f"Received: experts={experts!r}."
+        raise ArgumentError(
+            "experts",
+            "must be a list of integers, one for each layer, lowest first. "
+            f"Received: experts={experts!r}.",
         )
     experts = [check_count(f"experts[{n}]", count, least=0) for n, count in enumerate(experts)]
     if not any(experts):
-        raise ValueError(
-            f"`experts` must have a count above 0. Received: experts={experts!r}. "
-            "Use `OutputProjection` for a plain softmax."
+        raise ArgumentError(
+            "experts",
+            f"must have a count above 0. Received: experts={experts!r}. "
+            "Use `OutputProjection` for a plain softmax.",
         )
     return experts

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_flag, check_rate
+from dualnet._checks import ArgumentError, check_count, check_flag, check_rate
 from dualnet.layers._gate import Gate
 from dualnet.layers.step_dropout import StepDropout
 
@@ -95,9 +95,10 @@ class IOGate(Gate):
             ValueError: if `hidden` is missing or not wanted.
         """
         if (hidden is not None) != self.use_hidden:
-            raise ValueError(
-                f"`hidden` must be {'given' if self.use_hidden else 'left out'} for a gate with "
-                f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}."
+            raise ArgumentError(
+                "hidden",
+                f"must be {'given' if self.use_hidden else 'left out'} for a gate with "
+                f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}.",
             )
         return self._gates(ops.convert_to_tensor(tokens), hidden, False)
 

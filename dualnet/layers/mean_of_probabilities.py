@@ -3,6 +3,8 @@ import math
 import keras
 from keras import ops
 
+from dualnet._checks import ArgumentError
+
 
 @keras.saving.register_keras_serializable("dualnet")
 class MeanOfProbabilities(keras.layers.Layer):
@@ -34,15 +36,16 @@ class MeanOfProbabilities(keras.layers.Layer):
 
     def build(self, input_shape):
         if not isinstance(input_shape, list):
-            raise ValueError(
-                "`inputs` must be a list of the members' logits. Received: one tensor of shape "
-                f"{input_shape!r}. Put it in a list."
+            raise ArgumentError(
+                "inputs",
+                "must be a list of the members' logits. Received: one tensor of shape "
+                f"{input_shape!r}. Put it in a list.",
             )
         sizes = [shape[-1] for shape in input_shape]
         if len(set(sizes)) > 1:
-            raise ValueError(
-                "`inputs` must be logits of one vocabulary. Received: vocabularies of the sizes "
-                f"{sizes}."
+            raise ArgumentError(
+                "inputs",
+                f"must be logits of one vocabulary. Received: vocabularies of the sizes {sizes}.",
             )
 
     def call(self, inputs):

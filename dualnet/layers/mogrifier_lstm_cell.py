@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_penalty, check_rate
+from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
 from dualnet.layers._masks import MaskSpec
 from dualnet.layers._products import sum_of_products
 from dualnet.layers._recurrent_cell import product
@@ -66,9 +66,10 @@ class MogrifierLSTMCell(LSTMCell):
         **kwargs,
     ):
         if kwargs.get("mask_per_gate"):
-            raise ValueError(
-                "`mask_per_gate` must be False for the Mogrifier, whose masks are applied before "
-                "the gates part. Received: mask_per_gate=True. Use `LSTMCell`, or one mask."
+            raise ArgumentError(
+                "mask_per_gate",
+                "must be False for the Mogrifier, whose masks are applied before "
+                "the gates part. Received: mask_per_gate=True. Use `LSTMCell`, or one mask.",
             )
         rounds = check_count("rounds", rounds, least=0)
         if rank is not None:

@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
+from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
 
 STARTS = ("at_once", "when_full")
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
@@ -79,18 +79,19 @@ class NeuralCache(keras.layers.Layer):
 
     def build(self, inputs_shape, initial_state_shape=None):
         if not isinstance(inputs_shape, list) or len(inputs_shape) != 3:
-            raise ValueError(
-                "`inputs` must be a list of tokens, hidden and logits. Received: shapes "
-                f"{inputs_shape!r}."
+            raise ArgumentError(
+                "inputs",
+                f"must be a list of tokens, hidden and logits. Received: shapes {inputs_shape!r}.",
             )
         if initial_state_shape is None:
             return
         sizes = [shape[-1] for shape in initial_state_shape]
         right = self.state_sizes(inputs_shape[1][-1])
         if sizes != right:
-            raise ValueError(
-                f"`initial_state` must be three tensors of the sizes {right} for a cache of "
-                f"{self.size} and this `hidden`. Received: the sizes {sizes}."
+            raise ArgumentError(
+                "initial_state",
+                f"must be three tensors of the sizes {right} for a cache of "
+                f"{self.size} and this `hidden`. Received: the sizes {sizes}.",
             )
 
     def call(self, inputs, initial_state=None):

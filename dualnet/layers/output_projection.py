@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count
+from dualnet._checks import ArgumentError, check_count
 from dualnet.layers._given_words import log_probabilities
 from dualnet.layers._given_words import logits as logits_of
 from dualnet.layers._tied import with_embedding
@@ -50,15 +50,16 @@ class OutputProjection(keras.layers.Layer):
 
     def __init__(self, vocabulary_size=None, *, tied_to=None, use_bias=True, **kwargs):
         if vocabulary_size is None and tied_to is None:
-            raise ValueError(
-                "`vocabulary_size` or `tied_to` must be given. Received: None for both."
+            raise ArgumentError(
+                "vocabulary_size", "or `tied_to` must be given. Received: None for both."
             )
         if vocabulary_size is not None:
             check_count("vocabulary_size", vocabulary_size, least=1)
         if tied_to is not None and vocabulary_size not in (None, tied_to.input_dim):
-            raise ValueError(
-                f"`vocabulary_size` must equal the {tied_to.input_dim} rows of the embedding "
-                f"that the output is tied to. Received: vocabulary_size={vocabulary_size!r}."
+            raise ArgumentError(
+                "vocabulary_size",
+                f"must equal the {tied_to.input_dim} rows of the embedding "
+                f"that the output is tied to. Received: vocabulary_size={vocabulary_size!r}.",
             )
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size or tied_to.input_dim
@@ -74,9 +75,10 @@ class OutputProjection(keras.layers.Layer):
             )
         else:
             if self.tied_to.output_dim != units:
-                raise ValueError(
-                    f"`inputs` must be as wide as the embedding that the output is tied to, "
-                    f"{self.tied_to.output_dim} units. Received: {units} units."
+                raise ArgumentError(
+                    "inputs",
+                    f"must be as wide as the embedding that the output is tied to, "
+                    f"{self.tied_to.output_dim} units. Received: {units} units.",
                 )
             if not self.tied_to.built:
                 self.tied_to.build()

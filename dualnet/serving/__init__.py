@@ -13,7 +13,7 @@ from pathlib import Path
 
 import keras
 
-from dualnet._checks import check_choice
+from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 
@@ -100,18 +100,20 @@ def export(
         _export_folder(model, path)
         return path
     if path.suffix != SUFFIXES[format] or path.is_dir():
-        raise ValueError(
-            f"`path` must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
-            f"Received: path={str(path)!r}."
+        raise ArgumentError(
+            "path",
+            f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
+            f"Received: path={str(path)!r}.",
         )
     with _explained("path", path):  # before the slow work
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
     if model.cache_size:
-        raise ValueError(
-            "`format` must be 'saved_model' for a model with a cache, which a file of one step "
+        raise ArgumentError(
+            "format",
+            "must be 'saved_model' for a model with a cache, which a file of one step "
             f"cannot hold. Received: format={format!r}, a cache of {model.cache_size} words. "
-            "Export it without the cache, or as a SavedModel."
+            "Export it without the cache, or as a SavedModel.",
         )
     from dualnet.serving import one_step
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from dualnet import recurrence
 from dualnet.builders import LanguageModel
+from dualnet.layers import without_gradients
 
 # Tokens that are read at once: 128 MiB of logits, but no more tokens than are any faster.
 MAX_LOGITS = 1 << 25
@@ -29,7 +29,7 @@ class Reader:
 
     def advance(self, ids: Any, states: list[Any]) -> tuple[Any, list[Any]]:
         """Return the logits of `ids`, int32 `(batch, time)`, and the states after them."""
-        with recurrence.without_gradients():
+        with without_gradients():
             logits, *states = self.core([ids, *states], training=False)
         return logits, states
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dualnet.corpora import Vocabulary
-from dualnet.corpora.sources import EOS, UNK
+from dualnet.text import EOS, UNK, Vocabulary
 
 CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the one letter whose lower case has two forms
 

@@ -1,10 +1,10 @@
 """Recipes, and training into a RUN folder that can be stopped, resumed and loaded."""
 
+from dualnet.runs import corpus_of_run, load, read_card
 from dualnet.training.combining import combine_runs, train_gate
 from dualnet.training.loop import Run, batches_of, card_for, train
 from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.results import versions
-from dualnet.training.run_folder import corpus_of_run, load, read_card
 from dualnet.training.start import load_corpus
 
 __all__ = [

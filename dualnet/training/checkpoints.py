@@ -19,7 +19,7 @@ import numpy as np
 
 from dualnet._files import flush, sha256_of, write_whole
 from dualnet.builders import LanguageModel
-from dualnet.training.run_folder import WEIGHTS, put
+from dualnet.runs.folder import WEIGHTS, put
 
 FOLDER = "checkpoints"
 KEPT = 2

@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
+from dualnet._checks import ArgumentError
+from dualnet._files import claim
 from dualnet.corpora import Corpus
+from dualnet.runs.folder import BEGUN, CARD, put_words, read_card, write_card
+from dualnet.runs.loading import load, put_weights
 from dualnet.training.loop import Run, train
-from dualnet.training.run_folder import (
-    CARD,
-    claimed,
-    load,
-    put_weights,
-    put_words,
-    read_card,
-    write_card,
-)
 
 GATED = "zaremba_medium_iog"  # whose recipe, that of Takase et al., and gate are taken
 
@@ -50,9 +45,10 @@ def train_gate(
     """
     used = read_card(run)
     if used["config"].get("gate", "none") != "none":
-        raise ValueError(
-            f"`run` must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
-            f"gate={used['config']['gate']!r}. Go on with its training with --resume."
+        raise ArgumentError(
+            "run",
+            f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
+            f"gate={used['config']['gate']!r}. Go on with its training with --resume.",
         )
     if settings.get("resume"):  # with the settings that it began with
         return train(str(Path(run) / CARD), corpus, output=output, weights=run, **settings)
@@ -78,14 +74,14 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
         OSError: if it cannot be written to.
     """
     if len(runs) < 2:
-        raise ValueError(
-            f"`runs` must be at least two RUN folders. Received: {[str(run) for run in runs]}."
+        raise ArgumentError(
+            "runs", f"must be at least two RUN folders. Received: {[str(run) for run in runs]}."
         )
     cards = [read_card(run) for run in runs]
     model = builders.ensemble([load(run) for run in runs])
     assert model.vocabulary is not None  # every RUN has one
     folder = Path(output)
-    with claimed(folder, resume=False):
+    with claim(folder, holds="run", resume=False, may_hold=BEGUN):
         put_words(folder, model.vocabulary)
         put_weights(folder, model)
         write_card(

@@ -14,11 +14,13 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import check_count
-from dualnet._files import write_whole
+from dualnet._checks import ArgumentError, check_count
+from dualnet._files import claim, remove_unfinished, write_whole
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.devices import check_rows, data_parallel
+from dualnet.runs.folder import BEGUN, CARD, RESULTS, WEIGHTS, WORDS, put_words, write_card
+from dualnet.runs.loading import load, load_weights
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
@@ -27,17 +29,6 @@ from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.recorder import Recorder
 from dualnet.training.results import results_of
 from dualnet.training.resuming import absolute, finished_epochs, resumed_card, resumed_corpus
-from dualnet.training.run_folder import (
-    CARD,
-    RESULTS,
-    WEIGHTS,
-    WORDS,
-    claimed,
-    load,
-    load_weights,
-    put_words,
-    write_card,
-)
 from dualnet.training.schedule import plan
 from dualnet.training.start import is_gated, load_corpus, load_source, load_start
 
@@ -145,7 +136,8 @@ def train(
                     "--resume needs a RUN folder, in which a training has begun. Received: "
                     f"{str(folder)!r}, without {CARD}. Train anew, without --resume."
                 )
-            held.enter_context(claimed(folder, resume=True))
+            held.enter_context(claim(folder, holds="run", resume=True))
+            remove_unfinished(folder)
             used = resumed_card(
                 folder, name, seed, weights, overrides, may_be_finished=not evaluate
             )
@@ -164,10 +156,11 @@ def train(
                 if seed is None:
                     seed = _check_seed(card.seed or 0)
             if "members" in config and not is_gated(config):
-                raise ValueError(
-                    "`name` must be a model that is trained as a whole, or an ensemble with a "
+                raise ArgumentError(
+                    "name",
+                    "must be a model that is trained as a whole, or an ensemble with a "
                     f"gate. Received: {card.name!r}, an ensemble. Train each member, and put "
-                    "the RUN folders together with `dualnet ensemble`."
+                    "the RUN folders together with `dualnet ensemble`.",
                 )
             begin = absolute(weights)
             source = load_source(begin, config, resume=False)
@@ -176,9 +169,10 @@ def train(
                 config = zoo.with_vocabulary_size(config, _vocabulary_size(corpus, overrides))
                 by_sentence = recipe.batching == "sentences"
                 if by_sentence and config.setdefault("padded", True) is False:
-                    raise ValueError(
-                        "`padded` must be True with batching='sentences', of which a batch is "
-                        "padded. Received: padded=False. Leave it out."
+                    raise ArgumentError(
+                        "padded",
+                        "must be True with batching='sentences', of which a batch is "
+                        "padded. Received: padded=False. Leave it out.",
                     )
             used = {
                 "name": card.name,
@@ -221,7 +215,8 @@ def train(
             del source  # its memory is needed
         if not resume:
             # Now that nothing is left that could be refused.
-            held.enter_context(claimed(folder, resume=False))
+            held.enter_context(claim(folder, holds="run", resume=False, may_hold=BEGUN))
+            remove_unfinished(folder)
         if not resume or not (folder / WORDS).is_file():
             put_words(folder, corpus.vocabulary)
         write_card(folder, used)
@@ -279,7 +274,7 @@ def train(
 def _check_seed(seed: int) -> int:
     check_count("seed", seed, least=0)
     if seed >= 2**32:
-        raise ValueError(f"`seed` must be below 2**32. Received: seed={seed}.")
+        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
     return seed
 
 
@@ -312,10 +307,11 @@ def card_for(name: str, corpus: Corpus | str) -> zoo.Card:
 def _vocabulary_size(corpus: Corpus, overrides: Mapping[str, Any]) -> int:
     size = len(corpus.vocabulary)
     if overrides.get("vocabulary_size") not in (None, size):
-        raise ValueError(
-            f"`vocabulary_size` must be that of the corpus, {size}. Received: "
+        raise ArgumentError(
+            "vocabulary_size",
+            f"must be that of the corpus, {size}. Received: "
             f"vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut the "
-            "vocabulary with corpora.load(..., vocabulary_size=...)."
+            "vocabulary with corpora.load(..., vocabulary_size=...).",
         )
     return size
 

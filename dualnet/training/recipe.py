@@ -11,6 +11,7 @@ import numpy as np
 
 from dualnet import zoo
 from dualnet._checks import (
+    ArgumentError,
     check_choice,
     check_count,
     check_flag,
@@ -165,8 +166,8 @@ class Recipe:
         for name in ("decay", "plateau_decay"):
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= 1:
-                raise ValueError(
-                    f"`{name}` must be a number above 0 and at most 1. Received: {name}={value!r}."
+                raise ArgumentError(
+                    name, f"must be a number above 0 and at most 1. Received: {name}={value!r}."
                 )
         check_fraction("beta_1", self.beta_1)
         check_flag("square_root_decay", self.square_root_decay)
@@ -175,34 +176,38 @@ class Recipe:
         )
         for name in ("learning_rate", "epsilon"):
             if getattr(self, name) == 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {name}=0.")
+                raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
         self._check_together()
 
     def _check_together(self) -> None:
         if self.clipnorm and self.global_clipnorm:
-            raise ValueError(
-                "`global_clipnorm` must be 0 where `clipnorm` is not. Received: "
+            raise ArgumentError(
+                "global_clipnorm",
+                "must be 0 where `clipnorm` is not. Received: "
                 f"clipnorm={self.clipnorm!r}, global_clipnorm={self.global_clipnorm!r}. Set one of "
-                "them to 0."
+                "them to 0.",
             )
         for name in ("length_deviation", "partial_shuffle"):
             if self.batching == "sentences" and getattr(self, name):
                 off = "False" if name == "partial_shuffle" else "0"
-                raise ValueError(
-                    f"`{name}` must be {off} with batching='sentences', which are shuffled whole. "
-                    f"Received: {name}={getattr(self, name)!r}."
+                raise ArgumentError(
+                    name,
+                    f"must be {off} with batching='sentences', which are shuffled whole. "
+                    f"Received: {name}={getattr(self, name)!r}.",
                 )
         if self.averaging == "asgd" and self.optimizer != "sgd":
-            raise ValueError(
-                "`averaging` must be 'none' or 'mean' with an optimizer other than 'sgd'. "
+            raise ArgumentError(
+                "averaging",
+                "must be 'none' or 'mean' with an optimizer other than 'sgd'. "
                 f"Received: averaging='asgd', optimizer={self.optimizer!r}. Take averaging='mean', "
-                "which averages the steps of any optimizer."
+                "which averages the steps of any optimizer.",
             )
         if self.finetune != "none" and self.averaging != "asgd":
-            raise ValueError(
-                "`finetune` must be 'none' without averaging='asgd', which a round of fine-tuning "
+            raise ArgumentError(
+                "finetune",
+                "must be 'none' without averaging='asgd', which a round of fine-tuning "
                 f"goes on with. Received: finetune={self.finetune!r}, averaging="
-                f"{self.averaging!r}. Train with optimizer='sgd' and averaging='asgd'."
+                f"{self.averaging!r}. Train with optimizer='sgd' and averaging='asgd'.",
             )
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
@@ -241,16 +246,18 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     }
     for key in (*config, *given):
         if key not in arguments and not (key in given and key in fields):
-            raise ValueError(
-                f"`{key}` must be an argument of the builder or of the recipe."
+            raise ArgumentError(
+                key,
+                f"must be an argument of the builder or of the recipe."
                 f"{did_you_mean(key, arguments + fields)} Builder: {', '.join(sorted(arguments))}. "
-                f"Recipe: {', '.join(fields)}."
+                f"Recipe: {', '.join(fields)}.",
             )
     for key in recipe:
         if key not in fields:
-            raise ValueError(
-                f"`{key}` must be an argument of the recipe.{did_you_mean(key, fields)} "
-                f"It takes {', '.join(fields)}."
+            raise ArgumentError(
+                key,
+                f"must be an argument of the recipe.{did_you_mean(key, fields)} "
+                f"It takes {', '.join(fields)}.",
             )
     cell = None if "members" in config else given.get("cell", config.get("cell", "lstm"))
     of_cell = options_of(cell) if cell in CELLS else ()

@@ -18,12 +18,13 @@ import numpy as np
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.plots import plot_curves
+from dualnet.runs.folder import WEIGHTS
+from dualnet.runs.loading import load_weights, put_weights
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recipe import Recipe
-from dualnet.training.run_folder import WEIGHTS, load_weights, put_weights
 from dualnet.training.schedule import TRAIN, Plan, is_round
 
 DRAWN_EVERY = 2.0  # seconds: to draw the curves takes longer than a small epoch

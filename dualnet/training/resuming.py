@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import corpora, zoo
-from dualnet.corpora import Corpus, Vocabulary
+from dualnet._checks import ArgumentError
+from dualnet.corpora import Corpus
+from dualnet.runs.folder import CARD, RESULTS, WORDS, check_sums, read_card
+from dualnet.text import Vocabulary
 from dualnet.training import checkpoints
 from dualnet.training.recipe import Recipe
-from dualnet.training.run_folder import CARD, RESULTS, WORDS, check_sums, read_card
 from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # what may be given anew with `resume`
@@ -40,9 +42,10 @@ def resumed_card(
     used = read_card(folder)
     card_name = (name if isinstance(name, zoo.Card) else zoo.card(name)).name
     if card_name != used["name"]:
-        raise ValueError(
-            f"`name` must be {used['name']!r}, with which the run in {str(folder)!r} began. "
-            f"Received: name={card_name!r}."
+        raise ArgumentError(
+            "name",
+            f"must be {used['name']!r}, with which the run in {str(folder)!r} began. "
+            f"Received: name={card_name!r}.",
         )
     before_recipe = dict(used["recipe"])
     before = {**used["config"], **before_recipe, "seed": used["seed"]}
@@ -52,9 +55,10 @@ def resumed_card(
         given["weights"] = absolute(weights)
     for key, value in given.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
-            raise ValueError(
-                f"`{key}` must stay as the run began, {before.get(key)!r}. Received: "
-                f"{key}={value!r} with --resume. Leave it out, or train anew."
+            raise ArgumentError(
+                key,
+                f"must stay as the run began, {before.get(key)!r}. Received: "
+                f"{key}={value!r} with --resume. Leave it out, or train anew.",
             )
     used["recipe"] |= {key: overrides[key] for key in RESUMABLE if key in overrides}
     began, recipe = Recipe(**before_recipe), Recipe(**used["recipe"])
@@ -71,10 +75,11 @@ def _check_unfinished(
     history = kept.history if kept else []
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
     if rounds and recipe.epochs != before.epochs:
-        raise ValueError(
-            f"`epochs` must stay as the run began, {before.epochs}: its fine-tuning has begun. "
+        raise ArgumentError(
+            "epochs",
+            f"must stay as the run began, {before.epochs}: its fine-tuning has begun. "
             f"Received: epochs={recipe.epochs!r} with --resume. Give finetune_epochs, the most "
-            "epochs of a round."
+            "epochs of a round.",
         )
     if kept:
         finished = done == len(history) and plan(recipe, history) is None
@@ -111,15 +116,17 @@ def resumed_corpus(folder: Path, used: Mapping[str, Any], corpus: Corpus | str) 
     if not isinstance(corpus, Corpus):
         corpus = corpora.load(corpus, lowercase=before["lowercase"], vocabulary=words)
     if corpus.sha256 != before["sha256"]:
-        raise ValueError(
-            f"`corpus` must be the one that the run began with, {before['name']!r}, unchanged. "
-            f"Received: {corpus.name!r} with other words. Train anew without --resume."
+        raise ArgumentError(
+            "corpus",
+            f"must be the one that the run began with, {before['name']!r}, unchanged. "
+            f"Received: {corpus.name!r} with other words. Train anew without --resume.",
         )
     if words is not None and corpus.vocabulary.words != words.words:
-        raise ValueError(
-            "`corpus` must have the vocabulary that the run began with. Received: one of "
+        raise ArgumentError(
+            "corpus",
+            "must have the vocabulary that the run began with. Received: one of "
             f"{len(corpus.vocabulary)} words, where the run has {len(words)}. Load it with "
-            "vocabulary=dualnet.load(RUN).vocabulary."
+            "vocabulary=dualnet.load(RUN).vocabulary.",
         )
     return corpus
 

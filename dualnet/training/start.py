@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import corpora
+from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus
-from dualnet.training.run_folder import load
+from dualnet.runs import load
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
@@ -33,10 +34,11 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
             )
         return load(weights)
     if is_gated(config):
-        raise ValueError(
-            "`weights` must be given: a gate is trained on a model that is trained already. "
+        raise ArgumentError(
+            "weights",
+            "must be given: a gate is trained on a model that is trained already. "
             f"Received: gate={config.get('gate')!r} without them. Train the model with gate='none' "
-            "first, and give its RUN folder."
+            "first, and give its RUN folder.",
         )
     return None
 
@@ -50,10 +52,11 @@ def load_corpus(
         lowercase = lowercase if words is None else words.lowercase
         return corpora.load(corpus, lowercase=lowercase, vocabulary=words)
     if words is not None and corpus.vocabulary.words != words.words:
-        raise ValueError(
-            "`corpus` must have the vocabulary of the model that `weights` are of. Received: one "
+        raise ArgumentError(
+            "corpus",
+            "must have the vocabulary of the model that `weights` are of. Received: one "
             f"of {len(corpus.vocabulary)} words, where the model has {len(words)}, not the same or "
-            "in another order. Load it with vocabulary=dualnet.load(weights).vocabulary."
+            "in another order. Load it with vocabulary=dualnet.load(weights).vocabulary.",
         )
     return corpus
 
@@ -69,15 +72,16 @@ def load_start(
     try:
         found = transfer(source, model)
     except ValueError as error:
-        raise ValueError(
-            f"`weights` must be of a model like this one. Received: {weights!r}. {error}"
+        raise ArgumentError(
+            "weights", f"must be of a model like this one. Received: {weights!r}. {error}"
         ) from None
     left = [*(name for name, *_ in found.other_shape), *found.missing]
     lacking = [name for name in left if not name.startswith("gate")]
     if is_gated(config) and lacking:
-        raise ValueError(
-            "`weights` must hold all that a gate is trained on, in the same sizes. Received: "
+        raise ArgumentError(
+            "weights",
+            "must hold all that a gate is trained on, in the same sizes. Received: "
             f"{weights!r}, without {', '.join(lacking)}. Give the RUN of a model that differs in "
-            "the gate alone."
+            "the gate alone.",
         )
     return found

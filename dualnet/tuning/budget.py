@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.builders import BUILDERS
 from dualnet.training import split_overrides
 
@@ -57,22 +57,25 @@ def solve(
 
     count = _polynomial(built)
     if count(LEAST) == count(LEAST + 1):
-        raise ValueError(
-            f"`solve_for` must be a size of the model. Received: solve_for={solve_for!r}, with "
+        raise ArgumentError(
+            "solve_for",
+            f"must be a size of the model. Received: solve_for={solve_for!r}, with "
             f"which {card.name!r} always has {count(LEAST):,} weights. Solve for another of "
-            f"{', '.join(SIZES)}, or leave out the settings that replace it."
+            f"{', '.join(SIZES)}, or leave out the settings that replace it.",
         )
     if count(LEAST + 3) != built(LEAST + 3):
-        raise ValueError(
-            "`solve_for` must be a size of which the number of weights is a polynomial of degree "
+        raise ArgumentError(
+            "solve_for",
+            "must be a size of which the number of weights is a polynomial of degree "
             f"2. Received: solve_for={solve_for!r} for {card.name!r}. Solve for another of "
-            f"{', '.join(SIZES)}."
+            f"{', '.join(SIZES)}.",
         )
     if parameters < count(LEAST):
         of_settings = " at these settings" if settings else ""
-        raise ValueError(
-            f"`parameters` must be at least {count(LEAST)}, the weights of {card.name!r} with "
-            f"{solve_for}={LEAST}{of_settings}. Received: parameters={parameters}."
+        raise ArgumentError(
+            "parameters",
+            f"must be at least {count(LEAST)}, the weights of {card.name!r} with "
+            f"{solve_for}={LEAST}{of_settings}. Received: parameters={parameters}.",
         )
     sizes = range(LEAST, parameters + 1)  # each unit has a weight at least
     return sizes[bisect.bisect_right(sizes, parameters, key=count) - 1]
@@ -95,7 +98,7 @@ def _built(card: zoo.Card, settings: Mapping[str, Any], solve_for: str) -> int:
     with zoo.located(card, settings):
         arguments, _ = split_overrides(card, settings)
         if zoo.vocabulary_size_of(arguments) is None:
-            raise ValueError("`vocabulary_size` must be given, by the card or as an argument.")
+            raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
         try:
             return int(BUILDERS[card.builder](**arguments).count_params())
         except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dualnet import training, zoo
-from dualnet._checks import check_choice, check_count, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet.adaptation import RULES, rule_settings
 from dualnet.builders.arguments import check_arguments
 from dualnet.builders.functional import language_model
@@ -129,7 +129,7 @@ def _check_option(key: str, value: Any) -> None:
         elif key == "factor":
             check_count(key, value, least=2)
         elif not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-            raise ValueError(f"`{key}` must be a number above 0. Received: {key}={value!r}.")
+            raise ArgumentError(key, f"must be a number above 0. Received: {key}={value!r}.")
     except ValueError as error:
         raise JobError(str(error), "tuner_options", key) from None
 
@@ -267,9 +267,10 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
     for name in settings:
         if name in (DYNAMIC if way == "static" else STATIC):
             other = EVALUATIONS[way == "static"]
-            raise ValueError(
-                f"`{name}` must be left out of a {way} evaluation. Put evaluation = {other!r} into "
-                f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}."
+            raise ArgumentError(
+                name,
+                f"must be left out of a {way} evaluation. Put evaluation = {other!r} into "
+                f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}.",
             )
     if "temperature" in settings:
         check_temperature(settings["temperature"])

@@ -8,6 +8,7 @@ import keras
 import keras_tuner
 
 from dualnet import zoo
+from dualnet._checks import ArgumentError
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
@@ -43,9 +44,10 @@ class HyperModel(keras_tuner.HyperModel):
 
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
-            raise ValueError(
-                f"`job` must be of the kind 'training'. Received: the job {job.name!r} of the kind "
-                f"{job.kind!r}. Take dualnet.tuning.search."
+            raise ArgumentError(
+                "job",
+                f"must be of the kind 'training'. Received: the job {job.name!r} of the kind "
+                f"{job.kind!r}. Take dualnet.tuning.search.",
             )
         self.job = job
         self.corpus = corpus
@@ -62,9 +64,10 @@ class HyperModel(keras_tuner.HyperModel):
         config, recipe = self._arguments(hp)
         for key, plain in OF_THE_LOOP.items():
             if getattr(recipe, key) != plain:
-                raise ValueError(
-                    f"`{key}` must be {plain!r} where KerasTuner trains the model with a plain "
-                    f"`fit`. Received: {key}={getattr(recipe, key)!r}. Take dualnet.tuning.search."
+                raise ArgumentError(
+                    key,
+                    f"must be {plain!r} where KerasTuner trains the model with a plain "
+                    f"`fit`. Received: {key}={getattr(recipe, key)!r}. Take dualnet.tuning.search.",
                 )
         keras.utils.set_random_seed(self.job.seed)
         model = BUILDERS[self.card.builder](**config, name=self.card.name)

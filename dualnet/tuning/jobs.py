@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from dualnet import zoo
-from dualnet._checks import did_you_mean, is_number
+from dualnet._checks import ArgumentError, did_you_mean, is_number
 from dualnet._data import folder
 from dualnet._toml import KINDS, at_line, line_of, read_toml
 from dualnet.tuning.parameters import (
@@ -153,9 +153,10 @@ class Job:
             elif each.name in values:
                 found[each.name] = each.decoded(values[each.name])
             else:
-                raise ValueError(
-                    "`values` must hold all parameters that are active. Received: none for "
-                    f"{each.name!r}. Declare the space of the job first."
+                raise ArgumentError(
+                    "values",
+                    "must hold all parameters that are active. Received: none for "
+                    f"{each.name!r}. Declare the space of the job first.",
                 )
         return found
 
@@ -289,9 +290,10 @@ def parse_count(text: str | int) -> int:
     found = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([kMG]?)\s*", str(text))
     exact = Fraction(found[1]) * SUFFIXES[found[2]] if found else Fraction(0)
     if isinstance(text, bool) or exact < 1 or exact.denominator != 1:
-        raise ValueError(
-            "`parameters` must be a whole number of weights, at least 1, e.g. 24M, 850k or "
-            f"24000000. Received: {text!r}."
+        raise ArgumentError(
+            "parameters",
+            "must be a whole number of weights, at least 1, e.g. 24M, 850k or "
+            f"24000000. Received: {text!r}.",
         )
     return int(exact)
 

@@ -14,6 +14,7 @@ from keras_tuner import oracles
 from keras_tuner.engine.oracle import Oracle
 from keras_tuner.engine.trial import Trial, TrialStatus
 
+from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
 from dualnet.tuning.jobs import Job
 
@@ -170,9 +171,10 @@ def make_oracle(job: Job, *, epochs: int) -> _Safe:
     space = keras_tuner.HyperParameters()
     job.declare(space)
     if not space.space:
-        raise ValueError(
-            f"`space` must leave a parameter to search. Received: the job {job.name!r} with all "
-            "of them fixed. Set one less, or train the model with `dualnet train`."
+        raise ArgumentError(
+            "space",
+            f"must leave a parameter to search. Received: the job {job.name!r} with all "
+            "of them fixed. Set one less, or train the model with `dualnet train`.",
         )
     settings: dict[str, Any] = {
         "objective": keras_tuner.Objective(OBJECTIVE, direction="min"),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dualnet._checks import did_you_mean, is_number
+from dualnet._checks import ArgumentError, did_you_mean, is_number
 
 KEYS = ("values", "min_value", "max_value", "step", "sampling", "when")
 SAMPLINGS = ("linear", "log", "reverse_log")
@@ -92,9 +92,10 @@ class Parameter:
             for each in self.values:
                 if self.encoded(each) == value:
                     return each
-            raise ValueError(
-                f"`{self.name}` must be one of {list(self.values)}. Received: {value!r}. Search "
-                "anew: the job was another when this was drawn."
+            raise ArgumentError(
+                self.name,
+                f"must be one of {list(self.values)}. Received: {value!r}. Search "
+                "anew: the job was another when this was drawn.",
             )
         if self.whole:
             return int(value)

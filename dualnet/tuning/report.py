@@ -101,7 +101,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"That perplexity:\n  {command} --split valid\nThe test text:\n  {command}"
     else:
-        from dualnet.training.run_folder import read_card
+        from dualnet.runs.folder import read_card
 
         used = read_card(Path(folder) / "trials" / row.trial / "run")
         weights = ""

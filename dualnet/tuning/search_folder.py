@@ -14,6 +14,7 @@ from typing import Any
 import filelock
 import grpc
 
+from dualnet._checks import ArgumentError
 from dualnet._files import make_folder, write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
@@ -161,10 +162,11 @@ def check_same(before: Search, now: Search) -> None:
         if getattr(before, key) != getattr(now, key):
             changed.append(key)
     if changed:
-        raise ValueError(
-            f"`{changed[0]}` must stay as the search began in {str(now.folder)!r}. Received: "
+        raise ArgumentError(
+            changed[0],
+            f"must stay as the search began in {str(now.folder)!r}. Received: "
             f"another {', another '.join(changed)} with resume. Give what it began with, as "
-            f"{JOB} and {ABOUT} tell, or search anew in another folder."
+            f"{JOB} and {ABOUT} tell, or search anew in another folder.",
         )
 
 
@@ -182,9 +184,10 @@ def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise ValueError(
-            f"`output` must be a folder that no other search uses. Received: {str(folder)!r}, "
-            "which is in use. Wait for the other, or choose another folder."
+        raise ArgumentError(
+            "output",
+            f"must be a folder that no other search uses. Received: {str(folder)!r}, "
+            "which is in use. Wait for the other, or choose another folder.",
         ) from None
     try:
         found = {path.name for path in folder.iterdir()}

@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import check_choice, check_count, check_penalty
+from dualnet._checks import ArgumentError, check_choice, check_count, check_penalty
 from dualnet._files import sha256_of
 from dualnet.corpora import Corpus
+from dualnet.runs.folder import WEIGHTS
 from dualnet.training import card_for, read_card, split_overrides
 from dualnet.training.combining import GATED
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.training.run_folder import WEIGHTS
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.jobs import TUNERS, Job, load_job
 from dualnet.tuning.oracles import make_oracle
@@ -119,14 +119,16 @@ def search(
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if role == "chief" and workers != 1:
-        raise ValueError(
-            "`workers` must be left out where KERASTUNER_TUNER_ID makes this process a chief, "
-            f"whose workers begin by themselves. Received: workers={workers}."
+        raise ArgumentError(
+            "workers",
+            "must be left out where KERASTUNER_TUNER_ID makes this process a chief, "
+            f"whose workers begin by themselves. Received: workers={workers}.",
         )
     if resume and job.tuner == "grid":
-        raise ValueError(
-            "`resume` must be False with the tuner 'grid', since KerasTuner forgets which "
-            "combinations are left. Received: resume=True. Search anew, into a new folder."
+        raise ArgumentError(
+            "resume",
+            "must be False with the tuner 'grid', since KerasTuner forgets which "
+            "combinations are left. Received: resume=True. Search anew, into a new folder.",
         )
     with claimed(folder, resume=resume), Interrupts() as interrupts:
         found, model = _begin(folder, job, corpus, run, checkpoint_steps, resume=resume)
@@ -154,7 +156,7 @@ def _given(
         if name == "max_trials":
             check_count(name, limit, least=1)
         elif check_penalty(name, limit) == 0:
-            raise ValueError(f"`{name}` must be above 0. Received: {name}={limit!r}.")
+            raise ArgumentError(name, f"must be above 0. Received: {name}={limit!r}.")
         given[name] = limit
     if seed is not None:
         given["seed"] = check_count("seed", seed, least=0)
@@ -175,7 +177,7 @@ def _begin(
     """Write what the processes of the search share; return it and its models."""
     run = _checked_run(job, run)
     if corpus is None and not run:
-        raise ValueError("`corpus` must be given for a job of the kind 'training'.")
+        raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
     given = corpus if isinstance(corpus, Corpus) else _absolute(corpus)
     loaded = given if isinstance(given, Corpus) else load_given(given, model=job.model, run=run)
     card = None
@@ -209,15 +211,17 @@ def _begin(
 def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
     if job.kind == "training":
         if run is not None:
-            raise ValueError(
-                f"`run` must be left out for a job of the kind 'training'. Received: {str(run)!r} "
-                f"with the job {job.name!r}."
+            raise ArgumentError(
+                "run",
+                f"must be left out for a job of the kind 'training'. Received: {str(run)!r} "
+                f"with the job {job.name!r}.",
             )
         return ""
     if run is None:
-        raise ValueError(
-            f"`run` must be given, a RUN folder, for a job of the kind {job.kind!r}. Received: the "
-            f"job {job.name!r} without it. Train a model first, with `dualnet train`."
+        raise ArgumentError(
+            "run",
+            f"must be given, a RUN folder, for a job of the kind {job.kind!r}. Received: the "
+            f"job {job.name!r} without it. Train a model first, with `dualnet train`.",
         )
     read_card(run)
     if not (Path(run) / WEIGHTS).is_file():

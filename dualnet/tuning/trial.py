@@ -25,6 +25,7 @@ from typing import Any
 import filelock
 import numpy as np
 
+from dualnet._checks import ArgumentError
 from dualnet._files import write_whole, written_beside
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.rows import history_of
@@ -298,9 +299,9 @@ def card_given(model: str, corpus: Any) -> Any:
 def load_given(corpus: str, *, model: str, run: str) -> Any:
     """Return the corpus that `Task` has as `corpus`, for its model or RUN."""
     from dualnet import corpora
-    from dualnet.corpora import Vocabulary
+    from dualnet.runs.folder import WORDS
+    from dualnet.text import Vocabulary
     from dualnet.training import corpus_of_run, read_card
-    from dualnet.training.run_folder import WORDS
 
     if _is_written(corpus):
         return read_corpus(Path(corpus))
@@ -319,9 +320,10 @@ def _is_written(corpus: Any) -> bool:
 
 def _check_corpus(corpus: Any, task: Task) -> None:
     if task.corpus_sha256 not in ("", corpus.sha256):
-        raise ValueError(
-            "`corpus` must stay as it was when the search began. Received: "
-            f"{corpus.name!r} from {corpus.source!r} with other words. Put it back, or search anew."
+        raise ArgumentError(
+            "corpus",
+            "must stay as it was when the search began. Received: "
+            f"{corpus.name!r} from {corpus.source!r} with other words. Restore it, or search anew.",
         )
 
 

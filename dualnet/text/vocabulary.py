@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
-from dualnet.corpora.sources import EOS, UNK, blocks, words_of
+from dualnet.text.plain_text import EOS, UNK, blocks, words_of
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,20 @@ class Vocabulary:
     def __post_init__(self) -> None:
         words = tuple(self.words)
         if not words:
-            raise ValueError("`words` must hold at least one word. Received: words=().")
+            raise ArgumentError("words", "must hold at least one word. Received: words=().")
         ids: dict[str, int] = {}
         for i, word in enumerate(words):
             if not isinstance(word, str) or word.split() != [word]:
-                raise ValueError(
-                    f"`words` must be strings without white space. Received: words[{i}]={word!r}."
+                raise ArgumentError(
+                    "words", f"must be strings without white space. Received: words[{i}]={word!r}."
                 )
             if not word.isascii() and re.search("[\ud800-\udfff]", word):
-                raise ValueError(
-                    f"`words` must be text that UTF-8 can hold. Received: words[{i}]={word!r}."
+                raise ArgumentError(
+                    "words", f"must be text that UTF-8 can hold. Received: words[{i}]={word!r}."
                 )
             if ids.setdefault(word, i) != i:
-                raise ValueError(
-                    f"`words` must all be different. Received: {word!r} at {ids[word]} and at {i}."
+                raise ArgumentError(
+                    "words", f"must all be different. Received: {word!r} at {ids[word]} and at {i}."
                 )
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "_ids", ids)
@@ -92,8 +93,8 @@ class Vocabulary:
         """
         found = self._ids.get(word, self.unk_id)
         if found is None:
-            raise ValueError(
-                f"`word` must be in the vocabulary, which has no {UNK}. Received: word={word!r}."
+            raise ArgumentError(
+                "word", f"must be in the vocabulary, which has no {UNK}. Received: word={word!r}."
             )
         return found
 
@@ -104,7 +105,7 @@ class Vocabulary:
             ValueError: if `id` is not from 0 to `len(vocabulary) - 1`.
         """
         if not 0 <= id < len(self):
-            raise ValueError(f"`id` must be from 0 to {len(self) - 1}. Received: id={id!r}.")
+            raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={id!r}.")
         return self.words[id]
 
     def encode(self, text: str) -> np.ndarray:

@@ -5,8 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from dualnet._checks import ArgumentError
 from dualnet.layers._seeded import SeededLayer
-from dualnet.recurrence.segment import Known, Segment
+from dualnet.layers._segment import Known, Segment
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -55,10 +56,11 @@ class Recurrence(SeededLayer):
 
     def __init__(self, cell, *, seed=None, **kwargs):
         if not hasattr(cell, "mask_specs"):
-            raise ValueError(
-                "`cell` must have `mask_specs()`, as the cells of `dualnet.layers` do, so that its "
+            raise ArgumentError(
+                "cell",
+                "must have `mask_specs()`, as the cells of `dualnet.layers` do, so that its "
                 f"masks can be drawn before the loop. Received: cell={cell!r}. Other cells run "
-                "under `keras.layers.RNN`."
+                "under `keras.layers.RNN`.",
             )
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
@@ -138,7 +140,8 @@ def _check_mask(mask):
         return
     kind = keras.backend.standardize_dtype(mask.dtype)
     if len(mask.shape) != 2 or kind != "bool":
-        raise ValueError(
-            "`mask` must be bool of shape (batch, time), False where a step is padding. Received: "
-            f"{kind} of shape {tuple(mask.shape)}."
+        raise ArgumentError(
+            "mask",
+            "must be bool of shape (batch, time), False where a step is padding. Received: "
+            f"{kind} of shape {tuple(mask.shape)}.",
         )

@@ -1,0 +1,45 @@
+"""Lays a text out as parallel streams."""
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_count
+
+
+def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inputs and targets of `batch_size` parallel streams.
+
+    N tokens are N - 1 pairs of a token and the one after it. Stream b holds the
+    pairs from `b * length` to `(b + 1) * length - 1`, where `length` is
+    `(N - 1) // batch_size`: the streams together predict the tokens after the
+    first in reading order, each once. The last `(N - 1) % batch_size` pairs
+    are dropped.
+
+    Args:
+        tokens: int array `(num_tokens,)`, in reading order.
+        batch_size: int, at least 1.
+    Returns:
+        Inputs and targets, views of `tokens`, each `(batch_size, length)`.
+    Raises:
+        ValueError: if `batch_size` is not an integer of at least 1, or `tokens`
+            is not a vector of at least `batch_size + 1` ids.
+    """
+    check_count("batch_size", batch_size, least=1)
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise ArgumentError(
+            "tokens",
+            "must be an integer array of shape (num_tokens,). "
+            f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
+        )
+    length = (len(tokens) - 1) // batch_size
+    if length < 1:
+        raise ArgumentError(
+            "tokens",
+            f"must hold at least batch_size + 1 = {batch_size + 1} ids. "
+            f"Received: {len(tokens)} ids. Take a smaller `batch_size` or a longer text.",
+        )
+    end = batch_size * length
+    return (
+        tokens[:end].reshape(batch_size, length),
+        tokens[1 : end + 1].reshape(batch_size, length),
+    )
