@@ -15,9 +15,7 @@ from keras import ops
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
 from dualnet._optimizers import LEAST_WEIGHTS, CompiledUpdates, num_weights
 from dualnet.builders import LanguageModel
-from dualnet.builders.carried_state import CarriedState
-from dualnet.builders.losses import core_of_logits, losses_of
-from dualnet.builders.model import ClearsAllGradients
+from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
@@ -140,7 +138,7 @@ def dynamic_evaluation(
     settings = rule_settings(rule, given)
     length = settings.pop("sequence_length")
     with _thawed(model):
-        weights = core_of_logits(model.core).trainable_variables
+        weights = model.graph.without_past_decode().core.trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]
     if rule == "rms":
         if statistics is None:
@@ -175,11 +173,14 @@ def dynamic_evaluation(
     finished = False
     try:
         with _thawed(model), whole_batches():
-            learner = _Learner(model, optimizer, batch_size=1, temperature=temperature)
+            learner = _learner(model, optimizer, batch_size=1)
             for i, start in enumerate(starts):
                 end = min(start + length, pairs)
                 inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
-                losses[i] = learner.train_on_batch([inputs, targets])
+                segment = {"tokens": inputs, "targets": targets}
+                if temperature != 1:
+                    segment["temperature"] = np.full((1, 1), temperature, np.float32)
+                losses[i] = learner.train_on_batch(segment)
                 lengths[i] = end - start
         finished = True
     finally:
@@ -234,10 +235,10 @@ def gradient_statistics(
     optimizer = _SquaredGradients()
     batches = inputs.shape[1] // sequence_length
     with _thawed(model), whole_batches():
-        learner = _Learner(model, optimizer, batch_size=batch_size, temperature=1.0)
+        learner = _learner(model, optimizer, batch_size=batch_size)
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)
-            learner.train_on_batch([inputs[:, segment], targets[:, segment]])
+            learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     return GradientStatistics([np.sqrt(square) for square in squares], batches)
 
@@ -291,34 +292,19 @@ def _below_gates(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras
     ]
 
 
-class _Learner(ClearsAllGradients):
-    """A model's graph, dropouts off, with rows of state of its own and the plain mean loss."""
-
-    def __init__(self, model, optimizer, *, batch_size, temperature):
-        super().__init__(name="learner")
-        self.core = core_of_logits(model.core)
-        self.find_losses = losses_of(self.core, model.features)
-        self.temperature = None if temperature == 1 else temperature
-        self.rows = CarriedState(model.state_size, name="rows")
-        self.rows.resize(batch_size)
-        self.built = True
-        # Now, and not inside the first compiled step, which would build it anew at every step.
-        optimizer.build(self.trainable_variables)
-        # A step of one row is many small operations, of which the call takes TensorFlow longer than
-        # the work; Keras by itself has it compile no steps on a CPU.
-        compiled = keras.config.backend() == "tensorflow" and batch_size == 1
-        compiled = compiled and num_weights(self.trainable_variables) >= LEAST_WEIGHTS
-        self.compile(optimizer=optimizer, jit_compile=compiled or "auto")
-
-    def call(self, inputs):
-        tokens, targets = inputs
-        states = self.rows.read(None)
-        losses, *states = self.find_losses([tokens, *states], targets, temperature=self.temperature)
-        self.rows.write(states)
-        return losses
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return ops.mean(y_pred)
+def _learner(
+    model: LanguageModel, optimizer: keras.optimizers.Optimizer, *, batch_size: int
+) -> SegmentReader:
+    """Return a reader of the model, dropouts off, that learns with `optimizer`."""
+    reader = SegmentReader(model.graph, batch_size=batch_size, name="learner")
+    # Now, and not inside the first compiled step, which would build it anew at every step.
+    optimizer.build(reader.trainable_variables)
+    # A step of one row is many small operations: on TensorFlow their overhead exceeds the work.
+    # Keras by itself compiles no steps on a CPU.
+    compiled = keras.config.backend() == "tensorflow" and batch_size == 1
+    compiled = compiled and num_weights(reader.trainable_variables) >= LEAST_WEIGHTS
+    reader.compile(optimizer=optimizer, jit_compile=compiled or "auto")
+    return reader
 
 
 class _Nadam(CompiledUpdates, keras.optimizers.Nadam):

@@ -7,6 +7,7 @@ from keras import ops
 
 import dualnet
 from dualnet import adaptation, zoo
+from dualnet.builders.reader import SegmentReader
 from tests.checks import gradients
 from tests.conftest import values
 
@@ -160,9 +161,9 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr(adaptation, "LEAST_WEIGHTS", 1)
     made = []
-    compile_learner = adaptation._Learner.compile
+    compile_learner = SegmentReader.compile
     monkeypatch.setattr(
-        adaptation._Learner,
+        SegmentReader,
         "compile",
         lambda self, **how: (made.append(how["jit_compile"]), compile_learner(self, **how)),
     )
@@ -173,7 +174,7 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
 
 def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     before = values(model)
-    step = adaptation._Learner.train_on_batch
+    step = SegmentReader.train_on_batch
     calls = []
 
     def failing(self, *arguments):
@@ -182,7 +183,7 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
         calls.append(step(self, *arguments))
         return calls[-1]
 
-    monkeypatch.setattr(adaptation._Learner, "train_on_batch", failing)
+    monkeypatch.setattr(SegmentReader, "train_on_batch", failing)
     with pytest.raises(KeyboardInterrupt):
         dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1, sequence_length=5)
     assert len(calls) == 2

@@ -175,7 +175,12 @@ def test_samples_of_a_run_are_averaged(capsys, run, corpus):
     assert (found["samples"], found["dropout_scale"], found["seed"]) == (3, 0.8, 5)
     assert found["tokens"] == len(corpus.test) - 1 and found["sequence_length"] == 30
     expected = dualnet.perplexity(
-        dualnet.load(run), corpus.test, samples=3, dropout_scale=0.8, seed=5, sequence_length=30
+        dualnet.load(run),
+        corpus.test,
+        mc_dropout_samples=3,
+        dropout_scale=0.8,
+        seed=5,
+        sequence_length=30,
     )
     assert found["perplexity"] == pytest.approx(expected, rel=1e-6)
     _, out, _ = call(capsys, *arguments, "--by-sentence")

@@ -147,7 +147,7 @@ def evaluated(model, row, corpus):
     if how == "cache":
         return dualnet.evaluate(dualnet.with_cache(model, size=7), tokens)
     if how == "samples":
-        return dualnet.evaluate(model, tokens, samples=2)
+        return dualnet.evaluate(model, tokens, mc_dropout_samples=2)
     return dualnet.evaluate(model, tokens, by_sentence=how == "by_sentence")
 
 

@@ -11,7 +11,7 @@ from keras import ops
 import dualnet
 from dualnet import evaluation, zoo
 from dualnet.corpora import Vocabulary
-from dualnet.evaluation import reading
+from dualnet.evaluation import scoring
 
 WORDS = 12
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdefghij"[: WORDS - 4]))
@@ -104,10 +104,12 @@ def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
 
 
 class Constant:
-    """A scorer that finds a loss of 1 everywhere."""
+    """A reader that finds a loss of 1 everywhere."""
+
+    state_size = ()
 
     def predict_on_batch(self, inputs):
-        return [np.ones(inputs[0].shape, "float32"), *inputs[3:]]
+        return {"losses": np.ones(inputs["tokens"].shape, "float32"), "states": inputs["states"]}
 
 
 def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, monkeypatch):
@@ -115,7 +117,7 @@ def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, m
     np.save(path, np.tile(tokens, 50_000))
     stream = np.load(path, mmap_mode="r")
     assert np.shares_memory(evaluation.check_tokens(stream, WORDS, least=2), stream)
-    monkeypatch.setattr(reading, "scorer_of", lambda model: Constant())
+    monkeypatch.setattr(scoring, "reader_of", lambda model: Constant())
     tracemalloc.start()
     found = dualnet.evaluate(model, stream, batch_size=3, sequence_length=20_000)
     _, peak = tracemalloc.get_traced_memory()
@@ -225,10 +227,10 @@ def test_texts_are_read_in_few_shapes_and_none_with_more_than_the_work_of_a_call
 
     class Recording(Constant):
         def predict_on_batch(self, inputs):
-            shapes.append(inputs[0].shape)
+            shapes.append(inputs["tokens"].shape)
             return super().predict_on_batch(inputs)
 
-    monkeypatch.setattr(reading, "scorer_of", lambda model: Recording())
+    monkeypatch.setattr(scoring, "reader_of", lambda model: Recording())
     lengths = np.random.default_rng(0).integers(1, 1400, size=300)
     found = dualnet.score(reader, [text_of(length, 0) for length in lengths])
     assert [each.tokens for each in found] == lengths.tolist()

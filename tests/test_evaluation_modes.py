@@ -11,8 +11,8 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.corpora import Vocabulary
-from dualnet.evaluation import reading, temperatures
-from dualnet.evaluation.samples import Sampler
+from dualnet.evaluation import scoring, temperatures
+from dualnet.evaluation.mc_dropout import DropoutReader
 from tests.conftest import values
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
@@ -108,17 +108,19 @@ def test_a_model_without_the_words_that_sentences_need_is_refused():
 
 def explicit(model, seed, length, *, samples, scale):
     """-log of the mean probability over passes that are made here, segment by segment."""
-    sampler = Sampler(model, scale)
-    sampler.draw_anew(seed, 0)
+    reader = DropoutReader(model, scale)
+    reader.set_seeds(seed, 0)
     states = [np.zeros((samples, size), "float32") for size in model.state_size]
     found = []
     for start in range(0, len(TOKENS) - 1, length):
         rows = np.tile(TOKENS[start : start + length + 1], (samples, 1))
         padding = np.zeros((samples, length - rows.shape[1] + 1), "int32")
         rows = np.concatenate([rows, padding], axis=1)
-        one = np.ones((samples, 1), "float32")
-        losses, *states = sampler.predict_on_batch([rows[:, :-1], rows[:, 1:], one, *states])
-        found.append(np.exp(-losses.astype("float64")))
+        result = reader.predict_on_batch(
+            {"tokens": rows[:, :-1], "targets": rows[:, 1:], "states": states}
+        )
+        states = result["states"]
+        found.append(np.exp(-result["losses"].astype("float64")))
     return -np.log(np.concatenate(found, axis=1).mean(axis=0))[: len(TOKENS) - 1]
 
 
@@ -127,28 +129,28 @@ def test_the_probability_of_samples_is_the_mean_of_passes_that_carry_their_state
     model = model_of(**RATES, locked_dropouts=locked)
     expected = explicit(model, 3, 11, samples=4, scale=0.8)
     found = dualnet.evaluate(
-        model, TOKENS, samples=4, dropout_scale=0.8, seed=3, sequence_length=11
+        model, TOKENS, mc_dropout_samples=4, dropout_scale=0.8, seed=3, sequence_length=11
     )
     np.testing.assert_allclose(found.token_losses, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.perplexity, np.exp(expected.mean()), rtol=1e-5)
-    assert (found.samples, found.dropout_scale, found.seed) == (4, 0.8, 3)
+    assert (found.mc_dropout_samples, found.dropout_scale, found.seed) == (4, 0.8, 3)
     assert (found.tokens, found.sequence_length) == (len(TOKENS) - 1, 11)
 
 
 def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
-    monkeypatch.setattr(reading, "WORK", 2 * 70)
+    monkeypatch.setattr(scoring, "WORK", 2 * 70)
     calls = []
-    plain_read = reading.read
+    score_streams = scoring.score_streams
 
-    def read(model, streams, found, *, rows, **settings):
+    def read(reader, streams, losses, *, rows, **settings):
         calls.append((len(streams), rows))
-        plain_read(model, streams, found, rows=rows, **settings)
-        for each in found:  # any numbers: here those of this go
-            each[:] = len(calls)
+        score_streams(reader, streams, losses, rows=rows, **settings)
+        for row in losses:  # any numbers: here the number of the call
+            row[:] = len(calls)
 
-    monkeypatch.setattr(reading, "read", read)
-    monkeypatch.setattr("dualnet.evaluation.perplexities.SAMPLED_STEPS", 20)
-    found = dualnet.evaluate(model, TOKENS, samples=17)
+    monkeypatch.setattr(scoring, "score_streams", read)
+    monkeypatch.setattr("dualnet.evaluation.perplexities.DROPOUT_STEPS", 20)
+    found = dualnet.evaluate(model, TOKENS, mc_dropout_samples=17)
     assert calls == [(7, 7), (7, 7), (3, 7)]
     mean = (7 * math.exp(-1) + 7 * math.exp(-2) + 3 * math.exp(-3)) / 17
     np.testing.assert_allclose(found.token_losses, -math.log(mean), rtol=1e-6)
@@ -159,38 +161,45 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
 def test_with_hardly_any_dropout_samples_are_the_plain_evaluation(model, by_sentence, samples):
     settings = {"by_sentence": by_sentence, "temperature": 1.2}
     expected = dualnet.evaluate(model, TOKENS, **settings)
-    found = dualnet.evaluate(model, TOKENS, samples=samples, dropout_scale=1e-6, **settings)
+    found = dualnet.evaluate(
+        model, TOKENS, mc_dropout_samples=samples, dropout_scale=1e-6, **settings
+    )
     np.testing.assert_allclose(found.token_losses, expected.token_losses, rtol=1e-3, atol=1e-3)
-    whole = dualnet.perplexity(model, TOKENS, samples=samples, **settings)
+    whole = dualnet.perplexity(model, TOKENS, mc_dropout_samples=samples, **settings)
     assert abs(whole - expected.perplexity) > 1e-2
 
 
 def test_samples_by_sentence_read_a_long_sentence_in_pieces(model, monkeypatch):
     expected = dualnet.evaluate(model, TOKENS, by_sentence=True).token_losses
-    monkeypatch.setattr(reading, "WORK", 8)
-    found = dualnet.evaluate(model, TOKENS, by_sentence=True, samples=1, dropout_scale=1e-6)
+    monkeypatch.setattr(scoring, "WORK", 8)
+    found = dualnet.evaluate(
+        model, TOKENS, by_sentence=True, mc_dropout_samples=1, dropout_scale=1e-6
+    )
     np.testing.assert_allclose(found.token_losses, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_several_streams_are_sampled_each_from_the_zero_state(model):
     expected = dualnet.evaluate(model, TOKENS, batch_size=3).token_losses
-    found = dualnet.evaluate(model, TOKENS, batch_size=3, samples=2, dropout_scale=1e-6)
+    found = dualnet.evaluate(model, TOKENS, batch_size=3, mc_dropout_samples=2, dropout_scale=1e-6)
     np.testing.assert_allclose(found.token_losses, expected, rtol=1e-3, atol=1e-3)
     assert found.batch_size == 3
 
 
 def test_masks_are_those_of_the_seed_and_differ_between_passes_and_segments(model):
-    sampler = Sampler(model, 1.0)
-    assert sampler.masks_rows_apart
-    assert sampler.core.get_layer("input_dropout").rate == 0.5
-    assert Sampler(model, 0.5).core.get_layer("input_dropout").rate == 0.25
-    inputs = [np.tile(TOKENS[:9], (3, 1)), np.tile(TOKENS[1:10], (3, 1)), np.ones((3, 1), "f")]
-    inputs += [np.zeros((3, size), "float32") for size in model.state_size]
+    reader = DropoutReader(model, 1.0)
+    assert reader.masks_differ_by_row
+    assert reader.core.get_layer("input_dropout").rate == 0.5
+    assert DropoutReader(model, 0.5).core.get_layer("input_dropout").rate == 0.25
+    inputs = {
+        "tokens": np.tile(TOKENS[:9], (3, 1)),
+        "targets": np.tile(TOKENS[1:10], (3, 1)),
+        "states": [np.zeros((3, size), "float32") for size in model.state_size],
+    }
 
     def losses(*seeds):
         if seeds:
-            sampler.draw_anew(*seeds)
-        return sampler.predict_on_batch(inputs)[0]
+            reader.set_seeds(*seeds)
+        return reader.predict_on_batch(inputs)["losses"]
 
     first = losses(0, 0)
     assert len({tuple(row) for row in first}) == 3
@@ -204,7 +213,7 @@ def test_the_seed_fixes_samples_and_the_model_stays_as_it_was(model):
     before = [ops.convert_to_numpy(variable).copy() for variable in model.variables]
     random.seed(1)
     state = random.getstate()
-    settings = {"samples": 2, "sequence_length": 9}
+    settings = {"mc_dropout_samples": 2, "sequence_length": 9}
     first = dualnet.evaluate(model, TOKENS, seed=5, **settings)
     assert random.getstate() == state
     again = dualnet.evaluate(model, TOKENS, seed=5, **settings)
@@ -216,27 +225,39 @@ def test_the_seed_fixes_samples_and_the_model_stays_as_it_was(model):
 
 def test_samples_see_changed_weights():
     model = model_of(**RATES)
-    before = dualnet.perplexity(model, TOKENS, samples=1)
+    before = dualnet.perplexity(model, TOKENS, mc_dropout_samples=1)
     for weight, value in zip(model.weights, values(model)):
         weight.assign(value * 0.5)
-    assert abs(dualnet.perplexity(model, TOKENS, samples=1) - before) > 1e-3
+    assert abs(dualnet.perplexity(model, TOKENS, mc_dropout_samples=1) - before) > 1e-3
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"samples": -1}, "`samples` must be an integer of at least 0"),
-        ({"samples": 1.5}, "`samples` must be an integer of at least 0"),
+        ({"mc_dropout_samples": -1}, "`mc_dropout_samples` must be an integer of at least 0"),
+        ({"mc_dropout_samples": 1.5}, "`mc_dropout_samples` must be an integer of at least 0"),
         (
-            {"samples": 1, "dropout_scale": 0},
+            {"mc_dropout_samples": 1, "dropout_scale": 0},
             "`dropout_scale` must be a number above 0 and at",
         ),
-        ({"samples": 1, "dropout_scale": 1.1}, "`dropout_scale` must be a number above 0 and at"),
-        ({"samples": 1, "dropout_scale": math.nan}, "`dropout_scale` must be a number above 0"),
-        ({"samples": 1, "dropout_scale": "1"}, "`dropout_scale` must be a number above 0"),
-        ({"dropout_scale": 0.5}, "`dropout_scale` is for passes with dropout, and needs `samples`"),
+        (
+            {"mc_dropout_samples": 1, "dropout_scale": 1.1},
+            "`dropout_scale` must be a number above 0 and at",
+        ),
+        (
+            {"mc_dropout_samples": 1, "dropout_scale": math.nan},
+            "`dropout_scale` must be a number above 0",
+        ),
+        (
+            {"mc_dropout_samples": 1, "dropout_scale": "1"},
+            "`dropout_scale` must be a number above 0",
+        ),
+        ({"dropout_scale": 0.5}, "`dropout_scale` needs `mc_dropout_samples`"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
-        ({"samples": 1, "sequence_length": 0}, "`sequence_length` must be an integer of at least"),
+        (
+            {"mc_dropout_samples": 1, "sequence_length": 0},
+            "`sequence_length` must be an integer of at least",
+        ),
     ],
 )
 def test_bad_settings_of_samples_are_refused_by_name(model, arguments, message):
@@ -245,8 +266,10 @@ def test_bad_settings_of_samples_are_refused_by_name(model, arguments, message):
 
 
 def test_samples_of_a_model_without_dropout_are_refused(plain):
-    with pytest.raises(ValueError, match="`samples` must be 0 for a model without dropout"):
-        dualnet.evaluate(plain, TOKENS, samples=2)
+    with pytest.raises(
+        ValueError, match="`mc_dropout_samples` must be 0 for a model without dropout"
+    ):
+        dualnet.evaluate(plain, TOKENS, mc_dropout_samples=2)
 
 
 # --- temperature
@@ -302,6 +325,6 @@ def test_bad_temperatures_are_refused(plain, given, message):
 def test_a_model_in_a_file_is_evaluated_in_every_way(model, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    for settings in ({"by_sentence": True}, {"samples": 2, "seed": 1}):
+    for settings in ({"by_sentence": True}, {"mc_dropout_samples": 2, "seed": 1}):
         expected = dualnet.perplexity(model, TOKENS, **settings)
         assert dualnet.perplexity(loaded, TOKENS, **settings) == pytest.approx(expected, rel=1e-5)

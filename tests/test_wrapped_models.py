@@ -221,10 +221,10 @@ def test_what_cannot_be_gated_is_told(base, gated, two):
 
 def test_a_gate_without_dropout_has_no_samples(gated, base):
     with pytest.raises(ValueError, match="`samples` must be 0 for a model without dropout"):
-        dualnet.evaluate(gated, TEXT, samples=2)
+        dualnet.evaluate(gated, TEXT, mc_dropout_samples=2)
     model = dualnet.with_gate(base, units=3, dropout=0.5)
     strong(model, 3, only="gate")
-    sampled = dualnet.evaluate(model, TEXT, samples=2)
+    sampled = dualnet.evaluate(model, TEXT, mc_dropout_samples=2)
     assert np.abs(sampled.token_losses - dualnet.evaluate(model, TEXT).token_losses).max() > 1e-3
 
 
@@ -348,7 +348,10 @@ def test_what_is_no_ensemble_is_told(base):
 
 def test_an_ensemble_is_sampled_with_the_dropouts_of_its_members(two):
     still = dualnet.evaluate(two, TEXT).token_losses
-    found = [dualnet.evaluate(two, TEXT, samples=2, seed=seed).token_losses for seed in (0, 0, 1)]
+    found = [
+        dualnet.evaluate(two, TEXT, mc_dropout_samples=2, seed=seed).token_losses
+        for seed in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(found[0], found[1])
     assert np.abs(found[0] - still).max() > 1e-3 and np.abs(found[0] - found[2]).max() > 1e-4
 

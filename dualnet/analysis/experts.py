@@ -68,7 +68,7 @@ def expert_shares(
         )
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     core = model.core
-    features = model.features  # of a list Keras makes one of its own
+    features = model.graph.features  # of a list Keras makes one of its own
     features = list(features) if isinstance(features, Sequence) else features
     graph = keras.Model(core.inputs, [_Priors(output)(features), *core.outputs[1:]])
     sums = sum(priors.sum(0) for priors in read(graph, model, tokens, sequence_length))

@@ -1,12 +1,13 @@
-"""Builders by name, and the model that they return."""
+"""Builders of whole models, and the model that they return."""
 
 from dualnet.builders.cells import CELLS
-from dualnet.builders.combining import BUILDERS, ensemble, with_cache, with_gate
-from dualnet.builders.ensembles import ensemble_model
+from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
-from dualnet.builders.losses import token_losses
+from dualnet.builders.graph import token_losses
 from dualnet.builders.model import LanguageModel
+from dualnet.builders.registry import BUILDERS
 from dualnet.builders.weights import Transfer, transfer, weight_names
+from dualnet.builders.wrapping import with_cache, with_gate
 
 __all__ = [
     "BUILDERS",

@@ -1,78 +1,133 @@
-"""The builder of ensembles."""
+"""Several models in one."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.model import LanguageModel
-from dualnet.builders.wrappers import WRAPPERS, check_wrappers, quiet, side_by_side, wrap
+from dualnet.builders.registry import BUILDERS, builder
+from dualnet.builders.stations import Cache, Gate, documented, without_regularization
+from dualnet.builders.weights import check_model
+from dualnet.builders.wrapping import copy_weights, wrap
 
 
+@builder("ensemble")
+@documented(
+    [Gate, Cache],
+    first=[inspect.Parameter("members", inspect.Parameter.KEYWORD_ONLY)],
+    name=inspect.Parameter(
+        "name", inspect.Parameter.KEYWORD_ONLY, default="ensemble", annotation="str"
+    ),
+)
 def ensemble_model(
-    *,
-    members: Sequence[Mapping[str, Any]],
-    gate: str = "none",
-    gate_units: int = 300,
-    gate_dropout: float = 0.0,
-    gate_initializer_range: float = 0.05,
-    cache_size: int = 0,
-    cache_weight: float = 0.2,
-    cache_scale: float = 0.3,
-    cache_start: str = "at_once",
-    name: str = "ensemble",
+    *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
     """Return several models in one, whose probabilities are the mean of theirs.
 
-    With a gate, one for all: the mean over members m of softmax(g * s_m) (Takase et al.,
-    2017, equation 9). With a cache, one for all, whose keys are the members' hidden
-    vectors side by side (our choice: no paper has it). What is for the training of a
-    member alone, past decoding and the fraternal penalty, is left out.
+    One gate serves all members: the mean over members m of softmax(g * s_m) (Takase et al.,
+    2017, equation 9). One cache serves all, with the members' hidden vectors side by side as
+    keys (our choice: no paper has it). What only the training of a member needs, past decoding
+    and the fraternal penalty, is left out.
 
     Args:
-        members: one table for each, `{"builder": name, "arguments": {...}}`.
-        gate: "none", "input" or "lstm", as for `language_model`.
-        gate_units, gate_dropout, gate_initializer_range: as for `language_model`.
-        cache_size, cache_weight, cache_scale, cache_start: as for `language_model`.
+        members: A table per member, `{"builder": name, "arguments": {...}}`.
+    {arguments}
         name: str. Name of the model.
 
     Returns:
-        `LanguageModel`, randomly initialised; each member differently. Its graph holds
-        them as layers `member_1`, `member_2` and so on.
+        `LanguageModel`, each member randomly initialised. Its graph holds them as layers
+        `member_1`, `member_2` and so on.
 
     Raises:
         ValueError: if there are no members, or they differ in the number of words.
 
+    Example:
+
+    >>> from dualnet.builders import ensemble_model
+    >>> arguments = {"vocabulary_size": 9, "units": 4}
+    >>> member = {"builder": "language_model", "arguments": arguments}
+    >>> ensemble_model(members=[member, member]).state_size
+    [4, 4, 4, 4]
+
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, section 4.4
     """
-    from dualnet.builders import BUILDERS
-
-    arguments: dict[str, Any] = {key: value for key, value in locals().items() if key in WRAPPERS}
+    _check_names(arguments)
+    gate = Gate(**{key: arguments[key] for key in Gate.names() if key in arguments})
+    cache = Cache(**{key: arguments[key] for key in Cache.names() if key in arguments})
     if isinstance(members, (str, Mapping)) or not members:
         raise ArgumentError(
             "members", f"must be a list of at least one model. Received: members={members!r}."
         )
-    arguments["members"] = [
-        {"builder": each["builder"], "arguments": dict(each["arguments"])} for each in members
-    ]
-    check_wrappers(arguments)
-    if gate == "input_and_hidden":
+    if gate.gate == "input_and_hidden":
         raise ArgumentError(
             "gate",
-            "must be 'input' or 'lstm' for an ensemble, whose members have hidden states "
-            "of their own. Received: gate='input_and_hidden'.",
+            "must be 'input' or 'lstm' for an ensemble, whose members have hidden states of "
+            "their own. Received: gate='input_and_hidden'.",
         )
-    used = quiet(arguments) if gate != "none" else arguments
-    made = [
-        BUILDERS[each["builder"]](**each["arguments"], name=f"member_{i}")
-        for i, each in enumerate(used["members"], start=1)
+    arguments = {**gate.arguments(), **cache.arguments()}
+    arguments["members"] = [
+        {"builder": member["builder"], "arguments": dict(member["arguments"])} for member in members
     ]
-    sizes = [member.vocabulary_size for member in made]
+    used = without_regularization(arguments) if gate.is_used else arguments
+    models = [
+        BUILDERS[member["builder"]](**member["arguments"], name=f"member_{number}")
+        for number, member in enumerate(used["members"], start=1)
+    ]
+    sizes = [model.vocabulary_size for model in models]
     if len(set(sizes)) > 1:
         raise ArgumentError(
             "members", f"must have one vocabulary. Received: models of {sizes} words."
         )
-    if cache_size and any(member.padded for member in made):
-        check_wrappers({**arguments, "padded": True})
-    return wrap(side_by_side(made), builder="ensemble", arguments=arguments, name=name)
+    cache.check_padding(any(model.padded for model in models))
+    return LanguageModel(
+        wrap(models, gate, cache), builder="ensemble", arguments=arguments, name=name
+    )
+
+
+def _check_names(arguments: Mapping[str, Any]) -> None:
+    for name in arguments:
+        if name not in (*Gate.names(), *Cache.names()):
+            raise TypeError(f"ensemble_model() got an unexpected keyword argument {name!r}")
+
+
+def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
+    """Return one model whose probabilities are the mean of those of `models`.
+
+    It has copies of their weights.
+
+    Args:
+        models: list of `LanguageModel`, with one vocabulary.
+
+    Raises:
+        ValueError: if there are none, or their vocabularies differ.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> from dualnet.builders import ensemble
+    >>> models = [zoo.build("lstm", vocabulary_size=9, units=units) for units in (4, 5)]
+    >>> ensemble(models).state_size
+    [4, 4, 5, 5]
+    """
+    models = list(models)
+    for model in models:
+        check_model("models", model)
+    vocabularies = [
+        (model.vocabulary_size, model.vocabulary and model.vocabulary.words) for model in models
+    ]
+    if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
+        sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
+        raise ArgumentError(
+            "models",
+            f"must have one vocabulary, since ids mean words. Received: {', '.join(sizes)}. "
+            "Train them on one corpus.",
+        )
+    members = [{"builder": model.builder, "arguments": model.arguments} for model in models]
+    combined = ensemble_model(members=members)
+    for number, model in enumerate(models, start=1):
+        copy_weights(model, combined, f"member_{number}/")
+    combined.vocabulary = models[0].vocabulary
+    return combined

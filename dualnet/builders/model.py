@@ -1,15 +1,15 @@
-"""`LanguageModel`: a graph with explicit state, and the rows of state that training carries."""
-
-from typing import Any
+"""`LanguageModel`: a graph with explicit state, and the state that training carries along."""
 
 import keras
 import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice
-from dualnet.builders.carried_state import CarriedState
-from dualnet.builders.few_lengths import FewLengths, knowing_padding
-from dualnet.builders.losses import Perplexity, losses_of, token_losses
+from dualnet.builders.bucketing import BucketedBatches
+from dualnet.builders.graph import Perplexity, token_losses
+from dualnet.builders.reader import ClearsAllGradients
+from dualnet.builders.registry import BUILDERS
+from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
 from dualnet.text import Vocabulary
@@ -17,115 +17,120 @@ from dualnet.text import Vocabulary
 LOSS_REDUCTIONS = ("mean", "sum")
 
 
-class ClearsAllGradients(keras.Model):
-    """A model that, on torch, begins each step without gradients.
-
-    Keras keeps the parameters there by path, and so clears those of one member of an
-    ensemble alone, where weights of two have one path; those of the others would add up.
-    """
-
-    def zero_grad(self, set_to_none=True):
-        for variable in self.trainable_variables:
-            variable.value.grad = None
-
-
 @keras.saving.register_keras_serializable("dualnet")
 class LanguageModel(ClearsAllGradients):
     """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
 
-    The graph, `core`, is a pure function `[tokens, *states] -> [logits, *states]`.
-    A plain call starts from the zero state. `fit` and `evaluate` read their
-    batches as parallel streams: row b of a batch goes on where row b of the
-    batch before ended, from zeros at the start of each epoch; training and
-    evaluation each have rows of their own, so that validation disturbs nothing.
-    A stream has no order but its own: `fit` never shuffles.
+    The graph's `core` is a pure function `[tokens, *states] -> [logits, *states]`. A plain
+    call starts from the zero state. `fit` and `evaluate` read their batches as parallel
+    streams: row b of a batch continues row b of the batch before, from zeros at the start of
+    each epoch. Training and evaluation carry separate states, so that validation leaves
+    training untouched. `fit` never shuffles, since streams have an order.
 
-    `compile` needs no loss: the default is the mean negative log-likelihood of
-    the targets, in nats per token, plus the penalties; one that is given takes
-    the place of all of these but the penalties. The metric `perplexity`
-    leaves the penalties out. Data with an attribute `carried` that is False, such
-    as batches of sentences, start every batch from zeros instead.
+    `compile` needs no loss: the default is the mean negative log-likelihood of the targets,
+    in nats per token, plus the penalties. A loss given to `compile` replaces it, but not the
+    penalties. The metric `perplexity` excludes the penalties. Batches whose attribute
+    `carried` is False, such as batches of sentences, each start from zeros.
 
-    Where a step is compiled for each length (`jit_compile`, always so on JAX), data with
-    an attribute `lengths_vary` that is True, such as those batches and random lengths, are
-    padded on the right to few lengths and read with masks: the same losses, gradients and
-    states, to rounding (fresh masks of dropouts are other draws). Not so with a `loss` or
-    `metrics` given to `compile`, or with a cache, which would count the padding.
+    Bucketing: where a step is compiled for each length (`jit_compile`, always on JAX), data
+    whose attribute `lengths_vary` is True, such as sentences and random lengths, are padded on
+    the right to a small set of lengths and read with masks. Losses, gradients and states are
+    unchanged, up to rounding (dropouts with fresh masks draw differently). Not with a `loss`
+    or `metrics` given to `compile`, or with a cache, which would count the padding.
 
     Args:
-        core: `keras.Model`, `[tokens, *states] -> [logits, *states]`.
-        builder: str. Name of the builder that made `core`.
-        arguments: dict. The builder's arguments: with `builder` all that is
-            needed to make the model again.
-        hidden: symbolic tensor of `core`, `(batch, time, units)`: the output of the
-            recurrence, without dropout; None where nothing is to be built upon it.
-        features: symbolic tensor of `core` or list of them: what enters the mixture that
-            is its layer "output"; None without one.
+        graph: `dualnet.builders.graph.Graph`.
+        builder: str. Name of the builder that made it.
+        arguments: dict. The arguments of the builder, from which the model is rebuilt.
         **kwargs: Passed to `keras.Model`, e.g. `name`.
 
     Attributes:
-        vocabulary: `dualnet.corpora.Vocabulary` or None. Saved with the model;
-            `fit` takes it from the batches of a corpus.
+        core: `keras.Model`, `[tokens, *states] -> [logits, *states]`; holds all weights.
+        vocabulary: `dualnet.text.Vocabulary` or None. Saved with the model; `fit` takes it
+            from the batches of a corpus.
         vocabulary_size: int.
         state_size: list of int, the sizes of the states.
-        loss_reduction: "mean" over all tokens of a batch (the default), or "sum", over
-            time, of the mean over rows, as some papers have it: their learning rates
-            and penalties are meant for it. Saved with the model.
+        loss_reduction: "mean" over all tokens of a batch (the default), or "sum" over time of
+            the mean over rows, as some papers have it: their learning rates and penalties
+            belong to it. Saved with the model.
         padded: bool. Whether tokens below 0 are padding.
-        gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate
-            alone.
-        cache_size: int. Words that its neural cache remembers, or the largest of those of
-            its members; 0 without one.
+        gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate only.
+        cache_size: int. Words that its neural cache remembers, or the largest of those of its
+            members; 0 without one.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet import zoo
+    >>> model = zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> tokens = np.array([[1, 2, 3]])
+    >>> model(tokens).shape
+    TensorShape([1, 3, 9])
+    >>> logits, state = model.advance(tokens, model.initial_state(1))
+    >>> logits, state = model.advance([[4]], state)  # continues where the first call ended
     """
 
-    def __init__(self, core, *, builder, arguments, hidden=None, features=None, **kwargs):
+    def __init__(self, graph, *, builder, arguments, **kwargs):
         super().__init__(**kwargs)
-        self.core = core
+        self.graph = graph
+        self.core = graph.core
         self.builder = builder
         self.arguments = dict(arguments)
-        self.hidden = hidden
-        self.features = features
-        self.padded = _is_padded(arguments)
+        self.padded = graph.padded
         self.gated = self.arguments.get("gate", "none") != "none"
         self.cache_size = _cache_size(arguments)
-        self.state_size = [int(state.shape[-1]) for state in core.inputs[1:]]
-        self.vocabulary_size = int(core.outputs[0].shape[-1])
-        self.training_rows = CarriedState(self.state_size, name="training_rows")
-        self.evaluation_rows = CarriedState(self.state_size, name="evaluation_rows")
+        self.state_size = [int(state.shape[-1]) for state in graph.states]
+        self.vocabulary_size = int(graph.word_logits.shape[-1])
+        # The names are those of files: Keras saves by attribute.
+        self.training_rows = StreamState(self.state_size, name="training_rows")
+        self.evaluation_rows = StreamState(self.state_size, name="evaluation_rows")
         self.perplexity_metric = Perplexity(name="perplexity")
         self.loss_reduction = "mean"
-        self._rows = None  # those that the step under way carries
         fraternal = self.arguments.get("fraternal_regularization", 0.0)
-        self._fraternal = 0.0 if self.gated else float(fraternal)  # off, as all of a base
-        self._step_under_way = False
-        self._second = None  # logits of the second reading of the step under way
-        self._targets = None  # those of the step under way, if it asks for nothing but their losses
-        find_losses = losses_of(core, features, padded=self.padded)
-        self._graphs = self._own_graphs = lambda: (core, find_losses)
-        self._padded_graphs: Any = self._own_graphs if self.padded else None  # made when needed
+        self._fraternal = 0.0 if self.gated else float(fraternal)  # off in a frozen model
+        self._masked_graph = graph if graph.padded else None  # made when needed
         self._vocabulary = None
         self.built = True
 
+    @property
+    def hidden(self):
+        """Symbolic output of the recurrence, without dropout, `(batch, time, units)`."""
+        return self.graph.hidden
+
     # --- the pure function
 
-    def call(self, tokens, training=False):
-        if isinstance(tokens, np.ndarray):  # of JAX where it compiles nothing
-            tokens = ops.convert_to_tensor(tokens, "int32")
-        rows = self._rows
-        if rows is None:
+    def call(self, inputs, training=False):
+        """Return the logits of tokens, or what a step of `fit` and `evaluate` computes."""
+        if isinstance(inputs, dict):
+            return self._call_step(**inputs, training=training)
+        if isinstance(inputs, np.ndarray):  # on JAX outside of a compiled function
+            inputs = ops.convert_to_tensor(inputs, "int32")
+        states = self.initial_state(ops.shape(inputs)[0])
+        logits, _ = self.graph.logits(inputs, states, training=training)
+        return logits
+
+    def _call_step(self, tokens, targets=None, training=False):
+        """Read a batch with carried state; return the losses of `targets`, else the logits.
+
+        With fraternal dropout, a training step returns the logits of two readings.
+        """
+        stream = self.training_rows if training else self.evaluation_rows
+        graph = self._masked_graph if stream.bucketed else self.graph
+        if stream.carried:
+            states = stream.read(tokens.shape[0])
+        else:
             states = self.initial_state(ops.shape(tokens)[0])
+        if targets is not None:
+            output, states = graph.losses(tokens, states, targets, training=training)
+        elif self._fraternal and training:
+            second, _ = graph.logits(tokens, states, training=True)
+            logits, states = graph.logits(tokens, states, training=True)
+            output = {"logits": logits, "second_logits": second}
         else:
-            states = rows.read(tokens.shape[0])
-        core, find_losses = self._graphs()
-        if self._fraternal and self._step_under_way and training:
-            self._second, *_ = core([tokens, *states], training=True)
-        if self._targets is None:
-            found, *states = core([tokens, *states], training=training)
-        else:
-            found, *states = find_losses([tokens, *states], self._targets, training)
-        if rows is not None:
-            rows.write(states)
-        return found
+            output, states = graph.logits(tokens, states, training=training)
+        if stream.carried:
+            stream.write(states)
+        return output
 
     def initial_state(self, batch_size):
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
@@ -134,7 +139,7 @@ class LanguageModel(ClearsAllGradients):
     def advance(self, tokens, state):
         """Return the logits of `tokens` read in `state`, and the state after them.
 
-        Pure: nothing is kept in the model. Dropouts are off.
+        Pure: the model keeps nothing. Dropouts are off.
 
         Args:
             tokens: int `(batch, time)`.
@@ -144,9 +149,8 @@ class LanguageModel(ClearsAllGradients):
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
         """
         tokens = ops.convert_to_tensor(tokens, "int32")
-        state = [ops.convert_to_tensor(each, "float32") for each in state]
-        logits, *state = self.core([tokens, *state], training=False)
-        return logits, state
+        state = [ops.convert_to_tensor(tensor, "float32") for tensor in state]
+        return self.graph.logits(tokens, state)
 
     # --- loss reduction and words
 
@@ -176,20 +180,27 @@ class LanguageModel(ClearsAllGradients):
     # --- loss and metric
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        nll = token_losses(y_pred, y) if self._targets is None else y_pred
+        two_readings = isinstance(y_pred, dict)
+        logits = y_pred["logits"] if two_readings else y_pred
+        fused = isinstance(x, dict) and "targets" in x
+        nll = y_pred if fused else token_losses(logits, y)
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
         weight = ops.broadcast_to(weight, ops.shape(nll))
         self.perplexity_metric.update_state(nll, weight)
         if self.loss is not None:  # one given to `compile`
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+            return super().compute_loss(x, y, logits, sample_weight, training)
         penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
         tokens = ops.sum(weight)
-        if self._second is not None:
-            nll = (nll + token_losses(self._second, y)) / 2
-            gaps = ops.mean(ops.square(y_pred - self._second), axis=-1)
+        if two_readings:
+            nll = (nll + token_losses(y_pred["second_logits"], y)) / 2
+            gaps = ops.mean(ops.square(logits - y_pred["second_logits"]), axis=-1)
             penalties.append(self._fraternal * ops.sum(gaps * weight) / tokens)
         counted = tokens if self.loss_reduction == "mean" else ops.shape(nll)[0]
         return sum(penalties, ops.sum(nll * weight) / ops.cast(counted, nll.dtype))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        y_pred = y_pred["logits"] if isinstance(y_pred, dict) else y_pred
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     # --- streams
 
@@ -210,8 +221,8 @@ class LanguageModel(ClearsAllGradients):
         if shuffle:
             raise ArgumentError(
                 "shuffle",
-                "must be False: the batches of a language model are streams, read in "
-                f"order. Received: shuffle={shuffle!r}.",
+                "must be False: the batches of a language model are streams, read in order. "
+                f"Received: shuffle={shuffle!r}.",
             )
         self._check_trainable()
         x = self._open(self.training_rows, x, batch_size)
@@ -221,9 +232,9 @@ class LanguageModel(ClearsAllGradients):
             validation_data = (self._open(self.evaluation_rows, data, size), *rest)
             validation_data = validation_data if rest else validation_data[0]
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_FromZeros(), *(_as_tuple(callbacks) if callbacks else ())]
+            callbacks = [_ZeroStateAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
             for callback in callbacks:
-                # Keras finds out by itself for the metrics given to `compile` alone.
+                # Keras infers the mode only for metrics given to `compile`.
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
                 if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
                     callback.mode = "min"
@@ -257,48 +268,38 @@ class LanguageModel(ClearsAllGradients):
         return super().test_on_batch(x, *args, **kwargs)
 
     def train_step(self, *args):
-        return self._carrying(self.training_rows, super().train_step, *args)
+        return super().train_step(*args[:-1], self._step_data(args[-1]))
 
     def test_step(self, *args):
         with without_gradients():
-            return self._carrying(self.evaluation_rows, super().test_step, *args)
+            return super().test_step(*args[:-1], self._step_data(args[-1]))
 
-    def _carrying(self, rows, step, *args):
-        *state, data = args  # the state on JAX alone
-        data = divided(data)
-        self._rows = rows if rows.carried else None
-        self._step_under_way = True
-        self._graphs = self._padded_graphs if rows.in_few_lengths else self._own_graphs
-        if self._asks_for_losses_alone():
-            _, self._targets, _ = keras.utils.unpack_x_y_sample_weight(data)
-        try:
-            return step(*state, data)
-        finally:
-            self._rows = self._second = self._targets = None
-            self._step_under_way = False
-            self._graphs = self._own_graphs
-
-    def _asks_for_losses_alone(self):
-        """Return whether a step needs -log p of the targets, and no logits of other words."""
-        return self.loss is None and not self._fraternal and self._compile_metrics is None
+    def _step_data(self, data):
+        """Return the data of a step, its inputs in the form that `call` takes for a step."""
+        tokens, targets, weight = keras.utils.unpack_x_y_sample_weight(divided(data))
+        inputs = {"tokens": tokens}
+        # A step that needs no logits of other words hands the targets over with the tokens.
+        if self.loss is None and not self._fraternal and self._compile_metrics is None:
+            inputs["targets"] = targets
+        return inputs, targets, weight
 
     def _check_trainable(self):
         if self.gated:
-            moving = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
-            if moving:
+            below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
+            if below:
                 raise ValueError(
-                    "A gate is trained on a model that stands still. Received: a gated model "
-                    f"whose {moving[0]!r} would move, too. Set trainable = False on all layers of "
-                    "model.core but those named 'gate...'."
+                    "A gate is trained on a frozen model. Received: a gated model in which "
+                    f"{below[0]!r} is trainable. Set trainable = False on all layers of "
+                    "model.core whose name does not begin with 'gate'."
                 )
 
-    def _compiles_each_length(self):
-        """Return whether a length is compiled, which takes seconds, and padding would not count."""
+    def _uses_buckets(self):
+        """Return whether to bucket: each length is compiled, and padding is masked out."""
         exact = self.loss is None and self._compile_metrics is None and not self.cache_size
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
-    def _open(self, rows, data, batch_size):
-        """Make `rows` fit the batches of `data`; return `data`, unread."""
+    def _open(self, stream, data, batch_size):
+        """Prepare `stream` for the batches of `data`; return `data`, unread."""
         if getattr(data, "pads", False) and not self.padded:
             raise ArgumentError(
                 "x",
@@ -317,26 +318,23 @@ class LanguageModel(ClearsAllGradients):
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
                 "vocabulary=model.vocabulary.",
             )
-        changed = rows.carries(getattr(data, "carried", True))
-        pads = getattr(data, "lengths_vary", False) and self._compiles_each_length()
-        changed |= rows.in_few_lengths != pads
-        rows.in_few_lengths = pads
-        if pads:
-            data = FewLengths(data)
-            if self._padded_graphs is None:
-                core, features = knowing_padding(self.core, self.features)
-                find_losses = losses_of(core, features, padded=True)
-                self._padded_graphs = lambda: (core, find_losses)
-        if rows is self.training_rows and rows.carried:
+        before = stream.carried, stream.bucketed
+        stream.carried = getattr(data, "carried", True)
+        stream.bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
+        changed = before != (stream.carried, stream.bucketed)
+        if stream.bucketed:
+            data = BucketedBatches(data)
+            self._masked_graph = self._masked_graph or self.graph.with_masks()
+        if stream is self.training_rows and stream.carried:
             check_rows(batch_size)
-        if rows.carried:  # else none are read, and their number may vary
-            changed |= rows.resize(batch_size)
-        if num_devices() > 1:  # Keras says for each variable where it lies when it makes a step
-            changed |= rows.known != len(self.variables)
-            rows.known = len(self.variables)
+        if stream.carried:  # else the number of rows may vary
+            changed |= stream.resize(batch_size)
+        if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
+            changed |= stream.known != len(self.variables)
+            stream.known = len(self.variables)
         if changed:
             # Compiled steps hold the variables that they were traced with.
-            if rows is self.training_rows:
+            if stream is self.training_rows:
                 self.train_function = None
             else:
                 self.test_function = None
@@ -357,8 +355,6 @@ class LanguageModel(ClearsAllGradients):
 
     @classmethod
     def from_config(cls, config):
-        from dualnet.builders import BUILDERS
-
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
         model.loss_reduction = config.get("loss_reduction", "mean")
         if config["vocabulary"] is not None:
@@ -368,37 +364,32 @@ class LanguageModel(ClearsAllGradients):
         return model
 
 
-class _FromZeros(keras.callbacks.Callback):
+class _ZeroStateAtEpochStart(keras.callbacks.Callback):
     """Starts every epoch's streams from the zero state."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.model.training_rows.zero()
 
 
-def _is_padded(arguments):
-    members = [each["arguments"] for each in arguments.get("members", ())]
-    return bool(arguments.get("padded", False)) or any(map(_is_padded, members))
-
-
 def _cache_size(arguments):
-    members = [each["arguments"] for each in arguments.get("members", ())]
+    members = [member["arguments"] for member in arguments.get("members", ())]
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
 
 
 def _look_ahead(data, batch_size, lowest, vocabulary_size):
-    """Return `data` and the number of rows of its batches, given or found in the first."""
-    if hasattr(data, "shape"):  # an array: Keras cuts it into batches, of 32 by default
+    """Return `data` and the number of rows of its batches, looked up in the first one."""
+    if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
             raise ArgumentError(
                 "x",
-                f"must hold a multiple of `batch_size` rows, since each row goes on the "
-                f"stream of the row `batch_size` before. Received: {rows} rows, "
+                "must hold a multiple of `batch_size` rows, since each row continues the stream "
+                f"of the row `batch_size` before it. Received: {rows} rows, "
                 f"batch_size={batch_size}.",
             )
         if isinstance(data, np.ndarray) and data.size:
             low, high = data.min(), data.max()
-            if low < lowest or high >= vocabulary_size:  # JAX and XLA would read another word
+            if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
                 or_padding = "" if lowest == 0 else ", or -1 for padding"
                 raise ArgumentError(
                     "x",
@@ -408,7 +399,7 @@ def _look_ahead(data, batch_size, lowest, vocabulary_size):
         return data, batch_size
     if isinstance(data, keras.utils.PyDataset):
         first = data[0]
-    elif iter(data) is data:  # a generator: put back what was taken out
+    elif iter(data) is data:  # a generator: the first batch is put back
         first = next(data)
         data = _chain(first, data)
     else:
@@ -418,7 +409,7 @@ def _look_ahead(data, batch_size, lowest, vocabulary_size):
 
 
 def _chain(first, rest):
-    # A generator again: Keras takes no other iterator.
+    # A generator, since Keras takes no other iterator.
     yield first
     yield from rest
 

@@ -1,6 +1,6 @@
-"""Perplexity, token-exact, whatever the batch size and the sequence length; scores of texts."""
+"""Token-exact perplexity, whatever the batch size and the sequence length; scores of texts."""
 
-from dualnet.evaluation.checks import (
+from dualnet.evaluation.arguments import (
     check_cache,
     check_temperature,
     check_tokens,
@@ -8,7 +8,7 @@ from dualnet.evaluation.checks import (
     vocabulary_of,
 )
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
-from dualnet.evaluation.reading import WORK
+from dualnet.evaluation.scoring import WORK
 from dualnet.evaluation.temperatures import best_temperature
 from dualnet.evaluation.texts import Score, score
 

@@ -11,38 +11,41 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_count, is_number
+from dualnet._deprecation import renamed_arguments, warn
 from dualnet.builders import LanguageModel
+from dualnet.builders.reader import SegmentReader
 from dualnet.corpora.sentence_batches import sentence_ends
-from dualnet.evaluation import reading
-from dualnet.evaluation.checks import (
+from dualnet.evaluation import scoring
+from dualnet.evaluation.arguments import (
     check_cache,
     check_temperature,
     check_tokens,
     perplexity_of,
     vocabulary_with_eos,
 )
-from dualnet.evaluation.samples import Sampler
+from dualnet.evaluation.mc_dropout import DropoutReader
 
-SAMPLED_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
+DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` found.
+    """The result of `evaluate`.
 
     Attributes:
         perplexity: exp of the mean loss.
         tokens: Number of tokens predicted: all but the first; by sentence, all.
-        batch_size: Number of streams. 1 is the reference; more streams start as
-            many times from the zero state, which costs a little perplexity.
-        sequence_length: Tokens per step; without influence on the value but for
-            locked masks of samples. None by sentence.
+        batch_size: Number of streams. 1 is the reference; with more, each stream starts from
+            the zero state, which costs a little perplexity.
+        sequence_length: Tokens per step, which does not change the value, except through locked
+            masks of MC dropout. None by sentence.
         temperature: What the logits were divided by.
         token_losses: float32 `(tokens,)`, -log p of each token in nats, in reading order.
         by_sentence: Whether each sentence was read from the zero state.
-        samples: Passes with dropout whose probabilities were averaged; 0 for one without.
+        mc_dropout_samples: Passes with dropout whose probabilities were averaged; 0 for one
+            pass without.
         dropout_scale: What their dropout rates were multiplied by.
-        seed: Of their masks.
+        seed: Seed of their masks.
     """
 
     perplexity: float
@@ -52,37 +55,41 @@ class Evaluation:
     temperature: float
     token_losses: np.ndarray = dataclasses.field(repr=False)
     by_sentence: bool = False
-    samples: int = 0
+    mc_dropout_samples: int = 0
     dropout_scale: float = 1.0
     seed: int = 0
 
-
-def perplexity(
-    model: LanguageModel,
-    tokens: Any,
-    *,
-    temperature: float = 1.0,
-    batch_size: int = 1,
-    sequence_length: int | None = None,
-    by_sentence: bool = False,
-    samples: int = 0,
-    dropout_scale: float = 1.0,
-    seed: int = 0,
-) -> float:
-    """Return the perplexity of `model` on `tokens`; arguments and errors as for `evaluate`."""
-    return evaluate(
-        model,
-        tokens,
-        temperature=temperature,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-        by_sentence=by_sentence,
-        samples=samples,
-        dropout_scale=dropout_scale,
-        seed=seed,
-    ).perplexity
+    @property
+    def samples(self) -> int:
+        """Deprecated: `mc_dropout_samples`."""
+        warn("`Evaluation.samples`", "`Evaluation.mc_dropout_samples`")
+        return self.mc_dropout_samples
 
 
+def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
+    """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
+
+    Args:
+        model: `LanguageModel`.
+        tokens: int array `(num_tokens,)`, in reading order.
+        **settings: keyword arguments of `evaluate`.
+
+    Raises:
+        ValueError: as `evaluate` does.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> tokens = np.array([1, 2, 3, 4, 5])
+    >>> dualnet.perplexity(model, tokens) == dualnet.evaluate(model, tokens).perplexity
+    True
+    """
+    return evaluate(model, tokens, **settings).perplexity
+
+
+@renamed_arguments(samples="mc_dropout_samples")
 def evaluate(
     model: LanguageModel,
     tokens: Any,
@@ -91,46 +98,56 @@ def evaluate(
     batch_size: int = 1,
     sequence_length: int | None = None,
     by_sentence: bool = False,
-    samples: int = 0,
+    mc_dropout_samples: int = 0,
     dropout_scale: float = 1.0,
     seed: int = 0,
 ) -> Evaluation:
-    """Return the loss of `model` on `tokens`, every token but the first predicted once.
+    """Return the loss of `model` on `tokens`: every token but the first is predicted once.
 
-    The stream is cut into `batch_size` streams of equal length (the last may be
-    shorter), read side by side with carried state. The first token of a stream
-    is predicted from the zero state and the token before it. Losses are summed
-    in float64.
+    The text is cut into `batch_size` streams of equal length (the last may be shorter), read
+    side by side with carried state. The first token of a stream is predicted from the zero
+    state and the token before it. Losses are summed in float64.
 
-    By sentence, for a model that was trained so, each sentence is read after
-    `<eos>` from the zero state, and every token is predicted once, the first
-    one, too. A sentence ends with `<eos>`, and the last one where the text does.
+    By sentence, for a model that was trained so, each sentence is read after `<eos>` from the
+    zero state, and every token is predicted once, the first one included. A sentence ends with
+    `<eos>`, the last one where the text ends.
 
-    With samples, the probability of a token is the arithmetic mean of those of
-    as many passes with dropout, each of which carries its own state over the
-    text (Melis et al.). A locked mask is drawn anew for each step of
-    `sequence_length` tokens, and by sentence for each sentence, or each 2048
-    tokens of a longer one. The model itself stays as it is.
+    With MC dropout, the probability of a token is the arithmetic mean over several passes with
+    dropout, each of which carries its own state over the text (Melis et al.). A locked mask is
+    drawn anew for each step of `sequence_length` tokens, and by sentence for each sentence, or
+    each 2048 tokens of a longer one. The model is left untouched.
 
     Args:
         model: `LanguageModel`.
-        tokens: int array `(num_tokens,)`, in reading order. An int32 array, which may
-            be memory-mapped, is read piece by piece and never copied whole.
-        temperature: float above 0; logits are divided by it, in each pass.
-        batch_size: int. Number of streams; 1 by sentence, where it means nothing.
-        sequence_length: int. Tokens per step; default about 2048 / batch_size, and
-            70 with samples. None by sentence.
+        tokens: int array `(num_tokens,)`, in reading order. An int32 array, which may be
+            memory-mapped, is read piece by piece and never copied whole.
+        temperature: float above 0. Logits are divided by it, in each pass.
+        batch_size: int. Number of streams; must be 1 by sentence.
+        sequence_length: int. Tokens per step; about 2048 / batch_size by default, and 70 with
+            MC dropout. None by sentence.
         by_sentence: bool.
-        samples: int. Number of passes with dropout; 0 for one pass without.
-        dropout_scale: float above 0, at most 1. With samples, the dropout rates of
-            the model, its builder's arguments `..._dropout`, are multiplied by it.
+        mc_dropout_samples: int. Number of passes with dropout; 0 for one pass without.
+        dropout_scale: float above 0, at most 1. With MC dropout, the dropout rates of the
+            model, its builder's arguments `..._dropout`, are multiplied by it.
         seed: int, at least 0. The masks are a function of it and the other arguments.
 
+    Returns:
+        `Evaluation`.
+
     Raises:
-        ValueError: if `tokens` holds fewer than `batch_size + 1` tokens (by sentence,
-            none) or ids beyond the model's vocabulary, if an argument is out of range,
-            or for samples of a model without dropout. By sentence, if the model has
-            no vocabulary with `<eos>`.
+        ValueError: if `tokens` holds fewer than `batch_size + 1` tokens (by sentence, none) or
+            ids beyond the model's vocabulary; if an argument is out of range; for MC dropout
+            of a model without dropout; by sentence, if the model has no vocabulary with
+            `<eos>`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> result = dualnet.evaluate(model, np.array([1, 2, 3, 4, 5]))
+    >>> result.tokens, result.token_losses.shape
+    (4, (4,))
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
@@ -138,29 +155,29 @@ def evaluate(
     check_cache(model, tokens)
     check_temperature(temperature)
     check_count("batch_size", batch_size, least=1)
-    check_count("samples", samples, least=0)
+    check_count("mc_dropout_samples", mc_dropout_samples, least=0)
     check_count("seed", seed, least=0)
     if not is_number(dropout_scale) or not 0 < dropout_scale <= 1:
         raise ArgumentError(
             "dropout_scale",
             f"must be a number above 0 and at most 1. Received: dropout_scale={dropout_scale!r}.",
         )
-    if samples == 0 and dropout_scale != 1:
+    if mc_dropout_samples == 0 and dropout_scale != 1:
         raise ArgumentError(
             "dropout_scale",
-            "is for passes with dropout, and needs `samples` of at least 1. "
-            f"Received: dropout_scale={dropout_scale!r}, samples=0.",
+            "needs `mc_dropout_samples` of at least 1. Received: dropout_scale="
+            f"{dropout_scale!r}, mc_dropout_samples=0.",
         )
     if by_sentence:
-        plan = _sentences(model, tokens, batch_size, sequence_length, whole=samples > 0)
+        plan = _sentences(model, tokens, batch_size, sequence_length, whole=mc_dropout_samples > 0)
     else:
-        plan = _streams(tokens, batch_size, sequence_length, sampled=samples > 0)
+        plan = _streams(tokens, batch_size, sequence_length, with_dropout=mc_dropout_samples > 0)
     losses = np.empty(plan.tokens, np.float32)
-    if samples > 0:
-        sampler = Sampler(model, dropout_scale, tempered=temperature != 1)
-        _average(model, plan, losses, temperature, samples, sampler, seed)
+    if mc_dropout_samples > 0:
+        reader = DropoutReader(model, dropout_scale)
+        _average_passes(reader, plan, losses, temperature, mc_dropout_samples, seed)
     else:
-        _pass(model, plan, [losses], temperature)
+        _read_plan(scoring.reader_of(model), plan, [losses], temperature)
     return Evaluation(
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
@@ -169,7 +186,7 @@ def evaluate(
         temperature=temperature,
         token_losses=losses,
         by_sentence=bool(by_sentence),
-        samples=samples,
+        mc_dropout_samples=mc_dropout_samples,
         dropout_scale=dropout_scale,
         seed=seed,
     )
@@ -181,9 +198,9 @@ class _Plan(NamedTuple):
     Attributes:
         tokens: int. Number of tokens predicted.
         sequence_length: int or None. Tokens per step of every part.
-        parts: yields rows, steps and spans of the predicted tokens to be read
-            together, each span from the zero state.
-        cut: returns the ids of a span: its tokens, and the one before.
+        parts: Yields rows, steps, and the spans of predicted tokens to be read together, each
+            from the zero state.
+        cut: Returns the ids of a span: its tokens, and the one before.
     """
 
     tokens: int
@@ -193,7 +210,7 @@ class _Plan(NamedTuple):
 
 
 def _streams(
-    tokens: np.ndarray, batch_size: int, sequence_length: int | None, *, sampled: bool
+    tokens: np.ndarray, batch_size: int, sequence_length: int | None, *, with_dropout: bool
 ) -> _Plan:
     """Return the plan of a text as `batch_size` streams."""
     pairs = len(tokens) - 1
@@ -203,7 +220,7 @@ def _streams(
             f"must be at most the {pairs} predicted tokens. Received: batch_size={batch_size}.",
         )
     if sequence_length is None:
-        sequence_length = SAMPLED_STEPS if sampled else max(16, reading.WORK // batch_size)
+        sequence_length = DROPOUT_STEPS if with_dropout else max(16, scoring.WORK // batch_size)
     check_count("sequence_length", sequence_length, least=1)
     length = math.ceil(pairs / batch_size)
     steps = min(sequence_length, length)
@@ -220,84 +237,81 @@ def _sentences(
     *,
     whole: bool,
 ) -> _Plan:
-    """Return the plan of a text by sentence; `whole` ones are read in one piece."""
+    """Return the plan of a text by sentence, each read in one piece if `whole`."""
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="sentence", otherwise="Leave `by_sentence` False."
     )
     if model.cache_size:
         raise ArgumentError(
             "by_sentence",
-            "must be False for a model with a cache, which each sentence would "
-            f"empty. Received: by_sentence=True, a cache of {model.cache_size} words.",
+            "must be False for a model with a cache, which each sentence would empty. Received: "
+            f"by_sentence=True, a cache of {model.cache_size} words.",
         )
     if batch_size != 1:
         raise ArgumentError(
             "batch_size",
-            "must be 1 by sentence, where every sentence starts from the zero state "
-            f"and there are no streams. Received: batch_size={batch_size}.",
+            "must be 1 by sentence, since every sentence starts from the zero state. Received: "
+            f"batch_size={batch_size}.",
         )
     if sequence_length is not None:
         raise ArgumentError(
             "sequence_length",
-            "must be None by sentence, where a sentence is read as a whole. "
-            f"Received: sequence_length={sequence_length!r}.",
+            "must be None by sentence, since each sentence is read whole. Received: "
+            f"sequence_length={sequence_length!r}.",
         )
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)
 
     def parts():
-        for rows, steps, places in reading.batches(ends - starts, whole=whole):
-            yield rows, steps, [(starts[i], ends[i]) for i in places]
+        for rows, steps, indices in scoring.batches(ends - starts, whole=whole):
+            yield rows, steps, [(starts[i], ends[i]) for i in indices]
 
-    # Before every other sentence stands the <eos> of the one before it.
+    # Every other sentence follows the <eos> of the one before it.
     return _Plan(
         len(tokens), None, parts, lambda start, end: tokens[start - 1 : end] if start else first
     )
 
 
-def _pass(
-    model: LanguageModel,
+def _read_plan(
+    reader: SegmentReader,
     plan: _Plan,
-    found: list[np.ndarray],
+    losses: list[np.ndarray],
     temperature: float,
     *,
     passes: int = 1,
-    scorer: Any = None,
 ) -> None:
-    """Read a text as often as `found` has arrays of losses, and at most `passes` times at once."""
+    """Read a text once per array in `losses` and fill these; `passes` are read at once at most."""
     for rows, steps, spans in plan.parts():
         streams = [plan.cut(*span) for span in spans]
-        reading.read(
-            model,
-            streams * len(found),
-            [losses[start:end] for losses in found for start, end in spans],
+        scoring.score_streams(
+            reader,
+            streams * len(losses),
+            [of_pass[start:end] for of_pass in losses for start, end in spans],
             rows=rows * passes,
             steps=steps,
             temperature=temperature,
-            scorer=scorer,
         )
 
 
-def _average(
-    model: LanguageModel,
+def _average_passes(
+    reader: DropoutReader,
     plan: _Plan,
     losses: np.ndarray,
     temperature: float,
     samples: int,
-    sampler: Sampler,
     seed: int,
 ) -> None:
     """Fill `losses` with -log of the mean probabilities of passes with dropout."""
-    together = 1
-    if sampler.masks_rows_apart and plan.sequence_length is not None:
+    passes = 1
+    if reader.masks_differ_by_row and plan.sequence_length is not None:
         rows, steps, _ = next(plan.parts())
-        together = max(1, min(samples, reading.WORK // (rows * steps)))
+        passes = max(1, min(samples, scoring.WORK // (rows * steps)))
     total = np.full(plan.tokens, -np.inf)
-    for first in range(0, samples, together):
-        found = np.empty((min(together, samples - first), plan.tokens), np.float32)
-        sampler.draw_anew(seed, first)
-        _pass(model, plan, list(found), temperature, passes=together, scorer=sampler)
-        for each in found:
-            np.logaddexp(total, -each, out=total)
+    for first in range(0, samples, passes):
+        batch = np.empty((min(passes, samples - first), plan.tokens), np.float32)
+        reader.set_seeds(seed, first)
+        _read_plan(reader, plan, list(batch), temperature, passes=passes)
+        for row in batch:
+            np.logaddexp(total, -row, out=total)
     losses[:] = math.log(samples) - total

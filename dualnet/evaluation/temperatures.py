@@ -8,7 +8,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
-from dualnet.evaluation.checks import check_temperature
+from dualnet.evaluation.arguments import check_temperature
 from dualnet.evaluation.perplexities import perplexity
 
 FACTORS = range(106, 78, -2)  # hundredths: what the logits are multiplied by

@@ -10,8 +10,8 @@ import numpy as np
 
 from dualnet._checks import check_texts
 from dualnet.builders import LanguageModel
-from dualnet.evaluation import reading
-from dualnet.evaluation.checks import check_temperature, perplexity_of, vocabulary_with_eos
+from dualnet.evaluation import scoring
+from dualnet.evaluation.arguments import check_temperature, perplexity_of, vocabulary_with_eos
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +76,11 @@ def score(
     start = np.array([eos_id], np.int32)
     streams = [np.concatenate([start, vocabulary.encode(each)]) for each in texts]
     losses = [np.empty(len(stream) - 1, np.float32) for stream in streams]
-    for rows, steps, batch in reading.batches([len(each) for each in losses]):
+    for rows, steps, batch in scoring.batches([len(row) for row in losses]):
         several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
-        reading.read(model, *several, rows=rows, steps=steps, temperature=temperature)
+        scoring.score_streams(
+            scoring.reader_of(model), *several, rows=rows, steps=steps, temperature=temperature
+        )
     scores = [
         Score(
             words=tuple(vocabulary.words[i] for i in stream[1:]),

@@ -153,7 +153,7 @@ def load_weights(model: LanguageModel, path: Path) -> None:
 def _without_optimizer(model: LanguageModel) -> LanguageModel:
     # Keras would write the optimizer's state, twice as large, into the file of weights.
     return LanguageModel(
-        model.core, builder=model.builder, arguments=model.arguments, name=model.name
+        model.graph, builder=model.builder, arguments=model.arguments, name=model.name
     )
 
 

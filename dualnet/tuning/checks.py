@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dualnet import training, zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet.adaptation import RULES, rule_settings
-from dualnet.builders.arguments import check_arguments
 from dualnet.builders.functional import language_model
-from dualnet.builders.wrappers import GATES, WRAPPERS, check_wrappers
+from dualnet.builders.stations import GATES, WRAPPERS, Cache, Stations
 from dualnet.evaluation import check_temperature
 from dualnet.training.combining import GATED
 from dualnet.training.start import is_gated
@@ -246,18 +245,13 @@ def _check_of(job: Job) -> Callable[[Mapping[str, Any]], None]:
     if job.kind == "evaluation":
         return _check_evaluation
     card = zoo.card(GATED) if job.kind == "gate" else _card(job)
-    defaults = {
-        name: each.default
-        for name, each in inspect.signature(language_model).parameters.items()
-        if each.default is not each.empty
-    }
 
     def check(settings: Mapping[str, Any]) -> None:
         if job.kind == "gate" and "gate" in settings:
             check_choice("gate", settings["gate"], set(GATES) - {"none"})
         arguments, _ = training.split_overrides(card, settings)
         if card.builder == "language_model":
-            check_arguments(**{"vocabulary_size": 1, **defaults, **arguments})
+            Stations.of({key: arguments[key] for key in arguments if key != "vocabulary_size"})
 
     return check
 
@@ -277,7 +271,7 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
     for name in ("sequence_length", "batch_size"):
         if name in settings:
             check_count(name, settings[name], least=1)
-    check_wrappers({**WRAPPERS, **{key: settings[key] for key in CACHE if key in settings}})
+    Cache(**{key: settings[key] for key in CACHE if key in settings})
     if way == "dynamic":
         rule = check_choice("rule", settings.get("rule", "nadam"), RULES)
         # A clipping norm of 0 is none.

@@ -133,7 +133,7 @@ def _as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
 
 def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str:
     """Return the command that evaluates `run` on the test text with `settings`."""
-    from dualnet.builders.wrappers import WRAPPERS
+    from dualnet.builders.stations import WRAPPERS
 
     words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
     left = dict(settings)

@@ -7,7 +7,7 @@ from keras import ops
 
 import dualnet
 from dualnet.builders import LanguageModel, language_model
-from dualnet.builders.few_lengths import FewLengths, knowing_padding, rounded
+from dualnet.builders.bucketing import BucketedBatches, bucket_length
 from dualnet.corpora.token_batches import TokenBatches
 
 JAX = keras.config.backend() == "jax"
@@ -35,15 +35,15 @@ class Batches(keras.utils.PyDataset):
 
 @given(st.integers(1, 5000))
 def test_lengths_are_rounded_up_to_a_few_by_an_eighth_at_most(length):
-    found = rounded(length)
+    found = bucket_length(length)
     assert length <= found < length + max(4, length / 8)
-    assert rounded(found) == found
-    assert rounded(length + 1) >= found
+    assert bucket_length(found) == found
+    assert bucket_length(length + 1) >= found
 
 
 def test_batches_are_padded_on_the_right_and_nothing_else_is_changed():
     plain = Batches([6, 8, 30])
-    padded = FewLengths(plain)
+    padded = BucketedBatches(plain)
     lengths = []
     for index in range(3):
         inputs, targets, weight = padded[index]
@@ -87,7 +87,7 @@ def train():
         models[pads].compile(optimizer=keras.optimizers.SGD(1.0), jit_compile=JAX)
         models[pads].optimizer.build(models[pads].trainable_variables)
         models[pads].training_rows.resize(2)
-        models[pads]._compiles_each_length = lambda pads=pads: pads
+        models[pads]._uses_buckets = lambda pads=pads: pads
     first = [np.array(ops.convert_to_numpy(each)) for each in models[True].variables]
 
     def train(lengths, pads):
@@ -95,7 +95,7 @@ def train():
         for variable, value in zip(model.variables, first):
             variable.assign(value)
         history = model.fit(Batches(lengths), verbose=0).history
-        assert model.training_rows.in_few_lengths == pads
+        assert model.training_rows.bucketed == pads
         return history, [np.array(ops.convert_to_numpy(each)) for each in model.variables]
 
     return train
@@ -119,7 +119,7 @@ def test_the_sum_over_time_counts_no_padding():
     model.compile(optimizer="sgd", jit_compile=False)
     losses = []
     for pads in (False, True):
-        model._compiles_each_length = lambda pads=pads: pads
+        model._uses_buckets = lambda pads=pads: pads
         losses.append(model.evaluate(Batches([6, 7]), verbose=0, return_dict=True)["loss"])
     np.testing.assert_allclose(*losses, rtol=1e-6)
     assert losses[0] > 6 * np.log(4)
@@ -132,8 +132,7 @@ def test_members_of_an_ensemble_know_padding_too(gate):
     if gate != "none":
         model = dualnet.with_gate(model, 3, gate=gate)
     count = len(model.variables)
-    core, features = knowing_padding(model.core, model.features)
-    assert features is None
+    core = model.graph.with_masks().core
     tokens = np.array([[1, 2, 3], [4, 5, 6]], "int32")
     states = model.initial_state(2)
     padded = np.pad(tokens, ((0, 0), (0, 2)), constant_values=-1)
@@ -151,9 +150,9 @@ def test_an_epoch_of_random_lengths_compiles_few_steps(monkeypatch):
     traced = []
     call = LanguageModel.call
 
-    def counted(self, tokens, training=False):
-        traced.append((tokens.shape[1], training))
-        return call(self, tokens, training=training)
+    def counted(self, inputs, training=False):
+        traced.append((inputs["tokens"].shape[1], training))
+        return call(self, inputs, training=training)
 
     monkeypatch.setattr(LanguageModel, "call", counted)
     tokens = np.random.default_rng(0).integers(10, size=800)
@@ -162,7 +161,7 @@ def test_an_epoch_of_random_lengths_compiles_few_steps(monkeypatch):
     model = language_model(10, units=2, cell="elman")
     model.compile(optimizer="sgd")
     rates = model.fit(batches, epochs=2, verbose=0, validation_data=Batches([3, 4, 2])).history
-    few = [None] if TENSORFLOW else sorted({rounded(length) for length in batches.lengths})
+    few = [None] if TENSORFLOW else sorted({bucket_length(length) for length in batches.lengths})
     assert len(few) < 6
     assert sorted(length for length, training in traced if training) == few
     assert [length for length, training in traced if not training] == [None if TENSORFLOW else 4]
@@ -174,4 +173,4 @@ def test_what_would_count_padding_is_read_without(given):
     model = language_model(10, units=2, cache_size=3 if given == "cache" else 0)
     how = {"loss": {"loss": "mse"}, "metrics": {"metrics": ["accuracy"]}}.get(given, {})
     model.compile(optimizer="sgd", jit_compile=keras.config.backend() != "torch", **how)
-    assert not model._compiles_each_length()
+    assert not model._uses_buckets()

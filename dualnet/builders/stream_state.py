@@ -1,4 +1,4 @@
-"""The rows of state that a step carries to the next."""
+"""The recurrent state that a step hands to the next one."""
 
 import keras
 from keras import ops
@@ -7,13 +7,22 @@ from dualnet._checks import ArgumentError
 from dualnet.devices import divided
 
 
-class CarriedState(keras.layers.Layer):
-    """The rows of state that one kind of step, training or evaluation, carries.
+class StreamState(keras.layers.Layer):
+    """The recurrent state of the streams that one kind of step reads, training or evaluation.
 
-    Holds one variable `(batch, size)` for each state, made when the batch size
-    is known. They are state and no weights: absent from `weights`, so that
-    weights fit a model of any batch size, but in `variables`, as JAX needs, and
-    saved with the model.
+    Holds a variable `(batch, size)` per state, created when the batch size is known. They are
+    no weights: absent from `weights`, so that weights fit a model of any batch size, but in
+    `variables`, as JAX needs, and saved with the model.
+
+    Args:
+        sizes: list of int, the size of each state.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Attributes:
+        batch_size: int, the number of streams; None before it is known.
+        carried: bool. Whether steps use the state at all; else each starts from zeros.
+        bucketed: bool. Whether the batches are padded by `BucketedBatches`.
+        known: int. Number of variables that the model had when its step was compiled.
     """
 
     def __init__(self, sizes, **kwargs):
@@ -21,21 +30,16 @@ class CarriedState(keras.layers.Layer):
         self.sizes = sizes
         self.batch_size = None
         self.carried = True
-        self.in_few_lengths = False  # whether what is read is padded by `FewLengths`
-        self.known = 0  # variables of the model when its step was made
+        self.bucketed = False
+        self.known = 0
         self.built = True
 
     @property
     def weights(self):
         return []
 
-    def carries(self, carried):
-        """Say whether the rows are used at all; return whether that has changed."""
-        before, self.carried = self.carried, carried
-        return before != carried
-
     def resize(self, batch_size):
-        """Make rows for `batch_size` streams; return whether the variables are new."""
+        """Make room for `batch_size` streams; return whether the variables are new."""
         if batch_size == self.batch_size:
             return False
         for i, size in enumerate(self.sizes):
@@ -49,7 +53,7 @@ class CarriedState(keras.layers.Layer):
         return True
 
     def read(self, batch_size):
-        """Return a copy of the rows: they may be assigned to before they are used."""
+        """Return a copy of the states, since a step may assign to them before it uses them."""
         if batch_size not in (None, self.batch_size):
             raise ArgumentError(
                 "x",
@@ -57,26 +61,26 @@ class CarriedState(keras.layers.Layer):
                 f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
                 "`Corpus.batches`, which does.",
             )
-        return divided([ops.copy(row) for row in self._rows()])
+        return divided([ops.copy(state) for state in self._states()])
 
     def write(self, states):
-        for row, state in zip(self._rows(), states):
-            row.assign(state)
+        for variable, state in zip(self._states(), states):
+            variable.assign(state)
 
     def zero(self):
-        for row in self._rows():
-            row.assign(ops.zeros(row.shape, row.dtype))
+        for state in self._states():
+            state.assign(ops.zeros(state.shape, state.dtype))
 
     def save_own_variables(self, store):
-        for i, row in enumerate(self._rows()):
-            store[f"state_{i}"] = row.numpy()
+        for i, state in enumerate(self._states()):
+            store[f"state_{i}"] = state.numpy()
 
     def load_own_variables(self, store):
-        if "state_0" in store:  # absent: saved before any step was taken
+        if "state_0" in store:  # absent if saved before the first step
             self.resize(int(store["state_0"].shape[0]))
             self.write([store[f"state_{i}"][...] for i in range(len(self.sizes))])
 
-    def _rows(self):
+    def _states(self):
         if self.batch_size is None:
             return []
         return [getattr(self, f"state_{i}") for i in range(len(self.sizes))]

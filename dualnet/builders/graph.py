@@ -1,0 +1,169 @@
+"""`Graph`: a language model as a body, which computes features, and a head, which reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+from keras import ops
+
+from dualnet.layers import DOCOutput, OutputProjection, PastDecode, Recurrence
+
+
+def token_losses(logits, targets):
+    """Return -log p(target) in nats, float32 `(batch, time)`.
+
+    Args:
+        logits: `(batch, time, words)`.
+        targets: int `(batch, time)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.builders import token_losses
+    >>> losses = token_losses(np.zeros((1, 2, 4), "float32"), np.array([[0, 3]]))
+    >>> bool(np.allclose(losses, np.log(4)))
+    True
+    """
+    logits, targets = ops.cast(logits, "float32"), ops.cast(targets, "int32")
+    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Graph:
+    """The symbolic tensors of a language model, and the two questions that a step asks it.
+
+    `logits` answers with the logits of all words, `losses` with -log p of given words. Where
+    there is a head, `losses` runs the body and a cross-entropy that is fused with the head.
+
+    Attributes:
+        tokens: Input, int `(batch, time)`.
+        states: Inputs, `(batch, size)` each.
+        new_states: The states after the last token, like `states`.
+        hidden: Output of the recurrence without dropout, `(batch, time, units)`.
+        word_logits: Logits of all words, `(batch, time, words)`.
+        features: What the head reads, a tensor or a list of them; None without a head.
+        head: The output layer; None if the logits come from elsewhere: a gate, the mean of
+            several models, a cache.
+        past_decode: Layer that adds a penalty to the loss of a training step, or None.
+        padded: bool. Whether tokens below 0 are padding.
+        core: The pure function `[tokens, *states] -> [logits, *new_states]`, which holds all
+            weights.
+    """
+
+    tokens: Any
+    states: list[Any]
+    new_states: list[Any]
+    hidden: Any
+    word_logits: Any
+    features: Any = None
+    head: OutputProjection | DOCOutput | None = None
+    past_decode: PastDecode | None = None
+    padded: bool = False
+    core: keras.Model = None
+
+    def __post_init__(self):
+        inputs = [self.tokens, *self.states]
+        if self.core is None:
+            logits = self.word_logits
+            if self.past_decode is not None:
+                logits = self.past_decode([self.tokens, logits])
+            self.core = keras.Model(inputs, [logits, *self.new_states], name="core")
+        self.body = None
+        if self.head is not None:
+            self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
+
+    def logits(self, tokens, states, *, training=False):
+        """Return the logits of all words, float32 `(batch, time, words)`, and the new states."""
+        logits, *states = self.core([tokens, *states], training=training)
+        return logits, states
+
+    def losses(self, tokens, states, targets, *, training=False, temperature=None):
+        """Return -log p of `targets` in nats, float32 `(batch, time)`, and the new states.
+
+        Args:
+            tokens: int `(batch, time)`.
+            states: list of `(batch, size)`.
+            targets: int `(batch, time)`.
+            training: bool. Whether dropouts and penalties are active.
+            temperature: what the logits are divided by: float, scalar tensor, or None for 1.
+        """
+        if self.head is None or (training and self.past_decode is not None):
+            logits, states = self.logits(tokens, states, training=training)
+            logits = logits if temperature is None else logits / temperature
+            return token_losses(logits, targets), states
+        features, *states = self.body([tokens, *states], training=training)
+        arguments = {"targets": targets, "temperature": temperature}
+        if isinstance(self.head, DOCOutput):
+            mask = tokens >= 0 if self.padded else None
+            if isinstance(features, (list, tuple)):
+                mask = [mask] * len(features)
+            arguments |= {"mask": mask, "training": training}
+        return self.head(features, **arguments), states
+
+    def without_past_decode(self):
+        """Return this graph without the layer of past decoding, whose weights no logit needs."""
+        if self.past_decode is None:
+            return self
+        return dataclasses.replace(self, past_decode=None, core=None)
+
+    def with_masks(self):
+        """Return a graph of the same layers that reads padding as with `padded`.
+
+        Every recurrence gets a mask, which it passes on; every embedding reads a word where
+        padding is. Other layers that look at the tokens themselves know padding already, except
+        `NeuralCache`.
+        """
+        features = self.features if isinstance(self.features, list) else [self.features]
+        features = features if self.head is not None else []
+        whole = _with_masks(keras.Model(self.core.inputs, [*self.core.outputs, *features]))
+        count = len(self.core.outputs)
+        outputs, features = whole.outputs[:count], whole.outputs[count:]
+        return dataclasses.replace(
+            self,
+            new_states=outputs[1:],
+            word_logits=outputs[0],
+            features=features if isinstance(self.features, list) else next(iter(features), None),
+            padded=True,
+            core=keras.Model(whole.inputs, outputs),
+        )
+
+
+def _with_masks(model):
+    mask = model.inputs[0] >= 0
+
+    def member(layer):
+        return _with_masks(layer) if isinstance(layer, keras.Model) else layer
+
+    def call(layer, *args, **kwargs):
+        if isinstance(layer, Recurrence):
+            kwargs["mask"] = mask
+        elif isinstance(layer, keras.layers.Embedding):
+            args = (ops.maximum(args[0], 0),)
+        return layer(*args, **kwargs)
+
+    return keras.models.clone_model(
+        model, input_tensors=model.inputs, clone_function=member, call_function=call
+    )
+
+
+class Perplexity(keras.metrics.Metric):
+    """exp of the mean loss of all tokens since the last reset.
+
+    A running mean: a float32 sum would stop growing on a large corpus.
+    """
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.mean = self.add_variable((), initializer="zeros", name="mean", dtype="float32")
+        self.count = self.add_variable((), initializer="zeros", name="count", dtype="float32")
+
+    def update_state(self, losses, weight):
+        tokens = ops.sum(weight)
+        self.count.assign_add(tokens)
+        difference = ops.sum(losses * weight) - tokens * self.mean
+        self.mean.assign_add(ops.divide_no_nan(difference, self.count))
+
+    def result(self):
+        return ops.exp(self.mean)

@@ -1,0 +1,155 @@
+"""The stations of a language model: each owns its arguments, their documentation and checks.
+
+embedding -> recurrent layers -> connection -> output, and over a whole model a gate or a cache.
+A rule that concerns two stations stands in `Stations`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet.builders.stations.cache import Cache
+from dualnet.builders.stations.connection import Connection
+from dualnet.builders.stations.dropouts import PLACES, Dropouts
+from dualnet.builders.stations.embedding import Embedding
+from dualnet.builders.stations.gate import GATES, Gate
+from dualnet.builders.stations.output import Output
+from dualnet.builders.stations.recurrent import Recurrent, RecurrentOutput
+from dualnet.builders.stations.regularization import Initialization, Regularization
+from dualnet.builders.stations.sizes import LayerSizes, Sizes
+from dualnet.builders.stations.station import Station, documented, state_inputs
+
+__all__ = [
+    "GATES",
+    "PLACES",
+    "STATIONS",
+    "WRAPPERS",
+    "Cache",
+    "Connection",
+    "Dropouts",
+    "Embedding",
+    "Gate",
+    "Initialization",
+    "LayerSizes",
+    "Output",
+    "Recurrent",
+    "RecurrentOutput",
+    "Regularization",
+    "Sizes",
+    "Station",
+    "Stations",
+    "documented",
+    "state_inputs",
+    "without_regularization",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stations:
+    """All stations of one language model, and the rules that concern two of them."""
+
+    sizes: Sizes
+    embedding: Embedding
+    recurrent: Recurrent
+    connection: Connection
+    output: Output
+    dropouts: Dropouts
+    regularization: Regularization
+    initialization: Initialization
+    gate: Gate
+    cache: Cache
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Stations:
+        """Return the stations that flat builder `arguments` describe.
+
+        What no station knows is an argument of the cell.
+
+        Raises:
+            ArgumentError: if a value is out of range, or values contradict each other.
+        """
+        rest = dict(arguments)
+        fields = {
+            name: {key: rest.pop(key) for key in station.names() if key in rest}
+            for name, station in STATIONS.items()
+        }
+        fields["recurrent"]["options"] = rest
+        return cls(**{name: station(**fields[name]) for name, station in STATIONS.items()})
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the flat builder arguments of all stations."""
+        return {
+            key: value
+            for name in STATIONS
+            for key, value in getattr(self, name).arguments().items()
+        }
+
+    def __post_init__(self) -> None:
+        self.cache.check_padding(self.embedding.padded)
+        self.output.check_mixture("latent_units", self.sizes.latent_units)
+        if self.sizes.dual_units is not None and not self.connection.is_dual:
+            raise ArgumentError(
+                "dual_units",
+                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
+                "connection='plain'.",
+            )
+        self.layer_sizes()
+
+    def layer_sizes(self) -> LayerSizes:
+        """Return the size of each layer.
+
+        What enters a tied output is as wide as the embedding: the latent vectors of experts,
+        else the dual layer, else the last recurrent layer.
+        """
+        embedding = self.sizes.embedding_units or self.sizes.units
+        tied, mixture = self.output.tied, bool(self.output.experts)
+        forced = []
+        if tied and mixture:
+            forced.append("latent_units")
+        elif tied and self.connection.is_dual:
+            forced.append("dual_units")
+        for name in forced:
+            size = getattr(self.sizes, name)
+            if size not in (None, embedding):
+                raise ArgumentError(
+                    name,
+                    f"must equal `embedding_units`, {embedding}, since the output is tied to the "
+                    f"embedding. Received: {name}={size!r}.",
+                )
+        last = tied and not mixture and not self.connection.is_dual
+        return self.sizes.resolve(last=embedding if last else None)
+
+
+STATIONS: dict[str, type[Station]] = {
+    "sizes": Sizes,
+    "embedding": Embedding,
+    "recurrent": Recurrent,
+    "connection": Connection,
+    "output": Output,
+    "dropouts": Dropouts,
+    "regularization": Regularization,
+    "initialization": Initialization,
+    "gate": Gate,
+    "cache": Cache,
+}
+# Arguments of the stations over a whole model, and the values that leave these out.
+WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}
+
+
+def without_regularization(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return builder `arguments` with all dropouts and penalties at 0, those of members too."""
+    without: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name == "members":
+            without[name] = [
+                {**member, "arguments": without_regularization(member["arguments"])}
+                for member in value
+            ]
+        elif name.endswith(("_dropout", "_l2", "_regularization")):
+            without[name] = 0.0
+        else:
+            without[name] = value
+    return without

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
+from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.layers import NeuralCache
+from dualnet.layers.neural_cache import STARTS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cache(Station):
+    """The neural cache on top of everything else. It has no weights.
+
+    Args:
+        cache_size: int. Words that the neural cache remembers (`NeuralCache`), 0 for none.
+            See `dualnet.with_cache`. Past decoding is left out beside it.
+        cache_weight: Of the cache's probabilities, at least 0 and below 1 (lambda).
+        cache_scale: Of the products of hidden vectors in the cache (theta).
+        cache_start: "at_once" or "when_full".
+    """
+
+    cache_size: int = 0
+    cache_weight: float = 0.2
+    cache_scale: float = 0.3
+    cache_start: str = "at_once"
+
+    def __post_init__(self) -> None:
+        check_count("cache_size", self.cache_size, least=0)
+        check_fraction("cache_weight", self.cache_weight)
+        check_penalty("cache_scale", self.cache_scale)
+        check_choice("cache_start", self.cache_start, STARTS)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a cache."""
+        return self.cache_size > 0
+
+    def check_padding(self, padded: bool) -> None:
+        """Raise `ArgumentError` for a cache over a model of padded sentences."""
+        if self.is_used and padded:
+            raise ArgumentError(
+                "cache_size",
+                "must be 0 for a model of padded sentences, which a cache would reach across. "
+                f"Received: cache_size={self.cache_size!r}, padded=True.",
+            )
+
+    def apply(
+        self, tokens: Any, hidden: Any, logits: Any, *, states: int
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Return the log-probabilities with the cache, and its states before and after.
+
+        Args:
+            tokens: symbolic int tensor `(batch, time)`.
+            hidden: keys of the cache, `(batch, time, units)`.
+            logits: `(batch, time, words)`.
+            states: int. Number of states that the model has, behind which the cache's stand.
+        """
+        cache = NeuralCache(
+            self.cache_size,
+            weight=self.cache_weight,
+            scale=self.cache_scale,
+            start=self.cache_start,
+            name="cache",
+        )
+        before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
+        log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
+        return log_probabilities, before, after

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from dualnet._checks import check_flag, check_penalty, check_rate
+from dualnet.builders.stations.station import Station
+from dualnet.layers import EmbeddingDropout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embedding(Station):
+    """Word vectors.
+
+    Args:
+        padded: bool. Whether tokens below 0 are padding, which changes no state and counts
+            for nothing. Batches of sentences need it; it costs some speed.
+        embedding_dropout: Rate at which whole words are dropped, at every place in the
+            segment where they stand.
+        embedding_dropout_per_row: bool. Whether each row draws its own words (variational
+            LSTM); else all rows share one draw (AWD-LSTM).
+        embedding_l2: Penalty: times the sum of squares of the embedding (and output) matrix.
+    """
+
+    padded: bool = False
+    embedding_dropout: float = 0.0
+    embedding_dropout_per_row: bool = False
+    embedding_l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_flag("padded", self.padded)
+        check_flag("embedding_dropout_per_row", self.embedding_dropout_per_row)
+        check_rate("embedding_dropout", self.embedding_dropout)
+        check_penalty("embedding_l2", self.embedding_l2)
+
+    def embed(self, tokens: Any, vocabulary_size: int, units: int) -> tuple[Any, Any]:
+        """Return the embedding layer, and its vectors `(batch, time, units)`."""
+        layer = keras.layers.Embedding(
+            vocabulary_size,
+            units,
+            # The logits of a fresh tied model then vary by about 1 per unit of its input, as in
+            # the reference code of Melis et al. Keras's default, a third of that, starts far
+            # slower.
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
+            embeddings_regularizer=keras.regularizers.L2(self.embedding_l2),
+            name="embedding",
+        )
+        embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)
+        if self.embedding_dropout > 0:
+            embedded = EmbeddingDropout(
+                self.embedding_dropout,
+                vocabulary_size=vocabulary_size,
+                per_row=self.embedding_dropout_per_row,
+                name="embedding_dropout",
+            )([tokens, embedded])
+        return layer, embedded
+
+    def mask(self, tokens: Any) -> Any:
+        """Return the mask of `tokens`, bool `(batch, time)`, or None without padding."""
+        return tokens >= 0 if self.padded else None

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from dualnet._checks import check_choice, check_count, check_penalty, check_rate
+from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropout
+
+GATES = ("none", "input", "input_and_hidden", "lstm")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gate(Station):
+    """The input-to-output gate on the logits of a trained, frozen model.
+
+    Args:
+        gate: "none"; "input" (`IOGate`); or its variants "input_and_hidden" and "lstm" (an
+            LSTM over the gate's own embedding). The model below is frozen, its dropouts and
+            penalties are off. See `dualnet.with_gate`.
+        gate_units: int. Size of the gate's embedding (and LSTM).
+        gate_dropout: On the gate's embedding, a fresh mask at each step.
+        gate_initializer_range: The gate's matrices start uniform within it.
+    """
+
+    gate: str = "none"
+    gate_units: int = 300
+    gate_dropout: float = 0.0
+    gate_initializer_range: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_choice("gate", self.gate, GATES)
+        check_count("gate_units", self.gate_units, least=1)
+        check_rate("gate_dropout", self.gate_dropout)
+        check_penalty("gate_initializer_range", self.gate_initializer_range)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a gate."""
+        return self.gate != "none"
+
+    def apply(
+        self,
+        tokens: Any,
+        logits: Sequence[Any],
+        hidden: Sequence[Any],
+        *,
+        padded: bool,
+        states: int,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the gated logits of each model, and the gate's states before and after.
+
+        Args:
+            tokens: symbolic int tensor `(batch, time)`.
+            logits: of each model, `(batch, time, words)`.
+            hidden: of each model, the output of its recurrence.
+            padded: bool. Whether tokens below 0 are padding.
+            states: int. Number of states that the models have, behind which the gate's stand.
+        """
+        words = logits[0].shape[-1]
+        if self.gate != "lstm":
+            gate = IOGate(
+                words,
+                self.gate_units,
+                dropout=self.gate_dropout,
+                use_hidden=self.gate == "input_and_hidden",
+                initializer_range=self.gate_initializer_range,
+                name="gate",
+            )
+            read = hidden if self.gate == "input_and_hidden" else ()
+            return _as_list(gate([tokens, *read, *logits])), [], []
+        scale = self.gate_initializer_range
+        embedded = keras.layers.Embedding(
+            words,
+            self.gate_units,
+            embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
+            name="gate_embedding",
+        )(keras.ops.maximum(tokens, 0) if padded else tokens)
+        embedded = StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
+        cell = LSTMCell(self.gate_units, name="gate_cell")
+        before = state_inputs(cell.state_size, after=states)
+        features, *after = Recurrence(cell, name="gate_recurrence")(
+            embedded, initial_state=before, mask=tokens >= 0 if padded else None
+        )
+        gated = FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
+        return _as_list(gated), before, after
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_rate,
+)
+from dualnet.builders.stations.dropouts import Dropouts
+from dualnet.builders.stations.station import Station
+from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, PastDecode
+from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output(Station):
+    """Logits of all words: tied or free, one softmax or a mixture of several.
+
+    Args:
+        tied: bool. Whether the output takes the embedding matrix; else it has its own.
+        output_bias: bool. Whether it has a bias.
+        experts: int or list of int. 0: one softmax. A number: a mixture of so many, fed by
+            what enters the output (`MixtureSoftmax`). A list: one number for each layer, the
+            embedding first, then the recurrent layers, then the dual layer if there is one
+            (`DOCOutput`).
+        latent_activation: "tanh" (with bias, as released), or "linear" (without, as the DOC
+            paper prints it).
+        latent_dropout: On the latent vectors of the experts.
+        latent_dropout_per_expert: bool. Whether each expert has its own mask (MoS); else all
+            share one (DOC).
+        balance_regularization: Weight of the penalty on unbalanced experts, lambda of the DOC
+            paper.
+        balance_form: "code" (as released, to which the paper's lambda of 0.001 belongs), or
+            "paper"; see `DOCOutput`.
+        past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a tied
+            output.
+    """
+
+    tied: bool = True
+    output_bias: bool = False
+    experts: int | Sequence[int] = 0
+    latent_activation: str = "tanh"
+    latent_dropout: float = 0.0
+    latent_dropout_per_expert: bool = False
+    balance_regularization: float = 0.0
+    balance_form: str = "code"
+    past_decode_regularization: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("tied", "output_bias", "latent_dropout_per_expert"):
+            check_flag(name, getattr(self, name))
+        check_choice("latent_activation", self.latent_activation, ACTIVATIONS)
+        check_choice("balance_form", self.balance_form, BALANCE_FORMS)
+        check_rate("latent_dropout", self.latent_dropout)
+        check_penalty("balance_regularization", self.balance_regularization)
+        check_penalty("past_decode_regularization", self.past_decode_regularization)
+        several = isinstance(self.experts, (list, tuple))
+        counts = self.experts if several else [self.experts]
+        for count in counts:
+            check_count("experts", count, least=0)
+        if several and sum(counts) == 0:
+            raise ArgumentError(
+                "experts",
+                "must have at least one that is not 0. Received: "
+                f"experts={self.experts!r}. For one softmax give 0.",
+            )
+        if sum(counts) == 0:
+            for name in ("latent_dropout", "balance_regularization"):
+                self.check_mixture(name, getattr(self, name))
+        if sum(counts) == 1 and self.balance_regularization:
+            raise ArgumentError(
+                "balance_regularization",
+                "needs more than one expert to balance. Received: balance_regularization="
+                f"{self.balance_regularization!r}, experts={self.experts!r}.",
+            )
+        if self.past_decode_regularization and not self.tied:
+            raise ArgumentError(
+                "past_decode_regularization",
+                "needs a tied output. Received: tied=False. Set it to 0.",
+            )
+
+    def check_mixture(self, name: str, value: Any) -> None:
+        """Raise `ArgumentError` if `value` is set though there are no experts."""
+        if value and not self.experts:
+            raise ArgumentError(name, f"needs experts. Received: {name}={value!r}, experts=0.")
+
+    def features(self, levels: Sequence[Any]) -> Any:
+        """Return what the output layer reads of `levels`, the outputs of all layers.
+
+        That is the last one, a tensor, or the list of all where experts read several.
+        """
+        if not isinstance(self.experts, Sequence):
+            return levels[-1]
+        if len(self.experts) != len(levels):
+            raise ArgumentError(
+                "experts",
+                f"must have {len(levels)} numbers, one for each layer: the embedding, then each "
+                "recurrent layer, then the dual connection if there is one. Received: "
+                f"experts={list(self.experts)}.",
+            )
+        return list(levels)
+
+    def layer(
+        self,
+        vocabulary_size: int,
+        latent_units: int,
+        embedding: keras.layers.Embedding,
+        dropouts: Dropouts,
+    ) -> OutputProjection | DOCOutput:
+        """Return the output layer, which reads the `features`."""
+        tied_to = embedding if self.tied else None
+        if not self.experts:
+            return OutputProjection(
+                None if self.tied else vocabulary_size,
+                tied_to=tied_to,
+                use_bias=self.output_bias,
+                name="output",
+            )
+        mixture = DOCOutput if isinstance(self.experts, Sequence) else MixtureSoftmax
+        return mixture(
+            vocabulary_size,
+            self.experts,
+            latent_units,
+            tied_to=tied_to,
+            use_bias=self.output_bias,
+            latent_activation=self.latent_activation,
+            latent_dropout=self.latent_dropout,
+            latent_dropout_per_expert=self.latent_dropout_per_expert,
+            latent_dropout_locked="latent" in dropouts.locked_dropouts,
+            balance=self.balance_regularization,
+            balance_form=self.balance_form,
+            name="output",
+        )
+
+    def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
+        """Return the layer that adds the penalty of past decoding, or None."""
+        if not self.past_decode_regularization:
+            return None
+        return PastDecode(self.past_decode_regularization, tied_to=embedding, name="past_decode")

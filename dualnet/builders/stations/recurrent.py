@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_rate,
+)
+from dualnet.builders.cells import CELLS, arguments_of, check_options
+from dualnet.builders.stations.dropouts import Dropouts
+from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.layers import ActivationRegularization, Recurrence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recurrent(Station):
+    """The recurrent layers: their cells, dropouts and penalties.
+
+    Args:
+        cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`.
+        rounds: int. Rounds of the Mogrifier, at least 0.
+        rank: int. Rank of its matrices, 0 for full rank.
+        use_bias: bool. Whether the cells have biases.
+        skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
+            layers, which must then be of one size (Melis et al.).
+        input_dropout: On the embedding where it enters the recurrence.
+        recurrent_dropout: On each layer's incoming h.
+        weight_dropout: On single weights of the recurrent matrices, one draw for all rows of
+            a segment (AWD-LSTM).
+        internal_dropout: Between recurrent layers.
+        output_dropout: On the output of the last recurrent layer.
+        mogrifier_dropout: Between the factors of the Mogrifier's matrices.
+        mask_per_gate: bool. Whether the masks of "input", "internal" (as the inputs of cells)
+            and "recurrent" differ by gate (Gal and Ghahramani).
+        input_l2: Penalty: times the sum of squares of every layer's input matrix.
+        recurrent_l2: The same for the recurrent matrices.
+        mogrifier_l2: The same for all matrices of the Mogrifier.
+        activation_l2: Times the sum over time and units, and the mean over the batch, of the
+            squared outputs of each recurrent layer (as Keras's `activity_regularizer`; the
+            paper is silent).
+        activation_regularization: AR of AWD-LSTM, its alpha; in training only, as
+            everything named `_regularization`.
+        temporal_activation_regularization: TAR of AWD-LSTM, its beta.
+    """
+
+    cell: str = "lstm"
+    rounds: int = 0
+    rank: int = 0
+    use_bias: bool = True
+    skip_connections: bool = False
+    input_dropout: float = 0.0
+    recurrent_dropout: float = 0.0
+    weight_dropout: float = 0.0
+    internal_dropout: float = 0.0
+    output_dropout: float = 0.0
+    mogrifier_dropout: float = 0.0
+    mask_per_gate: bool = False
+    input_l2: float = 0.0
+    recurrent_l2: float = 0.0
+    mogrifier_l2: float = 0.0
+    activation_l2: float = 0.0
+    activation_regularization: float = 0.0
+    temporal_activation_regularization: float = 0.0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the cell alone
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [name for name in super().names() if name != "options"]
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), **self.options}
+
+    def __post_init__(self) -> None:
+        check_choice("cell", self.cell, CELLS)
+        for name in ("use_bias", "skip_connections", "mask_per_gate"):
+            check_flag(name, getattr(self, name))
+        for name in ("rounds", "rank"):
+            check_count(name, getattr(self, name), least=0)
+        for name in self.names():
+            if name.endswith("_dropout"):
+                check_rate(name, getattr(self, name))
+            elif name.endswith(("_l2", "_regularization")):
+                check_penalty(name, getattr(self, name))
+        if self.cell != "mogrifier_lstm" and self.rounds > 0:
+            raise ArgumentError(
+                "rounds",
+                f"must be 0 for the cell {self.cell!r}. Received: rounds={self.rounds!r}. Use "
+                "cell='mogrifier_lstm'.",
+            )
+        check_options(self.cell, self.options)
+
+    def run(
+        self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
+    ) -> RecurrentOutput:
+        """Run the recurrent layers over `embedded`, `(batch, time, units)`.
+
+        Args:
+            embedded: symbolic tensor.
+            layer_units: size of each layer.
+            dropouts: station that says which masks are locked.
+            mask: bool `(batch, time)`, False where a step is padding; or None.
+        """
+        if self.skip_connections and len(set(layer_units)) > 1:
+            raise ArgumentError(
+                "skip_connections",
+                f"needs recurrent layers of one size. Received: {list(layer_units)}. Set "
+                "recurrent_units to embedding_units.",
+            )
+        x = embedded
+        if not self.mask_per_gate:  # else the cells drop their inputs themselves
+            x = dropouts.drop("input", self.input_dropout, x)
+        levels, outputs = [], []
+        states: list[Any] = []
+        new_states: list[Any] = []
+        for number, units in enumerate(layer_units, start=1):
+            if number > 1 and not self.mask_per_gate:
+                name = f"internal_dropout_{number}" if number > 2 else None
+                x = dropouts.drop("internal", self.internal_dropout, x, name=name)
+            levels.append(x)
+            cell = self.make_cell(number, units, dropouts)
+            inputs = state_inputs(cell.state_size, after=len(states))
+            x, *final = Recurrence(cell, name=f"recurrence_{number}")(
+                x, initial_state=inputs, mask=mask
+            )
+            states, new_states = states + inputs, new_states + final
+            if self.activation_l2 > 0:
+                x = keras.layers.ActivityRegularization(
+                    l2=self.activation_l2, name=f"activation_{number}"
+                )(x)
+            outputs.append(x)
+        if self.skip_connections and len(outputs) > 1:
+            x = keras.layers.Add(name="skip_connections")(outputs)
+        hidden, x = x, dropouts.drop("output", self.output_dropout, x)
+        if self.activation_regularization > 0 or self.temporal_activation_regularization > 0:
+            x = ActivationRegularization(
+                activation=self.activation_regularization,
+                temporal=self.temporal_activation_regularization,
+                name="activation_regularization",
+            )([x, hidden])
+        return RecurrentOutput([*levels, x], hidden, states, new_states)
+
+    def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
+        """Return the cell of layer `number`, from 1, of size `units`."""
+        cell = CELLS[self.cell]
+        # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
+        place, rate = (
+            ("input", self.input_dropout) if number == 1 else ("internal", self.internal_dropout)
+        )
+        called = {"input": place}  # what the cell's own dropouts are called here
+        settings = {
+            "use_bias": self.use_bias,
+            "input_dropout": rate if self.mask_per_gate else 0.0,
+            "recurrent_dropout": self.recurrent_dropout,
+            "weight_dropout": self.weight_dropout,
+            "mask_per_gate": self.mask_per_gate,
+            "input_l2": self.input_l2,
+            "recurrent_l2": self.recurrent_l2,
+            "locked": [p for p in cell.dropouts if called.get(p, p) in dropouts.locked_dropouts],
+        }
+        for_some_cells = {
+            "rounds": self.rounds,
+            "rank": self.rank,
+            "mogrifier_dropout": self.mogrifier_dropout,
+            "mogrifier_l2": self.mogrifier_l2,
+            "internal_dropout": self.internal_dropout,  # of a stack inside one cell
+        }
+        known = arguments_of(cell)
+        settings |= {name: value for name, value in for_some_cells.items() if name in known}
+        return cell(units, name=f"cell_{number}", **settings, **self.options)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentOutput:
+    """Symbolic tensors of the recurrent layers.
+
+    Attributes:
+        levels: What enters each recurrent layer, the embedding first, and what leaves the last
+            one; each with its dropout. Experts may read them.
+        hidden: Output of the last layer without dropout, `(batch, time, units)`.
+        states: Inputs of the first states, `(batch, size)`.
+        new_states: The states after the last step, like `states`.
+    """
+
+    levels: list[Any]
+    hidden: Any
+    states: list[Any]
+    new_states: list[Any]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+
+from dualnet._checks import check_penalty
+from dualnet.builders.initializers import check_initializer, initialise
+from dualnet.builders.stations.station import Station
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regularization(Station):
+    """Penalties on the model as a whole.
+
+    Args:
+        weight_l2: Penalty: times the sum of squares of all weights, biases included.
+        fraternal_regularization: kappa of Zolna et al., 2018: a step reads the segment twice,
+            with different masks, from the same state; the loss is the mean of both, plus
+            kappa times the mean squared difference of the logits. One of the two states is
+            carried on. Penalties on activations, and past decoding, count for both.
+    """
+
+    weight_l2: float = 0.0
+    fraternal_regularization: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_penalty("weight_l2", self.weight_l2)
+        check_penalty("fraternal_regularization", self.fraternal_regularization)
+
+    def regularize(self, core: keras.Model) -> None:
+        """Add the penalty on all weights to the penalties that they have."""
+        if self.weight_l2 == 0:
+            return
+        for weight in core.trainable_variables:
+            present = weight.regularizer.l2 if weight.regularizer is not None else 0.0
+            weight.regularizer = keras.regularizers.L2(present + self.weight_l2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Initialization(Station):
+    """The initial weights.
+
+    Args:
+        initializer: "keras" (each layer's own; our choice for the embedding, normal with
+            standard deviation 1 / sqrt(units)), or one of
+            `dualnet.builders.initializers.INITIALIZERS`.
+        initializer_range: float, for the initializers that need it.
+    """
+
+    initializer: str = "keras"
+    initializer_range: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_initializer(self.initializer, self.initializer_range)
+
+    def initialize(self, core: keras.Model) -> None:
+        """Draw new initial weights for `core`."""
+        initialise(core, self.initializer, self.initializer_range)

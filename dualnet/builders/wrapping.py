@@ -1,0 +1,170 @@
+"""What stands over whole models: one gate, the mean of several models, a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from dualnet._checks import ArgumentError, check_count
+from dualnet.builders.graph import Graph
+from dualnet.builders.model import LanguageModel
+from dualnet.builders.registry import BUILDERS
+from dualnet.builders.stations import Cache, Gate, state_inputs
+from dualnet.builders.weights import check_model, copy_weight, weight_names
+from dualnet.layers import MeanOfProbabilities
+
+
+def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cache) -> Graph:
+    """Return the graph of a model, or of the mean of several, with the gate and the cache."""
+    if isinstance(model, LanguageModel):
+        graph = model.graph
+        tokens, states, new_states = graph.tokens, list(graph.states), list(graph.new_states)
+        logits, hidden, padded = [graph.word_logits], [graph.hidden], graph.padded
+    else:
+        tokens, states, new_states, logits, hidden, padded = _side_by_side(model)
+    if gate.is_used:
+        for layer in keras.Model([tokens, *states], logits).layers:
+            layer.trainable = False
+        logits, before, after = gate.apply(
+            tokens, logits, hidden, padded=padded, states=len(states)
+        )
+        states, new_states = states + before, new_states + after
+    mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
+    keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
+    if cache.is_used:
+        mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
+        states, new_states = states + before, new_states + after
+    return Graph(
+        tokens=tokens,
+        states=states,
+        new_states=new_states,
+        hidden=keys,
+        word_logits=mean,
+        padded=padded,
+    )
+
+
+def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
+    """Return tokens, states, new states, logits, hidden and padding of models on one input."""
+    tokens = keras.Input((None,), dtype="int32", name="tokens")
+    states: list[Any] = []
+    new_states: list[Any] = []
+    logits, hidden = [], []
+    for number, model in enumerate(models, start=1):
+        graph = model.graph
+        member = keras.Model(
+            [graph.tokens, *graph.states],
+            [graph.word_logits, graph.hidden, *graph.new_states],
+            name=f"member_{number}",
+        )
+        before = state_inputs(model.state_size, after=len(states))
+        member_logits, member_hidden, *after = member([tokens, *before])
+        logits.append(member_logits)
+        hidden.append(member_hidden)
+        states, new_states = states + before, new_states + after
+    return tokens, states, new_states, logits, hidden, any(model.padded for model in models)
+
+
+def with_gate(
+    model: LanguageModel, units: int = 300, *, dropout: float = 0.5, gate: str = "input"
+) -> LanguageModel:
+    """Return a model whose logits are those of `model` times an input-to-output gate.
+
+    It has a copy of the weights of `model`, frozen, without its dropouts and penalties: `fit`
+    trains the gate only. Takase et al. do so for five epochs with Adam, its rate divided by
+    the root of the epoch. All members of an ensemble share one gate.
+
+    Args:
+        model: `LanguageModel`, trained.
+        units: int. Size of the gate's embedding.
+        dropout: On that embedding, a fresh mask at each step.
+        gate: "input"; or the variants "input_and_hidden" and "lstm", see `language_model`.
+
+    Raises:
+        ValueError: if `model` has a gate, or a value is out of range.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> from dualnet.builders import with_gate
+    >>> gated = with_gate(zoo.build("lstm", vocabulary_size=9, units=4), 3)
+    >>> sorted(weight.path for weight in gated.trainable_variables)
+    ['gate/bias', 'gate/embeddings', 'gate/kernel']
+
+    Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
+    """
+    check_model("model", model)
+    if model.gated:
+        raise ArgumentError(
+            "model",
+            f"must have no gate. Received: one with gate={model.arguments['gate']!r}. Continue "
+            "to train that gate with fit.",
+        )
+    if gate == "none":
+        raise ArgumentError(
+            "gate", "must be 'input', 'input_and_hidden' or 'lstm'. Received: gate='none'."
+        )
+    return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
+
+
+def with_cache(
+    model: LanguageModel,
+    size: int = 500,
+    *,
+    weight: float = Cache.cache_weight,
+    scale: float = Cache.cache_scale,
+    start: str = Cache.cache_start,
+) -> LanguageModel:
+    """Return a copy of `model` with a neural cache, which replaces one that it has.
+
+    The cache is part of the state, so that all functions that take a model take this one. It
+    is meant for a trained model: `fit` would learn through the cache. Tune it on the
+    validation text. The defaults are those of Takase et al., 2017. AWD-LSTM has size=500,
+    weight=0.1, scale=1.0 on PTB, size=3785, weight=0.1279, scale=0.662 on WikiText-2, and
+    start="when_full".
+
+    Args:
+        model: `LanguageModel`.
+        size: int. Words that the cache remembers.
+        weight: float, at least 0 and below 1, of its probabilities (lambda).
+        scale: float, at least 0, of the products of hidden vectors (theta).
+        start: "at_once", or "when_full": used once more than `size` words were read.
+
+    Raises:
+        ValueError: if a value is out of range, or `model` reads padded sentences.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> from dualnet.builders import with_cache
+    >>> model = with_cache(zoo.build("lstm", vocabulary_size=9, units=4), 5)
+    >>> model.cache_size, model.state_size
+    (5, [4, 4, 20, 5, 1])
+
+    Reference: Grave et al., 2017, https://arxiv.org/abs/1612.04426
+    """
+    check_model("model", model)
+    check_count("size", size, least=1)
+    return _rebuild(
+        model,
+        {"cache_size": size, "cache_weight": weight, "cache_scale": scale, "cache_start": start},
+    )
+
+
+def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
+    """Return `model`, with its weights, built again with `changes` of its arguments."""
+    rebuilt = BUILDERS[model.builder](**{**model.arguments, **changes}, name=model.name)
+    rebuilt.vocabulary = model.vocabulary
+    rebuilt.loss_reduction = model.loss_reduction
+    copy_weights(model, rebuilt)
+    return rebuilt
+
+
+def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "") -> None:
+    """Copy the weights of `source` to those of `target` that have its names behind `prefix`."""
+    places = weight_names(target)
+    for name, weight in weight_names(source).items():
+        if prefix + name in places:  # the logits need no weights of past decoding
+            copy_weight(weight, places[prefix + name])

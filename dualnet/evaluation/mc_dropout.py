@@ -1,0 +1,86 @@
+"""Passes with dropout, on a copy of a model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, is_number
+from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.builders.reader import SegmentReader
+from dualnet.builders.stations import PLACES, without_regularization
+
+
+class DropoutReader(SegmentReader):
+    """A `SegmentReader` with dropout.
+
+    Args:
+        model: `LanguageModel`. It is left untouched, and so are its random generators.
+        dropout_scale: float above 0, at most 1. The dropout rates of the model, its arguments
+            `..._dropout`, are multiplied by it.
+
+    Attributes:
+        masks_differ_by_row: bool. Whether each row of a batch draws its own masks.
+
+    Raises:
+        ValueError: if all dropout rates are 0.
+    """
+
+    def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
+        arguments, active = _scaled_rates(model.arguments, dropout_scale)
+        if not active:
+            raise ArgumentError(
+                "mc_dropout_samples",
+                "must be 0 for a model without dropout, all passes of which are equal. Received: a "
+                "model whose dropout rates are all 0.",
+            )
+        before = random.getstate()  # a new model draws its seeds from it
+        try:
+            copy = BUILDERS[model.builder](**arguments)
+        finally:
+            random.setstate(before)
+        super().__init__(copy.graph, training=True, name="dropout_reader")
+        self.core.set_weights(model.core.get_weights())
+        # All rows share the masks of weights and, where the rows do not draw words for
+        # themselves, of words: passes that are read side by side would not be independent.
+        self.masks_differ_by_row = active <= {f"{place}_dropout" for place in (*PLACES, "gate")}
+
+    def set_seeds(self, *seeds: int) -> None:
+        """Make the masks that follow a function of `seeds`, whatever was drawn before."""
+        weights = {id(weight) for weight in self.core.weights}
+        states = [variable for variable in self.core.variables if id(variable) not in weights]
+        drawn = np.random.default_rng(seeds).integers(2**31, size=len(states))
+        for state, seed in zip(states, drawn):
+            state.assign([int(seed), 0])
+
+
+def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, Any], set[str]]:
+    """Return `arguments` with scaled dropout rates, and the names of those that are not 0.
+
+    The rates of the members of an ensemble are scaled, too.
+    """
+    if arguments.get("gate", "none") != "none":  # what is below a gate drops nothing
+        without = without_regularization(arguments)
+        arguments = {**without, "gate_dropout": arguments["gate_dropout"]}
+    scaled, active = dict(arguments), set()
+    for name, value in arguments.items():
+        if name.endswith("_dropout"):
+            scaled[name] = _scaled(value, scale)
+            if np.any(scaled[name]):
+                active.add(name)
+        elif name == "members":
+            scaled[name] = []
+            for member in value:
+                member_arguments, names = _scaled_rates(member["arguments"], scale)
+                scaled[name].append({**member, "arguments": member_arguments})
+                active |= names
+    return scaled, active
+
+
+def _scaled(rate: Any, scale: float) -> Any:
+    """Return a dropout rate, or a list of them, times `scale`; None for None."""
+    if isinstance(rate, (list, tuple)):
+        return [_scaled(item, scale) for item in rate]
+    return rate * scale if is_number(rate) else rate

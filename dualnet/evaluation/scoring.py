@@ -1,0 +1,98 @@
+"""Scores several texts side by side, in few shapes."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dualnet.builders import LanguageModel
+from dualnet.builders.reader import SegmentReader
+
+WORK = 2048  # tokens that one call reads, about
+SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
+
+
+def batches(
+    lengths: Sequence[int] | np.ndarray, *, whole: bool = False
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield rows, steps per call and indices, shortest first, of texts to be read together.
+
+    Texts of similar length are read in about eight pieces, so that there is little padding,
+    and many side by side. Rows and steps are powers of two: few shapes, since JAX compiles
+    each.
+
+    Args:
+        lengths: tokens of each text.
+        whole: bool. Whether to read each text of at most `WORK` tokens in one piece, and a
+            longer one in pieces of so many.
+    """
+    lengths = np.asarray(lengths, np.int64)
+
+    def pieces(i: int) -> int:
+        length = _power_of_two(lengths[i])
+        return (
+            min(max(SHORTEST, length), WORK) if whole else min(max(SHORTEST, length // 8), LONGEST)
+        )
+
+    order = np.argsort(lengths, kind="stable")
+    for steps, group in itertools.groupby(order[lengths[order] > 0], key=pieces):
+        while batch := list(itertools.islice(group, WORK // steps)):
+            rows = _power_of_two(len(batch))
+            longest = max(SHORTEST, _power_of_two(lengths[batch[-1]]))
+            # The last batch has fewer rows, and so longer pieces.
+            yield rows, steps if whole else min(WORK // rows, longest, LONGEST), batch
+
+
+def _power_of_two(number: int) -> int:
+    """Return the least power of two that is at least `number`."""
+    return 1 << (int(number) - 1).bit_length()
+
+
+def score_streams(
+    reader: SegmentReader,
+    streams: Sequence[np.ndarray],
+    losses: Sequence[np.ndarray],
+    *,
+    rows: int,
+    steps: int,
+    temperature: float,
+) -> None:
+    """Read `streams` side by side from the zero state, with carried state; fill `losses`.
+
+    Args:
+        reader: of the model, see `reader_of`.
+        streams: int arrays `(n + 1,)`, each with its own n, at most `rows` of them.
+        losses: float32 arrays `(n,)` to be filled with -log p of each token but the first of
+            a stream, in nats.
+        rows: int. Rows of a call; those without a stream are padding.
+        steps: int. Tokens of a row in one call.
+        temperature: float. Logits are divided by it.
+    """
+    segment = {"states": [np.zeros((rows, n), np.float32) for n in reader.state_size]}
+    if temperature != 1:
+        segment["temperature"] = np.full((rows, 1), temperature, np.float32)
+    for start in range(0, max(map(len, losses)), steps):
+        inputs, targets = np.zeros((2, rows, steps), np.int32)  # beyond a stream: not counted
+        ends = [min(start + steps, len(row)) for row in losses]
+        for row, (stream, end) in enumerate(zip(streams, ends)):
+            if end > start:
+                inputs[row, : end - start] = stream[start:end]
+                targets[row, : end - start] = stream[start + 1 : end + 1]
+        result = reader.predict_on_batch({**segment, "tokens": inputs, "targets": targets})
+        segment["states"] = result["states"]
+        for row, (row_losses, end) in enumerate(zip(losses, ends)):
+            if end > start:
+                row_losses[start:end] = result["losses"][row, : end - start]
+
+
+_readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader] = weakref.WeakKeyDictionary()
+
+
+def reader_of(model: LanguageModel) -> SegmentReader:
+    """Return the reader of a model without dropout, which is kept as long as the model."""
+    if model not in _readers:
+        _readers[model] = SegmentReader(model.graph, name="scorer")
+    return _readers[model]
