@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet import adaptation, zoo
+from dualnet import zoo
 from dualnet.builders.reader import SegmentReader
 from tests.checks import gradients
 from tests.conftest import values
@@ -159,7 +159,7 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     model = zoo.build("awd_lstm_mos", vocabulary_size=WORDS, units=4, recurrent_layers=1)
     settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 5}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
-    monkeypatch.setattr(adaptation, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
     made = []
     compile_learner = SegmentReader.compile
     monkeypatch.setattr(

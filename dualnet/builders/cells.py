@@ -1,4 +1,4 @@
-"""The recurrent cells by name, and the arguments that each of them takes."""
+"""The recurrent cells by name, and the arguments that each takes."""
 
 import inspect
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ CELLS: dict[str, type[RecurrentCell]] = {
     "mogrifier_lstm": MogrifierLSTMCell,
     "recurrent_highway": RecurrentHighwayCell,
 }
-# What the builder itself gives to every cell.
+# Arguments that the builder passes to every cell.
 COMMON = (
     "units",
     "use_bias",
@@ -44,7 +44,7 @@ COMMON = (
 
 
 def arguments_of(kind: type) -> list[str]:
-    """Return the names of all arguments that a cell's class takes, those of its bases too."""
+    """Return the names of all arguments of a cell's class, those of its bases included."""
     names: dict[str, None] = {}
     for base in kind.__mro__:
         if "__init__" in vars(base):
@@ -55,12 +55,12 @@ def arguments_of(kind: type) -> list[str]:
 
 
 def options_of(cell: str) -> list[str]:
-    """Return the names of the arguments that are this cell's own."""
+    """Return the names of the arguments that only this kind of cell takes."""
     return [name for name in arguments_of(CELLS[cell]) if name not in COMMON]
 
 
 def all_options() -> list[str]:
-    """Return the names of the arguments that some cells have for themselves."""
+    """Return the names of the arguments that only some cells take."""
     return sorted({name for cell in CELLS for name in options_of(cell)})
 
 
@@ -71,12 +71,12 @@ def check_options(cell: str, options: Mapping[str, Any]) -> None:
     for name in options:
         if name in known:
             continue
-        others = [repr(other) for other in CELLS if name in options_of(other)]
-        if others:
+        takers = [repr(other) for other in CELLS if name in options_of(other)]
+        if takers:
             raise ArgumentError(
                 name,
                 f"must be left out for the cell {cell!r}, which does not take it. "
-                f"Received: {name}={options[name]!r}. The cells that do: {', '.join(others)}.",
+                f"Received: {name}={options[name]!r}. Cells that do: {', '.join(takers)}.",
             )
         raise ArgumentError(
             name,

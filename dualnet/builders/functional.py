@@ -90,7 +90,7 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     levels = recurrent.levels
     if stations.connection.is_dual:
         levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
-    features = stations.output.features(levels)
+    features = stations.output.features(levels, dual=stations.connection.is_dual)
     head = stations.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
     graph = Graph(
         tokens=tokens,

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet.layers import DOCOutput, OutputProjection, PastDecode, Recurrence
+from dualnet.layers import DOCOutput, Recurrence
 
 
 def token_losses(logits, targets):
@@ -44,9 +44,9 @@ class Graph:
         hidden: Output of the recurrence without dropout, `(batch, time, units)`.
         word_logits: Logits of all words, `(batch, time, words)`.
         features: What the head reads, a tensor or a list of them; None without a head.
-        head: The output layer; None if the logits come from elsewhere: a gate, the mean of
-            several models, a cache.
-        past_decode: Layer that adds a penalty to the loss of a training step, or None.
+        head: The output layer, `OutputProjection` or `DOCOutput`; None if the logits come from
+            elsewhere: a gate, the mean of several models, a cache.
+        past_decode: `PastDecode`, which adds a penalty to the loss in training, or None.
         padded: bool. Whether tokens below 0 are padding.
         core: The pure function `[tokens, *states] -> [logits, *new_states]`, which holds all
             weights.
@@ -58,10 +58,10 @@ class Graph:
     hidden: Any
     word_logits: Any
     features: Any = None
-    head: OutputProjection | DOCOutput | None = None
-    past_decode: PastDecode | None = None
+    head: Any = None
+    past_decode: Any = None
     padded: bool = False
-    core: keras.Model = None
+    core: Any = None
 
     def __post_init__(self):
         inputs = [self.tokens, *self.states]
@@ -70,7 +70,7 @@ class Graph:
             if self.past_decode is not None:
                 logits = self.past_decode([self.tokens, logits])
             self.core = keras.Model(inputs, [logits, *self.new_states], name="core")
-        self.body = None
+        self.body: Any = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
 

@@ -1,10 +1,13 @@
 """`LanguageModel`: a graph with explicit state, and the state that training carries along."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice
+from dualnet.builders.batches import look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.reader import ClearsAllGradients
@@ -88,7 +91,7 @@ class LanguageModel(ClearsAllGradients):
         self.loss_reduction = "mean"
         fraternal = self.arguments.get("fraternal_regularization", 0.0)
         self._fraternal = 0.0 if self.gated else float(fraternal)  # off in a frozen model
-        self._masked_graph = graph if graph.padded else None  # made when needed
+        self._masked_graph: Any = graph if graph.padded else None  # made when needed
         self._vocabulary = None
         self.built = True
 
@@ -307,7 +310,7 @@ class LanguageModel(ClearsAllGradients):
                 f"{type(data).__name__}. Build the model with padded=True.",
             )
         lowest = -1 if self.padded else 0
-        data, batch_size = _look_ahead(data, batch_size, lowest, self.vocabulary_size)
+        data, batch_size = look_ahead(data, batch_size, lowest, self.vocabulary_size)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
@@ -374,44 +377,6 @@ class _ZeroStateAtEpochStart(keras.callbacks.Callback):
 def _cache_size(arguments):
     members = [member["arguments"] for member in arguments.get("members", ())]
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
-
-
-def _look_ahead(data, batch_size, lowest, vocabulary_size):
-    """Return `data` and the number of rows of its batches, looked up in the first one."""
-    if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
-        rows, batch_size = len(data), batch_size or 32
-        if rows < batch_size or rows % batch_size:
-            raise ArgumentError(
-                "x",
-                "must hold a multiple of `batch_size` rows, since each row continues the stream "
-                f"of the row `batch_size` before it. Received: {rows} rows, "
-                f"batch_size={batch_size}.",
-            )
-        if isinstance(data, np.ndarray) and data.size:
-            low, high = data.min(), data.max()
-            if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
-                or_padding = "" if lowest == 0 else ", or -1 for padding"
-                raise ArgumentError(
-                    "x",
-                    f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
-                    f"{or_padding}. Received: {low} to {high}.",
-                )
-        return data, batch_size
-    if isinstance(data, keras.utils.PyDataset):
-        first = data[0]
-    elif iter(data) is data:  # a generator: the first batch is put back
-        first = next(data)
-        data = _chain(first, data)
-    else:
-        first = next(iter(data))
-    tokens = first[0] if isinstance(first, (tuple, list)) else first
-    return data, int(tokens.shape[0])
-
-
-def _chain(first, rest):
-    # A generator, since Keras takes no other iterator.
-    yield first
-    yield from rest
 
 
 def _as_tuple(value):

@@ -16,14 +16,14 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """What `transfer` has copied and what it has not; `str` tells it in plain lines.
+    """The result of `transfer`; `str` says it in plain lines.
 
     Attributes:
-        taken: Names of the weights of the target that have those of the source now.
-        other_shape: Name, shape in the source and shape in the target of each weight
-            that both have and that does not fit.
-        missing: Names of weights that the source does not have. These and those of
-            another shape stay in the target as they were.
+        taken: Names of the weights that were copied.
+        other_shape: Name, shape in the source and shape in the target of each weight whose
+            shapes differ.
+        missing: Names of weights that the source does not have. These, and those of another
+            shape, are unchanged in the target.
         unused: Names of weights that the target does not have.
     """
 
@@ -35,13 +35,13 @@ class Transfer:
     def __str__(self) -> str:
         count = len(self.taken) + len(self.other_shape) + len(self.missing)
         if not self.other_shape and not self.missing and not self.unused:
-            return f"All {count} weights are taken."
+            return f"All {count} weights were copied."
         shapes = [f"{name} {there} for {here}" for name, there, here in self.other_shape]
         lines = [
-            f"{len(self.taken)} of {count} weights are taken.",
-            _line("of another shape, left as they were", shapes),
-            _line("not there, left as they were", self.missing),
-            _line("there and not used", self.unused),
+            f"{len(self.taken)} of {count} weights were copied.",
+            _line("of another shape, unchanged", shapes),
+            _line("missing, unchanged", self.missing),
+            _line("unused", self.unused),
         ]
         return "\n".join(filter(None, lines))
 
@@ -54,45 +54,62 @@ def _line(text: str, names: Iterable[str]) -> str:
 def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     """Return every weight of `model` once, by its place in the graph.
 
-    A name is that of the layer and what Keras calls the weight within it, such as
-    "recurrence_1/cell_1/kernel". Before the names of a model within the graph, a member
-    of an ensemble, stands its own: "member_1/embedding/embeddings".
+    A name consists of the layer's name and Keras's name of the weight, such as
+    "recurrence_1/cell_1/kernel". The member of an ensemble is a prefix:
+    "member_1/embedding/embeddings".
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> from dualnet.builders import weight_names
+    >>> list(weight_names(zoo.build("lstm", vocabulary_size=9, units=4)))[:2]
+    ['embedding/embeddings', 'recurrence_1/cell_1/kernel']
     """
-    found: dict[str, keras.Variable] = {}
+    weights: dict[str, keras.Variable] = {}
     seen: set[int] = set()
 
     def walk(graph: keras.Model, prefix: str) -> None:
         models = [layer for layer in graph.layers if isinstance(layer, keras.Model)]
-        # Its own layers first: what members share with it is no member's.
+        # Its own layers first: a weight that it shares with a member is its own.
         for layer in graph.layers:
             if layer not in models:
                 for weight in layer.weights:
                     if id(weight) not in seen:
                         seen.add(id(weight))
-                        found[prefix + weight.path] = weight
+                        weights[prefix + weight.path] = weight
         for member in models:
             walk(member, f"{prefix}{member.name}/")
 
     walk(model.core, "")
-    return found
+    return weights
 
 
 def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
-    """Copy each weight of `source` to the one of `target` that has its name and shape.
+    """Copy each weight of `source` to the weight of `target` with its name and shape.
 
-    All other weights of `target` stay as they are. A target without a vocabulary takes
-    that of `source`, if it has as many words.
+    All other weights of `target` are unchanged. A target without a vocabulary takes that of
+    `source` if the sizes agree.
 
     Args:
-        source: `LanguageModel`; does not change.
-        target: `LanguageModel`, built as the source is or with other layers.
+        source: `LanguageModel`.
+        target: `LanguageModel`, built like the source or with other layers.
 
     Returns:
-        `Transfer`, which tells what matched and what did not.
+        `Transfer`, which says what matched and what did not.
 
     Raises:
-        ValueError: if the two have vocabularies with other words, or no weight matches.
+        ValueError: if the two have vocabularies with different words, or no weight matches.
             Nothing is copied then.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> from dualnet.builders import transfer
+    >>> source = zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> target = zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> print(transfer(source, target))
+    4 of 7 weights were copied.
+    3 missing, unchanged: connection/kernel, connection/hidden_kernel, connection/bias.
     """
     check_model("source", source)
     check_model("target", target)
@@ -100,9 +117,9 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     if words and target.vocabulary and words.words != target.vocabulary.words:
         raise ArgumentError(
             "source",
-            "must have the vocabulary of `target`, else an id means another word. "
-            f"Received: {words!r}, where the target has {target.vocabulary!r}. Load the corpus of "
-            "the target with vocabulary=source.vocabulary.",
+            "must have the vocabulary of `target`, since ids mean words. Received: "
+            f"{words!r}, where the target has {target.vocabulary!r}. Load the corpus of the "
+            "target with vocabulary=source.vocabulary.",
         )
     there, here = weight_names(source), weight_names(target)
     both = [name for name in here if name in there]
@@ -110,9 +127,9 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     if not fits:
         raise ArgumentError(
             "source",
-            "must have a weight whose name and shape are those of one in `target`. "
-            f"Received: a source with {_some(there)}, and a target with {_some(here)}. Build the "
-            "target with layers and sizes of the source.",
+            "must have a weight with the name and shape of one in `target`. Received: a source "
+            f"with {_first_names(there)}, and a target with {_first_names(here)}. Build the target "
+            "with layers and sizes of the source.",
         )
     for name in fits:
         copy_weight(there[name], here[name])
@@ -139,8 +156,8 @@ def check_model(name: str, model: object) -> None:
 
 
 def copy_weight(source: keras.Variable, target: keras.Variable) -> None:
-    """Give `target` the value of `source`."""
-    # A copy: on JAX two models with one array would lose it to the first that trains.
+    """Assign the value of `source` to `target`."""
+    # A copy: on JAX the first of two models that trains would take a shared array away.
     target.assign(np.array(keras.ops.convert_to_numpy(source)))
 
 
@@ -148,6 +165,6 @@ def _shape(weight: keras.Variable) -> Shape:
     return tuple(int(size) for size in weight.shape)
 
 
-def _some(weights: dict[str, keras.Variable]) -> str:
+def _first_names(weights: dict[str, keras.Variable]) -> str:
     shown = [f"{name} {_shape(weight)}" for name, weight in list(weights.items())[:2]]
     return ", ".join(shown) + (" and others" if len(weights) > len(shown) else "")

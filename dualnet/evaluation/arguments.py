@@ -1,4 +1,4 @@
-"""Checks of what is evaluated, and the mean of its losses."""
+"""Checks the arguments of evaluations; the perplexity of losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet.corpora import EOS, Vocabulary
+from dualnet.text import EOS, Vocabulary
 
 
 def perplexity_of(losses: Any) -> float:
@@ -22,7 +22,7 @@ def perplexity_of(losses: Any) -> float:
 def check_tokens(
     tokens: Any, vocabulary_size: int, *, least: int, name: str = "tokens"
 ) -> np.ndarray:
-    """Return `tokens`, the argument `name`, as int32 if they are one stream of ids."""
+    """Return `tokens`, the argument `name`, as an int32 vector of ids."""
     tokens = np.asarray(tokens)
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise ArgumentError(
@@ -43,19 +43,19 @@ def check_tokens(
 
 
 def check_cache(model: Any, tokens: Any) -> None:
-    """Raise `ValueError` if the cache of `model` is larger than the text `tokens`."""
+    """Raise `ValueError` if the text `tokens` does not exceed the cache of `model`."""
     size = getattr(model, "cache_size", 0)
     if size >= len(tokens):
         raise ArgumentError(
             "tokens",
-            f"must be more than the cache of the model remembers, {size}. Received: "
+            f"must be more than the {size} that the cache of the model remembers. Received: "
             f"{len(tokens)} tokens. Take a longer text or a smaller cache.",
         )
 
 
 def check_temperature(temperature: float) -> None:
-    """Raise `ValueError` unless `temperature` is a finite number above 0, and not next to it."""
-    # Logits divided by much less than this are no float32 any more.
+    """Raise `ValueError` unless `temperature` is finite and at least 1e-6."""
+    # Logits divided by much less overflow float32.
     if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
         raise ArgumentError(
             "temperature",
@@ -65,7 +65,7 @@ def check_temperature(temperature: float) -> None:
 
 
 def vocabulary_of(model: Any) -> Vocabulary:
-    """Return the vocabulary of `model`, or raise `ValueError` if it has none."""
+    """Return the vocabulary of `model`; raise `ValueError` if it has none."""
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
         raise ArgumentError(
@@ -77,11 +77,11 @@ def vocabulary_of(model: Any) -> Vocabulary:
 
 
 def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Vocabulary, int]:
-    """Return the vocabulary of `model` and the id of its `<eos>`, or raise `ValueError`.
+    """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without.
 
     Args:
         begins: what begins after `<eos>`, for the error.
-        otherwise: the way out where there is none.
+        otherwise: the way out, for the error.
     """
     vocabulary = vocabulary_of(model)
     if vocabulary.eos_id is None:

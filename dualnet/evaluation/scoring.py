@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,8 @@ def score_streams(
         steps: int. Tokens of a row in one call.
         temperature: float. Logits are divided by it.
     """
-    segment = {"states": [np.zeros((rows, n), np.float32) for n in reader.state_size]}
+    zeros = [np.zeros((rows, size), np.float32) for size in reader.state_size]
+    segment: dict[str, Any] = {"states": zeros}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
     for start in range(0, max(map(len, losses)), steps):

@@ -1,4 +1,4 @@
-"""The temperature at which a model is best."""
+"""The temperature with the lowest perplexity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import check_temperature
 from dualnet.evaluation.perplexities import perplexity
 
-FACTORS = range(106, 78, -2)  # hundredths: what the logits are multiplied by
+FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
 PATIENCE = 2
 
 
@@ -26,22 +26,33 @@ def best_temperature(
 ) -> float:
     """Return the temperature at which the perplexity of `model` on `tokens` is lowest.
 
-    Logits are divided by the temperature. By default those are tried that the
-    released code of Melis et al. tries, which multiplies instead: the
-    reciprocals of 1.06, 1.04, .. 0.80, in this order, until two after each
-    other are no better than the best before. Dropouts are off. Take the tokens
-    from a validation text; Melis et al. take about 50,000.
+    Logits are divided by the temperature. The default candidates are those of the released
+    code of Melis et al., which multiplies instead: the reciprocals of 1.06, 1.04, ..., 0.80,
+    in this order, until two in a row are no better than the best before. Dropouts are off.
+    Use tokens of a validation text; Melis et al. use about 50,000.
 
     Args:
         model: `LanguageModel`.
         tokens: int array `(num_tokens,)`, in reading order.
-        temperatures: floats above 0, all of which are tried; the first of equally
-            good ones is taken.
-        batch_size, sequence_length, by_sentence: as for `evaluate`.
+        temperatures: floats above 0, all of which are tried; the first of equally good ones
+            wins.
+        batch_size, sequence_length, by_sentence: As for `evaluate`.
+
+    Returns:
+        float.
 
     Raises:
-        ValueError: if `temperatures` is empty or holds one out of range, or if
-            `evaluate` raises it.
+        ValueError: if `temperatures` is empty or a value is out of range, or as `evaluate`
+            does.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> tokens = np.array([1, 2, 3, 4, 5])
+    >>> dualnet.best_temperature(model, tokens, temperatures=[1.25])
+    1.25
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
@@ -53,9 +64,9 @@ def best_temperature(
         raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
     for temperature in temperatures:
         check_temperature(temperature)
-    best, lowest, behind = temperatures[0], math.inf, 0
+    best, lowest, misses = temperatures[0], math.inf, 0
     for temperature in temperatures:
-        found = perplexity(
+        value = perplexity(
             model,
             tokens,
             temperature=temperature,
@@ -63,9 +74,9 @@ def best_temperature(
             sequence_length=sequence_length,
             by_sentence=by_sentence,
         )
-        behind += 1
-        if found < lowest:
-            best, lowest, behind = temperature, found, 0
-        if behind == patience:
+        misses += 1
+        if value < lowest:
+            best, lowest, misses = temperature, value, 0
+        if misses == patience:
             break
     return float(best)

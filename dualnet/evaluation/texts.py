@@ -16,13 +16,13 @@ from dualnet.evaluation.arguments import check_temperature, perplexity_of, vocab
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What `score` found in one text.
+    """The result of `score` for one text.
 
     Attributes:
-        words: The tokens as they were read: `<unk>` for an unknown word, `<eos>` for
-            a newline.
-        log_probabilities: float32 `(tokens,)`, log p of each token in nats, given
-            those before it.
+        words: The tokens as the model read them: `<unk>` for an unknown word, `<eos>` for a
+            newline.
+        log_probabilities: float32 `(tokens,)`, log p of each token in nats, given those
+            before it.
         perplexity: exp of the mean of -log p, summed in float64; nan without tokens.
         tokens: Number of tokens.
     """
@@ -50,10 +50,9 @@ def score(
 ) -> Score | list[Score]:
     """Return the log-probability of each word of a text, or of each of several texts.
 
-    A text begins after `<eos>`, in the zero state, so that its first word is
-    scored too; each newline in it is one `<eos>`, which is scored. Texts of
-    about the same length are read together, padded; a text's numbers do not
-    depend on the others beyond float rounding.
+    A text begins after `<eos>`, in the zero state, so that its first word is scored, too; each
+    newline in it is one `<eos>`, which is scored. Texts of similar length are read together,
+    padded; the scores of a text do not depend on the others beyond float rounding.
 
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
@@ -64,9 +63,18 @@ def score(
         `Score` for a str; for a sequence a list of them, in its order.
 
     Raises:
-        ValueError: if the model has no vocabulary, or one without `<eos>`; if a word
-            is unknown and there is no `<unk>`; if `text` holds anything but str, or
-            `temperature` is out of range.
+        ValueError: if the model has no vocabulary, or one without `<eos>`; if a word is
+            unknown and there is no `<unk>`; if `text` holds anything but str, or `temperature`
+            is out of range.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import Vocabulary
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=4, units=4)
+    >>> model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    >>> dualnet.score(model, "the cat sat").words
+    ('the', 'cat', '<unk>')
     """
     texts = check_texts("text", text)
     check_temperature(temperature)
@@ -74,7 +82,7 @@ def score(
         model, begins="text", otherwise="Use `evaluate` for a stream of ids."
     )
     start = np.array([eos_id], np.int32)
-    streams = [np.concatenate([start, vocabulary.encode(each)]) for each in texts]
+    streams = [np.concatenate([start, vocabulary.encode(item)]) for item in texts]
     losses = [np.empty(len(stream) - 1, np.float32) for stream in streams]
     for rows, steps, batch in scoring.batches([len(row) for row in losses]):
         several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
@@ -84,10 +92,10 @@ def score(
     scores = [
         Score(
             words=tuple(vocabulary.words[i] for i in stream[1:]),
-            log_probabilities=-found,
-            perplexity=perplexity_of(found),
-            tokens=len(found),
+            log_probabilities=-row,
+            perplexity=perplexity_of(row),
+            tokens=len(row),
         )
-        for stream, found in zip(streams, losses)
+        for stream, row in zip(streams, losses)
     ]
     return scores[0] if isinstance(text, str) else scores

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dualnet import training, zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet.adaptation import RULES, rule_settings
-from dualnet.builders.functional import language_model
 from dualnet.builders.stations import GATES, WRAPPERS, Cache, Stations
 from dualnet.evaluation import check_temperature
 from dualnet.training.combining import GATED

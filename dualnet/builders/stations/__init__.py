@@ -77,7 +77,10 @@ class Stations:
             for name, station in STATIONS.items()
         }
         fields["recurrent"]["options"] = rest
-        return cls(**{name: station(**fields[name]) for name, station in STATIONS.items()})
+        stations: dict[str, Any] = {
+            name: station(**fields[name]) for name, station in STATIONS.items()
+        }
+        return cls(**stations)
 
     def arguments(self) -> dict[str, Any]:
         """Return the flat builder arguments of all stations."""
@@ -105,22 +108,21 @@ class Stations:
         else the dual layer, else the last recurrent layer.
         """
         embedding = self.sizes.embedding_units or self.sizes.units
-        tied, mixture = self.output.tied, bool(self.output.experts)
-        forced = []
-        if tied and mixture:
-            forced.append("latent_units")
-        elif tied and self.connection.is_dual:
-            forced.append("dual_units")
-        for name in forced:
-            size = getattr(self.sizes, name)
-            if size not in (None, embedding):
-                raise ArgumentError(
-                    name,
-                    f"must equal `embedding_units`, {embedding}, since the output is tied to the "
-                    f"embedding. Received: {name}={size!r}.",
-                )
-        last = tied and not mixture and not self.connection.is_dual
-        return self.sizes.resolve(last=embedding if last else None)
+        if not self.output.tied:
+            return self.sizes.resolve()
+        if self.output.experts:
+            name, size = "latent_units", self.sizes.latent_units
+        elif self.connection.is_dual:
+            name, size = "dual_units", self.sizes.dual_units
+        else:
+            return self.sizes.resolve(last=embedding)
+        if size not in (None, embedding):
+            raise ArgumentError(
+                name,
+                f"must equal `embedding_units`, {embedding}, since the output is tied to the "
+                f"embedding. Received: {name}={size!r}.",
+            )
+        return self.sizes.resolve()
 
 
 STATIONS: dict[str, type[Station]] = {

@@ -62,20 +62,18 @@ class Output(Station):
         check_rate("latent_dropout", self.latent_dropout)
         check_penalty("balance_regularization", self.balance_regularization)
         check_penalty("past_decode_regularization", self.past_decode_regularization)
-        several = isinstance(self.experts, (list, tuple))
-        counts = self.experts if several else [self.experts]
-        for count in counts:
-            check_count("experts", count, least=0)
-        if several and sum(counts) == 0:
+        counts = self.experts if isinstance(self.experts, (list, tuple)) else [self.experts]
+        total = sum(check_count("experts", count, least=0) for count in counts)
+        if isinstance(self.experts, (list, tuple)) and total == 0:
             raise ArgumentError(
                 "experts",
                 "must have at least one that is not 0. Received: "
                 f"experts={self.experts!r}. For one softmax give 0.",
             )
-        if sum(counts) == 0:
+        if total == 0:
             for name in ("latent_dropout", "balance_regularization"):
                 self.check_mixture(name, getattr(self, name))
-        if sum(counts) == 1 and self.balance_regularization:
+        if total == 1 and self.balance_regularization:
             raise ArgumentError(
                 "balance_regularization",
                 "needs more than one expert to balance. Received: balance_regularization="
@@ -92,19 +90,23 @@ class Output(Station):
         if value and not self.experts:
             raise ArgumentError(name, f"needs experts. Received: {name}={value!r}, experts=0.")
 
-    def features(self, levels: Sequence[Any]) -> Any:
-        """Return what the output layer reads of `levels`, the outputs of all layers.
+    def features(self, levels: Sequence[Any], *, dual: bool) -> Any:
+        """Return what the output layer reads: the last of `levels`, or the list of all.
 
-        That is the last one, a tensor, or the list of all where experts read several.
+        Args:
+            levels: outputs of all layers, the embedding first.
+            dual: bool. Whether the last one is that of a dual layer.
         """
         if not isinstance(self.experts, Sequence):
             return levels[-1]
         if len(self.experts) != len(levels):
+            count = len(levels) - 1 - dual
+            names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
+            names += ["the dual connection"] * dual
             raise ArgumentError(
                 "experts",
-                f"must have {len(levels)} numbers, one for each layer: the embedding, then each "
-                "recurrent layer, then the dual connection if there is one. Received: "
-                f"experts={list(self.experts)}.",
+                f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}. "
+                f"Received: experts={list(self.experts)}.",
             )
         return list(levels)
 

@@ -1,0 +1,18 @@
+"""Weights that keep learning at test time: dynamic evaluation."""
+
+from dualnet.adaptation.dynamic import (
+    DynamicEvaluation,
+    GradientStatistics,
+    dynamic_evaluation,
+    gradient_statistics,
+)
+from dualnet.adaptation.rules import RULES, rule_settings
+
+__all__ = [
+    "RULES",
+    "DynamicEvaluation",
+    "GradientStatistics",
+    "dynamic_evaluation",
+    "gradient_statistics",
+    "rule_settings",
+]

@@ -1,0 +1,312 @@
+"""Dynamic evaluation: the weights keep learning from the text that they are scored on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._optimizers import LEAST_WEIGHTS, num_weights
+from dualnet.adaptation.rules import (
+    RULES,
+    DecayToPrior,
+    Nadam,
+    NadamWithoutMomentum,
+    SquaredGradients,
+    rule_settings,
+)
+from dualnet.builders import LanguageModel
+from dualnet.builders.reader import SegmentReader
+from dualnet.corpora import streams
+from dualnet.devices import whole_batches
+from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicEvaluation:
+    """The result of `dynamic_evaluation`, with the trace of its segments.
+
+    Attributes:
+        perplexity: exp of the mean loss over all tokens.
+        tokens: Number of tokens predicted: all but the first.
+        segment_losses: float64 `(segments,)`, mean loss of each segment in nats, before the
+            model learnt from it.
+        segment_lengths: int `(segments,)`, tokens of each segment.
+        rule: Name of the rule.
+        settings: The values that the rule ran with.
+    """
+
+    perplexity: float
+    tokens: int
+    segment_losses: np.ndarray = dataclasses.field(repr=False)
+    segment_lengths: np.ndarray = dataclasses.field(repr=False)
+    rule: str
+    settings: dict[str, Any]
+
+    def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
+        """Draw perplexity against position as a PNG.
+
+        Args:
+            path: file to write.
+            static_losses: `Evaluation.token_losses` of the same text, to be drawn beside it.
+        """
+        from dualnet.plots import plot_positions
+
+        losses = np.repeat(self.segment_losses, self.segment_lengths)
+        curves = {f"dynamic ({self.rule})": losses}
+        if static_losses is not None:
+            curves = {"static": np.asarray(static_losses), **curves}
+        plot_positions(curves, path)
+
+
+def dynamic_evaluation(
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    sequence_length: int | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    temperature: float = 1.0,
+    statistics: Any = None,
+    keep: bool = False,
+) -> DynamicEvaluation:
+    """Return the loss of `model` on `tokens` while it keeps learning from them.
+
+    The text is read as one stream with carried state, dropouts off. Each segment is scored
+    first, then the model takes one step on its mean loss, without penalties. All trainable
+    weights that the logits depend on are adapted, which excludes those of `PastDecode`; in a
+    model with a gate, also the model below, which is frozen in training, and likewise in the
+    members of an ensemble. The weights are restored bit for bit on return and on error, unless
+    `keep`. The rule's own state (moments) starts fresh. Rules:
+
+    - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`.
+    - "sgd", as Krause et al.: w <- w - learning_rate g + decay (w0 - w), with w0 the weights
+      at the start.
+    - "rms", as Krause et al.: w <- w - learning_rate g / (R + epsilon) + min(decay D, 1)
+      (w0 - w), where R is the root of the mean squared gradient over the training text and D
+      is R divided by its mean (the mean over tensors of each tensor's mean, as in their code).
+
+    Args:
+        model: `LanguageModel`.
+        tokens: int array `(num_tokens,)`, in reading order.
+        rule: "nadam", "sgd" or "rms".
+        learning_rate: float above 0; default by rule, see `RULES`. Tune it on the validation
+            text for each model.
+        sequence_length: int. Tokens per update; default by rule.
+        decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
+        epsilon: float above 0 ("nadam", "rms").
+        beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
+        clipnorm: float above 0. Each weight's gradient is clipped to this norm.
+        temperature: float above 0. Logits are divided by it, in the score and in the step.
+        statistics: for "rms", the result of `gradient_statistics`, or the int tokens of the
+            training text, from which it is computed.
+        keep: bool. Whether to leave the adapted weights in the model.
+
+    Returns:
+        `DynamicEvaluation`.
+
+    Raises:
+        ValueError: for an unknown rule, an argument that the rule does not take, a value out
+            of range, or fewer than two tokens.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> result = dualnet.dynamic_evaluation(
+    ...     model, np.arange(8), rule="sgd", learning_rate=0.1, sequence_length=5
+    ... )
+    >>> result.segment_lengths
+    array([5, 2])
+
+    References: Krause et al., 2018, https://arxiv.org/abs/1709.07432; Oliva and
+    Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
+    """
+    check_choice("rule", rule, RULES)
+    tokens = check_tokens(tokens, model.vocabulary_size, least=2)
+    check_cache(model, tokens)
+    check_temperature(temperature)
+    settings = rule_settings(
+        rule,
+        {
+            "learning_rate": learning_rate,
+            "sequence_length": sequence_length,
+            "decay": decay,
+            "epsilon": epsilon,
+            "beta_1": beta_1,
+            "clipnorm": clipnorm,
+        },
+    )
+    length = settings.pop("sequence_length")
+    with _unfrozen(model):
+        weights = model.graph.without_past_decode().core.trainable_variables
+    before = [ops.convert_to_numpy(weight).copy() for weight in weights]
+    if rule == "rms":
+        if statistics is None:
+            raise ArgumentError(
+                "statistics",
+                "must be given for the rule 'rms': the int tokens of the training text, or the "
+                "result of `gradient_statistics(model, tokens)`. Received: None.",
+            )
+        if not isinstance(statistics, GradientStatistics):
+            statistics = gradient_statistics(model, statistics, sequence_length=length)
+        if [root.shape for root in statistics.roots] != [value.shape for value in before]:
+            raise ArgumentError(
+                "statistics",
+                "must be those of this model's trainable weights. Received: statistics of "
+                f"{len(statistics.roots)} weights of other shapes. Call gradient_statistics with "
+                "this model.",
+            )
+        optimizer: keras.optimizers.Optimizer = DecayToPrior(statistics=statistics, **settings)
+    elif statistics is not None:
+        raise ArgumentError(
+            "statistics", f"is for the rule 'rms' only. Received: statistics with rule={rule!r}."
+        )
+    elif rule == "sgd":
+        optimizer = DecayToPrior(**settings)
+    else:
+        kind = Nadam if settings["beta_1"] else NadamWithoutMomentum
+        optimizer = kind(name="nadam", **settings)
+
+    pairs = len(tokens) - 1
+    starts = range(0, pairs, length)
+    losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    finished = False
+    try:
+        with _unfrozen(model), whole_batches():
+            learner = _learner(model, optimizer, batch_size=1)
+            for i, start in enumerate(starts):
+                end = min(start + length, pairs)
+                inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
+                segment = {"tokens": inputs, "targets": targets}
+                if temperature != 1:
+                    segment["temperature"] = np.full((1, 1), temperature, np.float32)
+                losses[i] = learner.train_on_batch(segment)
+                lengths[i] = end - start
+        finished = True
+    finally:
+        if not (keep and finished):
+            for weight, value in zip(weights, before):
+                weight.assign(value)
+    return DynamicEvaluation(
+        perplexity=perplexity_of(np.repeat(losses, lengths)),
+        tokens=pairs,
+        segment_losses=losses,
+        segment_lengths=lengths,
+        rule=rule,
+        settings={**settings, "sequence_length": length, "temperature": temperature},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientStatistics:
+    """Root mean square of the gradient of each trainable weight, over the training text.
+
+    Attributes:
+        roots: list of float32 arrays, in the order of the weights.
+        batches: Number of gradients in the mean.
+    """
+
+    roots: list[np.ndarray] = dataclasses.field(repr=False)
+    batches: int
+
+
+def gradient_statistics(
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    batch_size: int = 100,
+    sequence_length: int = 5,
+) -> GradientStatistics:
+    """Return the gradient statistics of the rule "rms" from the training text.
+
+    For each batch of `batch_size` streams of `sequence_length` tokens, with carried state and
+    dropouts off, the gradient of the mean loss is squared; the result is the root of the mean
+    over all batches. The weights are left untouched.
+
+    Args:
+        model: `LanguageModel`.
+        tokens: int array `(num_tokens,)`, the training text.
+        batch_size: int. Number of streams.
+        sequence_length: int. Tokens of each stream per gradient.
+
+    Returns:
+        `GradientStatistics`.
+
+    Raises:
+        ValueError: if `tokens` holds less than one batch.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> dualnet.gradient_statistics(model, np.arange(9), batch_size=2, sequence_length=2).batches
+    2
+
+    Reference: Krause et al., 2018, https://arxiv.org/abs/1709.07432, section 5.
+    """
+    check_count("batch_size", batch_size, least=1)
+    check_count("sequence_length", sequence_length, least=1)
+    tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
+    inputs, targets = streams(tokens, batch_size)
+    optimizer = SquaredGradients()
+    batches = inputs.shape[1] // sequence_length
+    with _unfrozen(model), whole_batches():
+        learner = _learner(model, optimizer, batch_size=batch_size)
+        for start in range(0, batches * sequence_length, sequence_length):
+            segment = slice(start, start + sequence_length)
+            learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
+    squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
+    return GradientStatistics([np.sqrt(square) for square in squares], batches)
+
+
+@contextlib.contextmanager
+def _unfrozen(model: LanguageModel) -> Iterator[None]:
+    """Make the layers that are frozen below a gate trainable for the duration of the context."""
+    frozen = _frozen_layers(model.core, model.arguments)
+    for layer in frozen:
+        layer.trainable = True
+    try:
+        yield
+    finally:
+        for layer in frozen:
+            layer.trainable = False
+
+
+def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
+    """Return the layers of `graph` that are frozen below its gate or that of a member."""
+    if arguments.get("gate", "none") != "none":
+        return [layer for layer in graph.layers if not layer.trainable]
+    return [
+        layer
+        for i, member in enumerate(arguments.get("members", ()), start=1)
+        for layer in _frozen_layers(graph.get_layer(f"member_{i}"), member["arguments"])
+    ]
+
+
+def _learner(
+    model: LanguageModel, optimizer: keras.optimizers.Optimizer, *, batch_size: int
+) -> SegmentReader:
+    """Return a reader of the model, dropouts off, that learns with `optimizer`."""
+    reader = SegmentReader(model.graph, batch_size=batch_size, name="learner")
+    # Now, and not inside the first compiled step, which would build it anew at every step.
+    optimizer.build(reader.trainable_variables)
+    # A step of one row is many small operations: on TensorFlow their overhead exceeds the work.
+    # Keras by itself compiles no steps on a CPU.
+    compiled = keras.config.backend() == "tensorflow" and batch_size == 1
+    compiled = compiled and num_weights(reader.trainable_variables) >= LEAST_WEIGHTS
+    reader.compile(optimizer=optimizer, jit_compile=compiled or "auto")
+    return reader

@@ -1,0 +1,132 @@
+"""The update rules of dynamic evaluation: their settings and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_count, check_fraction, check_penalty
+from dualnet._optimizers import CompiledUpdates
+
+# Default settings. The step sizes of "nadam" (within the paper's range) and "sgd" are our choice,
+# tuned on PTB's validation text with 200 units; those of "rms" are the released defaults of
+# Krause et al.
+RULES: dict[str, dict[str, Any]] = {
+    "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
+    "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
+    "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
+}
+
+
+def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default settings of `rule`, updated by those in `given` that are not None."""
+    takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
+    settings = dict(RULES[rule])
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in takes:
+            raise ArgumentError(
+                name,
+                f"is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
+                f"Received: {name}={value!r}.",
+            )
+        settings[name] = value
+    check_count("sequence_length", settings["sequence_length"], least=1)
+    for name in ("learning_rate", "epsilon", "clipnorm"):
+        if name in settings and check_penalty(name, settings[name]) == 0:
+            raise ArgumentError(name, f"must be above 0. Received: {name}={settings[name]!r}.")
+    if "decay" in settings:
+        check_penalty("decay", settings["decay"])
+    if "beta_1" in settings:
+        check_fraction("beta_1", settings["beta_1"])
+    return settings
+
+
+class Nadam(CompiledUpdates, keras.optimizers.Nadam):
+    """`keras.optimizers.Nadam`."""
+
+
+class NadamWithoutMomentum(CompiledUpdates):
+    """`keras.optimizers.Nadam` with `beta_1=0`, whose momentum is the gradient and not stored."""
+
+    def __init__(self, learning_rate, *, beta_1, epsilon=1e-7, beta_2=0.999, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.squares = self.add_optimizer_variables(variables, "velocity")
+
+    def update_step(self, gradient, variable, learning_rate):
+        square = self.squares[self._get_variable_index(variable)]
+        dtype = variable.dtype
+        gradient, rate = ops.cast(gradient, dtype), ops.cast(learning_rate, dtype)
+        power = ops.power(ops.cast(self.beta_2, dtype), ops.cast(self.iterations + 1, dtype))
+        self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
+        root = ops.sqrt(square / (1 - power)) + self.epsilon
+        self.assign_sub(variable, rate * gradient / root)
+
+
+class DecayToPrior(CompiledUpdates):
+    """Krause et al.'s update with decay to the initial weights; "rms" with statistics."""
+
+    def __init__(self, learning_rate, *, decay, epsilon=None, statistics=None, **kwargs):
+        super().__init__(learning_rate=learning_rate, name="dynamic_rule", **kwargs)
+        self.decay = decay
+        self.epsilon = epsilon
+        self.statistics = statistics
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.priors = self._constants(variables, "prior", [ops.copy(v) for v in variables])
+        if self.statistics is not None:
+            roots = self.statistics.roots
+            mean = np.mean([root.mean(dtype=np.float64) for root in roots])
+            self.steps = self._constants(
+                variables, "step", [1.0 / (root + self.epsilon) for root in roots]
+            )
+            pulls = [np.minimum(self.decay * (root / mean), 1.0) for root in roots]
+            self.pulls = self._constants(variables, "pull", pulls)
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        gradient = ops.cast(gradient, variable.dtype)
+        learning_rate = ops.cast(learning_rate, variable.dtype)
+        to_prior = self.priors[i] - variable
+        if self.statistics is None:
+            update = self.decay * to_prior - learning_rate * gradient
+        else:
+            update = self.pulls[i] * to_prior - learning_rate * gradient * self.steps[i]
+        self.assign_add(variable, update)
+
+    def _constants(self, variables, name, values):
+        constants = [self.add_variable_from_reference(v, name=name) for v in variables]
+        for constant, value in zip(constants, values):
+            constant.assign(value)
+        return constants
+
+
+class SquaredGradients(CompiledUpdates):
+    """Sums the squares of the gradients, and leaves the weights untouched."""
+
+    def __init__(self):
+        super().__init__(learning_rate=0.0, name="squared_gradients")
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.totals = [self.add_variable_from_reference(v, name="total") for v in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        total = self.totals[self._get_variable_index(variable)]
+        self.assign_add(total, ops.square(ops.cast(gradient, total.dtype)))
