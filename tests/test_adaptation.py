@@ -232,7 +232,7 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"clipnorm": 0.0}, "`clipnorm` must be above 0"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
-        ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' alone"),
+        ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"temperature": -1}, "`temperature` must be a finite number above 0"),
         ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
     ],

@@ -296,7 +296,7 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
     assert code == 2 and "`--cache` takes size, weight, scale, start. Did you mean 'size'" in err
     code, _, err = call(capsys, "evaluate", run, "--cache")
-    assert code == 2 and "`tokens` must be more than the cache of the model remembers, 500" in err
+    assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
 
 
 def test_the_cache_is_as_published_where_card_and_corpus_are(together):

@@ -157,7 +157,7 @@ def test_a_cache_of_a_member_counts_as_one_of_the_ensemble():
     small, large = (dualnet.with_cache(build(), size) for size in (3, 20))
     both = dualnet.ensemble([small, dualnet.ensemble([large])])
     assert (both.cache_size, dualnet.with_cache(both, 30).cache_size) == (20, 30)
-    with pytest.raises(ValueError, match="must be more than the cache of the model remembers, 20"):
+    with pytest.raises(ValueError, match="must be more than the 20 that the cache"):
         dualnet.perplexity(both, TOKENS.reshape(-1))
 
 

@@ -281,7 +281,7 @@ def test_what_cannot_have_a_cache_is_told(base):
     with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
         dualnet.evaluate(dualnet.with_cache(base, 4), TEXT, by_sentence=True)
     for measure in (dualnet.evaluate, dualnet.dynamic_evaluation):
-        with pytest.raises(ValueError, match="more than the cache of the model remembers, 25"):
+        with pytest.raises(ValueError, match="more than the 25 that the cache"):
             measure(model, TEXT)
 
 

@@ -62,7 +62,7 @@ def language_model(
     >>> from dualnet.builders import language_model
     >>> model = language_model(100, units=8, connection="dual", cell="mogrifier_lstm", rounds=4)
     >>> model.count_params()
-    1672
+    1768
 
     Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3
     and Table 1.

@@ -67,8 +67,8 @@ class LanguageModel(ClearsAllGradients):
     >>> from dualnet import zoo
     >>> model = zoo.build("dual_lstm", vocabulary_size=9, units=4)
     >>> tokens = np.array([[1, 2, 3]])
-    >>> model(tokens).shape
-    TensorShape([1, 3, 9])
+    >>> tuple(model(tokens).shape)
+    (1, 3, 9)
     >>> logits, state = model.advance(tokens, model.initial_state(1))
     >>> logits, state = model.advance([[4]], state)  # continues where the first call ended
     """

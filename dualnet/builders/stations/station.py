@@ -58,7 +58,7 @@ def documented(stations: Iterable[type[Station]], *, first: Iterable[inspect.Par
             parameters, return_annotation=builder.__annotations__.get("return", None)
         )
         text = "\n".join(_arguments_of(station) for station in stations)
-        builder.__doc__ = inspect.cleandoc(builder.__doc__).replace("    {arguments}", text)
+        builder.__doc__ = inspect.cleandoc(builder.__doc__).replace("{arguments}", text)
         return builder
 
     return decorate
