@@ -76,6 +76,11 @@ def corpus(folder):
     return corpora.load(folder)
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 @pytest.fixture(autouse=True)
 def same_seed():
     keras.utils.set_random_seed(7)

@@ -160,15 +160,15 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 5}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
-    made = []
+    compiled = []
     compile_learner = SegmentReader.compile
     monkeypatch.setattr(
         SegmentReader,
         "compile",
-        lambda self, **how: (made.append(how["jit_compile"]), compile_learner(self, **how)),
+        lambda self, **how: (compiled.append(how["jit_compile"]), compile_learner(self, **how)),
     )
     found = dualnet.dynamic_evaluation(model, tokens, **settings)
-    assert made[-1] is True
+    assert compiled[-1] is True
     np.testing.assert_allclose(found.segment_losses, plain.segment_losses, rtol=1e-5)
 
 
@@ -200,7 +200,7 @@ def test_keep_leaves_the_adapted_weights(model, tokens):
 def test_statistics_of_another_model_are_refused(model, tokens):
     other = zoo.build("lstm", vocabulary_size=WORDS, units=5)
     found = dualnet.gradient_statistics(other, tokens, batch_size=2)
-    with pytest.raises(ValueError, match="`statistics` must be of this model's"):
+    with pytest.raises(ValueError, match="`statistics` must be those of this model's"):
         dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found)
 
 
