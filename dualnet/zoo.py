@@ -127,7 +127,7 @@ def build(
     >>> from dualnet import zoo
     >>> model = zoo.build("dual_lstm", vocabulary_size=20, units=8)
     >>> model.count_params()
-    860
+    840
     """
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
 
