@@ -52,6 +52,13 @@ class Card:
         note: What a reader should know besides the numbers.
         seed: The seed of a run, in the card of its RUN folder; else None.
         file: The file of a card of your own; "" for one of the zoo.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> card = zoo.card("dual_mdlstm")
+    >>> card.corpora, card.parameters, card.ours[0]
+    (('ptb', 'wikitext-2'), 22879450, 'config.locked_dropouts')
     """
 
     name: str
@@ -134,6 +141,8 @@ def read_card_file(path: Path) -> dict[str, Any]:
                 way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
             elif kind is not object and type(value) is not kind:
                 way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
+            elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
+                way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
             else:
                 continue
             line = line_of(path.read_text("utf-8"), key)
