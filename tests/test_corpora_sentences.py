@@ -57,12 +57,12 @@ def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding
     )
     batches.epoch = epoch
     read = [sentences(batch) for batch in batches]
-    found = list(itertools.chain(*read))
+    rows = list(itertools.chain(*read))
     text = "".join("xy|zw"[token] for token in tokens)
     expected = [tuple("xy|zw".index(mark) for mark in line) for line in text.split("|")]
     expected = [(*line, EOS) for line in expected[:-1]] + [expected[-1]] * bool(expected[-1])
-    assert sorted(found) == sorted(expected)
-    assert shuffle or found == expected
+    assert sorted(rows) == sorted(expected)
+    assert shuffle or rows == expected
     assert batches.num_tokens == len(tokens) == sum(batch[2].sum() for batch in batches)
     assert [len(rows) for rows in read[:-1]] == [batch_size] * (len(batches) - 1)
     assert 1 <= len(read[-1]) <= batch_size

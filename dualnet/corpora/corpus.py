@@ -4,7 +4,7 @@ import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -68,15 +68,7 @@ class Corpus:
         return tokens
 
     def batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        sequence_length: int,
-        length_deviation: float = 0.0,
-        longest_length: int = 0,
-        partial_shuffle: bool = False,
-        seed: int = 0,
+        self, split: str, *, batch_size: int, sequence_length: int, **settings: Any
     ) -> "TokenBatches":
         """Return the batches of a split in reading order, see `TokenBatches`.
 
@@ -87,7 +79,8 @@ class Corpus:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Number of parallel streams.
             sequence_length: int, at least 1. Tokens of each stream per batch.
-            length_deviation, longest_length, partial_shuffle, seed: See `TokenBatches`.
+            **settings: `length_deviation`, `longest_length`, `partial_shuffle` and `seed` of
+                `TokenBatches`.
 
         Raises:
             ValueError: if an argument is out of range, or the split has fewer than
@@ -100,20 +93,11 @@ class Corpus:
             batch_size=batch_size,
             sequence_length=sequence_length,
             vocabulary=self.vocabulary,
-            length_deviation=length_deviation,
-            longest_length=longest_length,
-            partial_shuffle=partial_shuffle,
-            seed=seed,
+            **settings,
         )
 
     def sentence_batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        padding: str = "pre",
-        shuffle: bool = True,
-        seed: int = 0,
+        self, split: str, *, batch_size: int, **settings: Any
     ) -> "SentenceBatches":
         """Return the batches of the sentences of a split, see `SentenceBatches`.
 
@@ -122,22 +106,16 @@ class Corpus:
         Args:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Sentences per batch.
-            padding: "pre" (default) or "post". Where padding is added.
-            shuffle: bool. Whether each epoch has another order.
-            seed: int, at least 0. Seed of the orders.
+            **settings: `padding`, `shuffle` and `seed` of `SentenceBatches`.
 
         Raises:
             ValueError: if an argument is out of range, or the vocabulary lacks `<eos>`.
         """
         from dualnet.corpora.sentence_batches import SentenceBatches  # here: it needs Keras
 
+        tokens = self.split(split)
         return SentenceBatches(
-            self.split(split),
-            vocabulary=self.vocabulary,
-            batch_size=batch_size,
-            padding=padding,
-            shuffle=shuffle,
-            seed=seed,
+            tokens, vocabulary=self.vocabulary, batch_size=batch_size, **settings
         )
 
 
