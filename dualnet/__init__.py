@@ -1,4 +1,4 @@
-"""dualnet: recurrent language models in Keras 3. Loads nothing until it is used."""
+"""dualnet: recurrent language models in Keras 3. Modules are loaded when they are used."""
 
 from __future__ import annotations
 

@@ -12,34 +12,35 @@ from typing import Any
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet._toml import KINDS, at_line, line_of, read_toml
 
-# What a card may hold, and of what kind; [corpus], seed and weights stand in the card of a RUN
-# folder.
+# Keys of a card and their kinds. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
 KEYS: dict[str, type] = {
+    "base": object,  # text or a list: `bases_of` checks it
     "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
     "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
-    "measured": list, "config": dict, "recipe": dict, "evaluation": dict, "published": dict,
-    "corpora": dict,
-    "corpus": dict,
+    "measured": list, "without": list, "config": dict, "recipe": dict, "evaluation": dict,
+    "published": dict, "corpora": dict, "corpus": dict,
 }  # fmt: skip
+# What a card may hold only once: not in a table of `corpora`.
+ONCE = ("base", "corpora", "corpus", "seed", "weights", "without")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-    """One published model on one corpus: what its source says, and what we chose.
+    """One published model on one corpus: what its source states, and what we chose.
 
     Attributes:
         name: Name of the model, as in `zoo.build(name)`.
         corpus: Name of the corpus that this card is for.
         corpora: All corpora that the model has a card for, the default first.
         paper: Author, year and address of the source.
-        table: Where in the paper the numbers stand.
+        table: Where the paper states the numbers.
         builder: Name of the builder, a key of `dualnet.builders.BUILDERS`.
         config: The builder's arguments: sizes, cell, connection, dropouts, penalties;
             or the `members` of an ensemble, names or paths of cards.
-        recipe: How it is trained: the arguments of `dualnet.training.Recipe`.
-        evaluation: How it is evaluated: the cache of the results with one.
+        recipe: How the model is trained: arguments of `dualnet.training.Recipe`.
+        evaluation: The cache of the results with a cache.
         lowercase: Whether the corpus is lower-cased first.
-        parameters: Exact number of weights, without carried state and seeds.
+        parameters: Exact number of weights, without stream states and seeds.
         printed: The number of parameters as the paper prints it.
         published: Perplexities of the paper, each `[validation, test]`, nan where it
             has none: `static`; `finetuned`, once; `refinetuned`, until no gain;
@@ -47,11 +48,17 @@ class Card:
             dynamic evaluation.
         measured: Our own results, a list of tables: `settings`, `parameters`,
             `command`, and perplexities as in `published`.
-        ours: Keys of config, recipe and evaluation where the source is silent and we
-            chose.
-        note: What a reader should know beside the numbers.
+        ours: Values that we chose because the source is silent, e.g. "recipe.beta_1".
+        note: What a reader should know besides the numbers.
         seed: The seed of a run, in the card of its RUN folder; else None.
         file: The file of a card of your own; "" for one of the zoo.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> card = zoo.card("dual_mdlstm")
+    >>> card.corpora, card.parameters, card.ours[0]
+    (('ptb', 'wikitext-2'), 22879450, 'config.locked_dropouts')
     """
 
     name: str
@@ -76,32 +83,66 @@ class Card:
 
 @contextlib.contextmanager
 def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
-    """Prefix an `ArgumentError` about a key of a card of your own with its file and line."""
+    """Prefix an `ArgumentError` about a key of a card of your own with its file and line.
+
+    An error about one of `overrides` is left as it is.
+    """
     try:
         yield
     except ArgumentError as error:
         if not card.file or error.argument in overrides:
             raise
-        line = line_of(Path(card.file).read_text("utf-8"), error.argument)
-        raise ValueError(f"{at_line(card.file, line)}: {error}") from None
+        raise ValueError(f"{_place_of(error.argument, card.file)}: {error}") from None
+
+
+def _place_of(key: str, file: str) -> str:
+    """Return the file and line that set `key`: the card in `file`, or else one of its bases."""
+    files = [file]
+    for path in files:
+        if line := line_of(Path(path).read_text("utf-8"), key):
+            return at_line(path, line)
+        files += filter(is_file, reversed(bases_of(path, read_toml(path))))
+    return file
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-    """Return whether `name` means a card of your own: a path that ends in ".toml"."""
+    """Return whether `name` is the path of a card of your own: whether it ends in ".toml"."""
     return os.fspath(name).endswith(".toml")
 
 
+def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
+    """Return the bases of card `name`, whose table is given, as names and paths.
+
+    A path is relative to the folder of the card.
+
+    Raises:
+        ArgumentError: if `base` is neither text nor a list of texts.
+    """
+    bases = table.get("base", [])
+    bases = bases if isinstance(bases, list) else [bases]
+    if not all(isinstance(base, str) for base in bases):
+        raise ArgumentError(
+            "base",
+            "must be a model of the zoo, the path of a card, or a list of these. "
+            f"Received: base = {table['base']!r}.",
+        )
+    folder = os.path.dirname(name)
+    return [os.path.normpath(os.path.join(folder, b)) if is_file(b) else b for b in bases]
+
+
 def read_card_file(path: Path) -> dict[str, Any]:
-    """Return the tables of a card of your own, its keys and their kinds checked."""
+    """Return the tables of a card of your own, after a check of its keys and their kinds."""
     table = read_toml(path)
 
-    def check(found: Mapping[str, Any], known: Mapping[str, type]) -> None:
-        for key, value in found.items():
-            expected = known.get(key)
-            if expected is None:
+    def check(values: Mapping[str, Any], known: Mapping[str, type]) -> None:
+        for key, value in values.items():
+            kind = known.get(key)
+            if kind is None:
                 way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
-            elif type(value) is not expected:
-                way_out = f"must be {KINDS[expected]}. Received: {key} = {value!r}."
+            elif kind is not object and type(value) is not kind:
+                way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
+            elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
+                way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
             else:
                 continue
             line = line_of(path.read_text("utf-8"), key)
@@ -110,6 +151,5 @@ def read_card_file(path: Path) -> dict[str, Any]:
     check(table, KEYS)
     for special in table.get("corpora", {}).values():
         check({"corpora": special}, KEYS)
-        of_runs = ("corpus", "seed", "weights")
-        check(special, {key: KEYS[key] for key in KEYS if key not in ("corpora", *of_runs)})
+        check(special, {key: KEYS[key] for key in KEYS if key not in ONCE})
     return table

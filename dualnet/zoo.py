@@ -1,6 +1,6 @@
-"""The published models: `list_models`, `card` and `build` over the cards in `zoo/`.
+"""The model zoo: `list_models`, `card` and `build` over the cards in `zoo/`.
 
-A card of your own, a `.toml` file, stands wherever the name of a model does.
+A card of your own, a `.toml` file, may stand wherever the name of a model does.
 """
 
 from __future__ import annotations
@@ -16,55 +16,94 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet._data import folder
-from dualnet.cards import Card, is_file, located, read_card_file
+from dualnet._toml import at_line, line_of
+from dualnet.cards import Card, bases_of, is_file, located, read_card_file
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
-# What `units=` replaces.
-SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")
+SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
+PARTS = ("config", "recipe", "evaluation")
+# What describes one model alone, and is not passed on to cards that have it as their base.
+NOT_INHERITED = ("name", "table", "note", "parameters", "printed", "published", "measured", "seed")
+NO_VALUES = (
+    "base",
+    "without",
+    "corpora",
+    "corpus",
+    "weights",
+)  # keys of a card file, not of `Card`
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Return the sorted names of the models that match `pattern`, e.g. "dual_*"."""
-    return sorted(name for name in _names() if fnmatch.fnmatchcase(name, pattern))
+    """Return the sorted names of the models that match `pattern`.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> zoo.list_models("dual_*lstm")
+    ['dual_dlstm', 'dual_lstm', 'dual_mdlstm']
+    """
+    names = (name for name in _card_names() if not name.startswith("_"))
+    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
 def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
-    """Return the card of model `name` for `corpus`, by default the first that it lists.
+    """Return the card of model `name` for `corpus`.
+
+    A card with a `base`, one or a list of names and paths, takes the keys of its base and
+    replaces or adds its own: tables are merged, lists replaced; `units` replaces all sizes.
+    What describes the base itself (table, note, counts, results) is not taken. `without`
+    lists patterns of what is left out of the base, e.g. "config.*dropout". If the card
+    lists corpora, it has only those.
 
     Args:
-        name: one of `list_models()`, or the path of a card, which ends in ".toml":
-            `builder`, a table `[config]` of the builder's arguments and a table
-            `[recipe]`; `[evaluation]` if it has a cache. The `card.toml` of a RUN folder is one.
-        corpus: name of a corpus that the card lists.
+        name: One of `list_models()`, or the path of a card, which ends in ".toml" and has
+            a `base`, or `builder`, `[config]` (its arguments) and `[recipe]`. The
+            `card.toml` of a RUN folder is one.
+        corpus: Name of a corpus that the card lists. Defaults to the first.
 
     Raises:
-        ValueError: if there is no such model, none for that corpus, or a card of
-            your own is not TOML or has an unknown key or a value of another kind.
+        ValueError: if the model or its base is unknown, the card does not list `corpus`, or
+            a card of your own is not TOML or has an unknown key or a value of the wrong kind.
         FileNotFoundError: if there is no such file.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> card = zoo.card("dual_mdlstm", "wikitext-2")
+    >>> card.config["rank"], card.published["dynamic"]
+    (100, [53.48, 50.71])
     """
-    own = is_file(name)
-    table = read_card_file(Path(name)) if own else dict(_read(str(name)))
-    corpora = table.pop("corpora", {})
-    trained_on = table.pop("corpus", {})
-    table.pop("weights", None)
+    source = os.fspath(name)
+    if not is_file(source) and source not in list_models():
+        near = difflib.get_close_matches(source, list_models(), n=3, cutoff=0.4)
+        hint = f" Did you mean one of {near}?" if near else ""
+        raise ValueError(
+            f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
+        )
+    tables = _tables(source)
+    corpora: Mapping[str, Any] = next(
+        (table["corpora"] for table in reversed(tables) if table.get("corpora")), {}
+    )
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
         raise ArgumentError(
             "corpus",
-            f"must be one of {list(corpora)}, which model {str(name)!r} was published "
-            f"for. Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text give "
+            f"must be one of {list(corpora)}, which model {source!r} was published for. "
+            f"Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text, give "
             "vocabulary_size instead.",
         )
-    special = dict(corpora.get(corpus, {"lowercase": trained_on.get("lowercase") is True}))
-    for key in ("config", "recipe", "evaluation"):
-        table[key] = {**table.get(key, {}), **special.pop(key, {})}
-    for key in ("ours", "measured"):
-        table[key] = tuple(table.get(key, ())) + tuple(special.pop(key, ()))
-    table = {"name": Path(name).stem, "builder": "language_model", **special, **table}
-    return Card(corpus=corpus, corpora=tuple(corpora), file=str(name) if own else "", **table)
+    values: dict[str, Any] = {}
+    for table in tables:
+        values = _override(values, table, corpus)
+    return Card(
+        **{"name": Path(source).stem, "builder": "language_model", **values},
+        corpus=corpus,
+        corpora=tuple(corpora),
+        file=source if is_file(source) else "",
+    )
 
 
 def build(
@@ -73,43 +112,124 @@ def build(
     """Return model `name`, randomly initialised.
 
     Args:
-        name: one of `list_models()`, or the path of a card, as for `card`.
-        corpus: the published corpus whose card is meant; default the card's first.
-        **overrides: arguments of the builder that replace the card's.
-            `vocabulary_size` for a corpus of your own; `units` replaces all
-            sizes of the card, and a size named beside it wins. Those of an ensemble
-            that its builder does not take go to each of its members.
+        name: One of `list_models()`, or the path of a card, as for `card`.
+        corpus: The published corpus whose card is meant. Defaults to the card's first.
+        **overrides: Arguments of the builder that replace the card's, e.g.
+            `vocabulary_size` for a corpus of your own. `units` replaces all sizes of the
+            card, except those given beside it. What the builder of an ensemble does not
+            take goes to each of its members.
 
     Raises:
         ValueError: for an unknown model, corpus or argument, or a value out of range.
+
+    Example:
+
+    >>> from dualnet import zoo
+    >>> model = zoo.build("dual_lstm", vocabulary_size=20, units=8)
+    >>> model.count_params()
+    840
     """
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
 
-    found = card(name, corpus)
-    with located(found, overrides):
-        arguments = arguments_of(found, overrides)
+    model_card = card(name, corpus)
+    with located(model_card, overrides):
+        arguments = arguments_of(model_card, overrides)
         if vocabulary_size_of(arguments) is None:
             raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
-        return BUILDERS[found.builder](**{"name": found.name, **arguments})
+        return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
 
 
-def arguments_of(found: Card, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the builder of card `found`, with `overrides`.
+# --- a card and its bases
 
-    The `members` of an ensemble come as the builder takes them, each a table of
-    `builder` and `arguments`, by its own card for the corpus of `found`. The card of an
-    ensemble of your own finds the cards beside it. An override goes to the ensemble
-    where its builder takes it, else to every member: a member's own gate and cache stay.
+
+def _card_names() -> list[str]:
+    """Return the names of all files in `zoo/`; "_" begins those that are only bases."""
+    files = (path.name for path in folder("zoo").iterdir())
+    return [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
+
+
+@functools.cache
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))
+
+
+def _tables(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Return the tables of the card `source` and of its bases, the most basic first.
+
+    `heirs` are the cards that it is a base of.
+    """
+    table = read_card_file(Path(source)) if is_file(source) else _read(source)
+    tables = []
+    try:
+        for base in bases_of(source, table):
+            _check_base(base, (*heirs, source))
+            tables += _tables(base, (*heirs, source))
+    except ArgumentError as error:  # about the `base` of this card
+        file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
+        place = at_line(str(file), line_of(file.read_text("utf-8"), "base"))
+        raise ValueError(f"{place}: {error}") from None
+    return [*tables, table]
+
+
+def _check_base(base: str, heirs: tuple[str, ...]) -> None:
+    if base in heirs:
+        raise ArgumentError(
+            "base",
+            "must not lead back to the card itself. Received: "
+            f"{' -> '.join([*heirs[heirs.index(base) :], base])}.",
+        )
+    names = _card_names()
+    if base not in names and not (is_file(base) and os.path.isfile(base)):
+        raise ArgumentError(
+            "base",
+            "must be a model of the zoo or the path of a card, relative to this one. Received: "
+            f"{base!r}.{did_you_mean(base, names)}",
+        )
+
+
+def _override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:
+    """Return the values of `bases`, extended and replaced by what `table` says on `corpus`."""
+    special = table.get("corpora", {}).get(corpus, {})
+    patterns = table.get("without", ())
+
+    def is_kept(value: str) -> bool:
+        return not any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+    values = {key: bases[key] for key in bases if key not in NOT_INHERITED}
+    values["ours"] = tuple(filter(is_kept, bases.get("ours", ())))
+    if "corpus" in table:  # the card of a RUN folder
+        values["lowercase"] = table["corpus"].get("lowercase") is True
+    own = {**table, **special}
+    values |= {key: own[key] for key in own if key not in NO_VALUES}
+    for part in PARTS:
+        replacements = {**table.get(part, {}), **special.get(part, {})}
+        inherited = {k: v for k, v in bases.get(part, {}).items() if is_kept(f"{part}.{k}")}
+        values[part] = _replace(inherited, replacements)
+    for key in {"ours", "measured"} & own.keys():
+        values[key] = (*table.get(key, ()), *special.get(key, ()))
+    return values
+
+
+# --- the arguments of the builder
+
+
+def arguments_of(card: Card, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the builder of `card`, with `overrides`.
+
+    Each of the `members` of an ensemble becomes a table of `builder` and `arguments`, from
+    its card for the corpus of the ensemble. Paths are relative to the ensemble's card. An
+    override that the builder of the ensemble takes goes to it, any other to every member:
+    a member keeps its own gate and cache.
 
     Raises:
         ValueError: for an unknown argument or member, or members of different
             vocabulary sizes.
     """
-    return _arguments(found, overrides, ())
+    return _arguments_of(card, overrides, ())
 
 
 def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return `arguments` of a builder with this `vocabulary_size`, in every member."""
+    """Return the builder's `arguments` with this `vocabulary_size`, for every member too."""
     if "members" not in arguments:
         return {**arguments, "vocabulary_size": size}
     members = [
@@ -120,56 +240,93 @@ def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, A
 
 
 def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
-    """Return the `vocabulary_size` among `arguments` of a builder, or those of its members."""
-    while "members" in arguments:  # all of one size
+    """Return the `vocabulary_size` among the builder's `arguments`, or those of its members."""
+    while "members" in arguments:  # which all have the same
         arguments = arguments["members"][0]["arguments"]
     return arguments.get("vocabulary_size")
 
 
-def known_arguments(found: Card) -> list[str]:
-    """Return the names of what can replace arguments of card `found`, or of its members."""
+def known_arguments(card: Card) -> list[str]:
+    """Return the names of the arguments of the builder of `card`, and of its members'."""
     from dualnet.builders import BUILDERS
 
-    own = builder_arguments(BUILDERS[check_choice("builder", found.builder, BUILDERS)])
-    others = BUILDERS.values() if "members" in own else ()
-    return list(dict.fromkeys([*own, *(key for each in others for key in builder_arguments(each))]))
+    names = builder_arguments(BUILDERS[check_choice("builder", card.builder, BUILDERS)])
+    if "members" in names:
+        names += [name for builder in BUILDERS.values() for name in builder_arguments(builder)]
+    return list(dict.fromkeys(names))
 
 
-def _arguments(found: Card, overrides: Mapping[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with `overrides`, without the values that they make meaningless.
+
+    `units` replaces all sizes, another `initializer` the range of the old one, another
+    `cell` the arguments that it does not take.
+    """
+    if "cell" in overrides:
+        from dualnet.builders.cells import CELLS, options_of
+
+        before, cell = config.get("cell", "lstm"), overrides["cell"]
+        if cell in CELLS and before in CELLS:  # else the builder raises an error
+            # `internal_dropout` is also the builder's own, between layers of any cell.
+            dropped = {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
+            config = {key: config[key] for key in config if key not in dropped}
+    return _replace(config, overrides)
+
+
+def _replace(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with `overrides`, of which `units` and `initializer` replace others too."""
+    dropped = set(SIZES) if overrides.get("units") is not None else set()
+    if "initializer" in overrides:
+        dropped.add("initializer_range")
+    return {**{key: config[key] for key in config if key not in dropped}, **overrides}
+
+
+def builder_arguments(builder: Any) -> list[str]:
+    """Return the names of a builder's arguments, with those of its cells if it takes them."""
+    import inspect
+
+    from dualnet.builders.cells import all_options
+
+    parameters = inspect.signature(builder).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD]
+    options = all_options() if len(names) < len(parameters) else ()
+    return list(dict.fromkeys([*names, *options]))
+
+
+def _arguments_of(
+    card: Card, overrides: Mapping[str, Any], ensembles: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the arguments of `card`, which is a member of the cards `ensembles`."""
     from dualnet.builders import BUILDERS
 
-    check_choice("builder", found.builder, BUILDERS)
-    own, known = builder_arguments(BUILDERS[found.builder]), known_arguments(found)
-    ensemble = "members" in own
-    here = {key: overrides[key] for key in overrides if key in own or not ensemble}
-    below = {key: overrides[key] for key in overrides if key not in here}
-    config = resolve(found.config, here)
-    unknown = sorted(config.keys() - {*own} | below.keys() - {*known})
+    known = known_arguments(card)
+    names = builder_arguments(BUILDERS[card.builder])
+    is_ensemble = "members" in names
+    to_builder = {k: v for k, v in overrides.items() if k in names or not is_ensemble}
+    to_members = {k: v for k, v in overrides.items() if k not in to_builder}
+    arguments = resolve(card.config, to_builder)
+    unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
     if unknown:
         raise ArgumentError(
             unknown[0],
-            f"must be an argument of the builder {found.builder!r}"
-            f"{' or of its members' * ensemble}.{did_you_mean(unknown[0], known)} It takes "
+            f"must be an argument of the builder {card.builder!r}"
+            f"{' or of its members' * is_ensemble}.{did_you_mean(unknown[0], known)} It takes "
             f"{', '.join(sorted(known))}.",
         )
-    if ensemble:
-        cards = _members(found, config.get("members"), above)
-        config["members"] = _built(found, cards, below, above)
-    return config
+    if is_ensemble:
+        members = arguments.get("members")
+        if not isinstance(members, (list, tuple)) or not members:
+            raise ArgumentError(
+                "members",
+                "must be a list of models, each the name or the path of a card. Received: "
+                f"members={members!r}.",
+            )
+        cards = [_member_card(card, member, ensembles) for member in members]
+        arguments["members"] = _member_arguments(card, cards, to_members, ensembles)
+    return arguments
 
 
-def _members(found: Card, members: Any, above: tuple[str, ...]) -> list[Card]:
-    """Return the cards of the `members` of `found`, for its corpus."""
-    if not isinstance(members, (list, tuple)) or not members:
-        raise ArgumentError(
-            "members",
-            "must be a list of models, each the name or the path of a card. Received: "
-            f"members={members!r}.",
-        )
-    return [_member(found, member, above) for member in members]
-
-
-def _member(found: Card, member: Any, above: tuple[str, ...]) -> Card:
+def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Card:
     if isinstance(member, Mapping):  # in the card of a RUN folder
         if {*member} != {"builder", "arguments"}:
             raise ArgumentError(
@@ -178,97 +335,49 @@ def _member(found: Card, member: Any, above: tuple[str, ...]) -> Card:
                 f"`arguments`. Received: {dict(member)!r}.",
             )
         return Card(
-            name=found.name, builder=member["builder"], config=member["arguments"], recipe={}
+            name=ensemble.name, builder=member["builder"], config=member["arguments"], recipe={}
         )
     if not isinstance(member, (str, os.PathLike)):
         raise ArgumentError(
             "members", f"must be names or paths of cards. Received: {member!r} among them."
         )
-    path = os.path.join(os.path.dirname(found.file), member) if is_file(member) else str(member)
-    if path in (*above, found.file or found.name):
+    source = str(member)
+    if is_file(member):
+        source = os.path.join(os.path.dirname(ensemble.file), member)
+    if source in (*ensembles, ensemble.file or ensemble.name):
         raise ArgumentError(
             "members",
-            f"of {found.name!r} must be other models. Received: {path!r}, of which it is "
+            f"of {ensemble.name!r} must be other models. Received: {source!r}, of which it is "
             "a member itself.",
         )
     try:
-        corpora = card(path).corpora
-        return card(path, found.corpus if found.corpus and corpora else None)
+        has_corpora = bool(ensemble.corpus and card(source).corpora)
+        return card(source, ensemble.corpus if has_corpora else None)
     except ValueError as error:
-        raise ArgumentError("members", f"of {found.name!r}: {error}") from None
+        raise ArgumentError("members", f"of {ensemble.name!r}: {error}") from None
 
 
-def _built(
-    found: Card, cards: list[Card], overrides: Mapping[str, Any], above: tuple[str, ...]
+def _member_arguments(
+    ensemble: Card, cards: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Return each member as its builder's name and arguments."""
+    """Return a table of `builder` and `arguments` for each of `cards`."""
     members = []
-    sizes: dict[int, str] = {}
+    names_by_size: dict[int, str] = {}
     for member in cards:
         with located(member, overrides):
             known = known_arguments(member)
-            taken = {key: overrides[key] for key in overrides if key in known}
-            arguments = _arguments(member, taken, (*above, found.file or found.name))
+            accepted = {key: overrides[key] for key in overrides if key in known}
+            path = (*ensembles, ensemble.file or ensemble.name)
+            arguments = _arguments_of(member, accepted, path)
         members.append({"builder": member.builder, "arguments": arguments})
         size = vocabulary_size_of(arguments)
         if size is not None:
-            sizes.setdefault(size, member.name)
-    if len(sizes) > 1:
-        each = ", ".join(f"{size} of {name!r}" for size, name in sizes.items())
+            names_by_size.setdefault(size, member.name)
+    if len(names_by_size) > 1:
+        sizes = ", ".join(f"{size} of {name!r}" for size, name in names_by_size.items())
         raise ArgumentError(
             "members",
-            f"of {found.name!r} must have one vocabulary. Received: sizes {each}. Give "
+            f"of {ensemble.name!r} must have one vocabulary. Received: sizes {sizes}. Give "
             "vocabulary_size, which all of them take.",
         )
     return members
-
-
-def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with `overrides`.
-
-    `units` among them replaces all sizes, another `cell` the arguments of the cell
-    that it does not take, another `initializer` its range.
-    """
-    left_out: set[str] = set()
-    if overrides.get("units") is not None:
-        left_out |= set(SIZES)
-    if "cell" in overrides:
-        from dualnet.builders.cells import CELLS, options_of
-
-        before, cell = config.get("cell", "lstm"), overrides["cell"]
-        if cell in CELLS and before in CELLS:  # the builder refuses others
-            # The builder has an internal dropout of its own, between layers of any cell.
-            left_out |= {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
-    if "initializer" in overrides:
-        left_out.add("initializer_range")
-    return {**{key: config[key] for key in config if key not in left_out}, **overrides}
-
-
-def builder_arguments(builder: Any) -> list[str]:
-    """Return the names of a builder's arguments, those of its cells too where it has any."""
-    import inspect
-
-    from dualnet.builders.cells import all_options
-
-    named = inspect.signature(builder).parameters.values()
-    own = [each.name for each in named if each.kind is not each.VAR_KEYWORD]
-    options = all_options() if len(own) < len(named) else ()
-    return list(dict.fromkeys([*own, *options]))
-
-
-def _names() -> list[str]:
-    return [
-        path.name.removesuffix(".toml")
-        for path in folder("zoo").iterdir()
-        if path.name.endswith(".toml")
-    ]
-
-
-@functools.cache
-def _read(name: str) -> dict[str, Any]:
-    names = _names()
-    if name not in names:
-        near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
-        hint = f" Did you mean one of {near}?" if near else ""
-        raise ValueError(f"Unknown model. Received: name={name!r}.{hint} `dualnet list` shows all.")
-    return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))

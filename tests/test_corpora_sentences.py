@@ -30,15 +30,15 @@ def sentences(batch):
     inputs, targets, weight = batch
     assert inputs.dtype == targets.dtype == np.int32 and weight.dtype == np.float32
     assert inputs.shape == targets.shape == weight.shape
-    found = []
+    rows = []
     for row in range(len(inputs)):
-        there = weight[row] == 1
-        assert (inputs[row, ~there] == -1).all() and (targets[row, ~there] == 0).all()
-        assert (weight[row, ~there] == 0).all()
-        words = targets[row, there].tolist()
-        assert inputs[row, there].tolist() == [EOS, *words[:-1]]
-        found.append(tuple(words))
-    return found
+        is_word = weight[row] == 1
+        assert (inputs[row, ~is_word] == -1).all() and (targets[row, ~is_word] == 0).all()
+        assert (weight[row, ~is_word] == 0).all()
+        words = targets[row, is_word].tolist()
+        assert inputs[row, is_word].tolist() == [EOS, *words[:-1]]
+        rows.append(tuple(words))
+    return rows
 
 
 texts = st.lists(st.sampled_from([0, 1, EOS, EOS, 3, 4]), min_size=1, max_size=60)
@@ -57,12 +57,12 @@ def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding
     )
     batches.epoch = epoch
     read = [sentences(batch) for batch in batches]
-    found = list(itertools.chain(*read))
+    rows = list(itertools.chain(*read))
     text = "".join("xy|zw"[token] for token in tokens)
     expected = [tuple("xy|zw".index(mark) for mark in line) for line in text.split("|")]
     expected = [(*line, EOS) for line in expected[:-1]] + [expected[-1]] * bool(expected[-1])
-    assert sorted(found) == sorted(expected)
-    assert shuffle or found == expected
+    assert sorted(rows) == sorted(expected)
+    assert shuffle or rows == expected
     assert batches.num_tokens == len(tokens) == sum(batch[2].sum() for batch in batches)
     assert [len(rows) for rows in read[:-1]] == [batch_size] * (len(batches) - 1)
     assert 1 <= len(read[-1]) <= batch_size
@@ -168,7 +168,7 @@ class Words(keras.layers.Layer):
         return self.embedding(ops.maximum(tokens, 0))
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("batch_size", [1, 4])
 def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):
     # 14 sentences, so that the last batch is smaller; the first two of a text are of one length.
     text = "a b\nb a\n" + "c\nd e f\n\na b c d e f g h\n" * 3
@@ -212,15 +212,10 @@ def test_a_memory_mapped_text_is_never_copied_whole(tmp_path):
     assert peak < stream.nbytes
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "3", None])
-def test_bad_batch_sizes_are_refused(value):
-    with pytest.raises(ValueError, match="`batch_size` must be an integer of at least 1"):
-        batches_of("a\n", batch_size=value)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"batch_size": 0}, "`batch_size` must be an integer of at least 1"),
         ({"padding": "left"}, r"`padding` must be one of \['post', 'pre'\]. Received: padding='l"),
         ({"padding": None}, "`padding` must be one of"),
         ({"padding": "pr"}, "Did you mean 'pre'"),
@@ -228,14 +223,9 @@ def test_bad_batch_sizes_are_refused(value):
         ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
     ],
 )
-def test_other_bad_settings_are_refused(settings, message):
+def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        batches_of("a\n", batch_size=1, **settings)
-
-
-def test_a_split_must_be_known():
-    with pytest.raises(ValueError, match="`split` must be one of.*split='dev'"):
-        corpus_of([0, EOS]).sentence_batches("dev", batch_size=1)
+        batches_of("a\n", **{"batch_size": 1, **settings})
 
 
 @pytest.mark.parametrize("tokens", [np.zeros((2, 5), "int32"), np.zeros(5), np.zeros(0, "int32")])
@@ -246,7 +236,7 @@ def test_tokens_must_be_a_vector_of_at_least_one_integer(tokens):
 
 def test_a_vocabulary_without_an_end_of_sentences_is_refused():
     corpus = corpus_of([0, 1], Vocabulary(("a", "b")))
-    with pytest.raises(ValueError, match="`vocabulary` must have <eos>.*Use `batches`"):
+    with pytest.raises(ValueError, match="`vocabulary` must contain <eos>.*Use `batches`"):
         corpus.sentence_batches("train", batch_size=1)
 
 

@@ -15,21 +15,26 @@ ROOT = pathlib.Path(dualnet.__file__).parents[1]
 def test_the_package_list_is_the_tree():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    listed = set(config["options"]["packages"].split())
-    found = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for path in (ROOT / "dualnet").rglob("__init__.py")
-    }
-    assert listed == found | {"dualnet._data.tuning", "dualnet._data.zoo"}
+    folders = {path.parent for path in (ROOT / "dualnet").rglob("*.py")}
+    packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    packages |= {"dualnet._data.tuning", "dualnet._data.zoo"}
+    assert {*config["options"]["packages"].split()} == packages
+    assert all((folder / "__init__.py").is_file() for folder in folders)
 
 
-def test_every_public_name_can_be_had_and_hides_no_module():
+def test_every_public_name_can_be_imported_and_no_function_hides_a_module():
     for name in dualnet.__all__:
         assert getattr(dualnet, name) is not None
-        assert callable(getattr(dualnet, name)) != name.islower() or name not in sys.modules
-    assert not {path.stem for path in (ROOT / "dualnet").glob("*.py")} & set(dualnet._FUNCTIONS)
+    modules = {path.stem for path in (ROOT / "dualnet").iterdir()}
+    assert not modules & {*dualnet._FUNCTIONS} and modules >= {*dualnet._FUNCTIONS.values()}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         dualnet.nothing  # noqa: B018
+
+
+def test_listing_models_and_cards_loads_no_keras():
+    code = "import sys; from dualnet import zoo; [zoo.card(name) for name in zoo.list_models()];"
+    code += "assert not {'keras', 'tensorflow'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 WITHOUT_TENSORFLOW = """
@@ -53,14 +58,9 @@ sys.exit(code)
     keras.config.backend() == "tensorflow", reason="the TensorFlow backend needs TensorFlow"
 )
 def test_all_but_export_works_where_tensorflow_is_not_installed(folder, tmp_path):
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, str(folder), str(tmp_path / "RUN")],
         capture_output=True, text=True, check=False, env={**os.environ},
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
+    assert process.returncode == 0, process.stderr
     assert list((tmp_path / "RUN" / "tensorboard").iterdir())
-
-
-def test_the_recurrence_can_be_imported_before_all_else():
-    # The layers import the builders, to register their classes, and these the recurrence.
-    subprocess.run([sys.executable, "-c", "import dualnet.recurrence"], check=True, cwd=ROOT)

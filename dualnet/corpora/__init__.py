@@ -1,4 +1,4 @@
-"""Corpora: text as int32 ids in reading order, and the vocabulary between them."""
+"""Corpora: text as int32 ids in reading order, with its vocabulary."""
 
 from dualnet.corpora.corpus import NAMES, Corpus, load
 from dualnet.corpora.sources import SPLITS

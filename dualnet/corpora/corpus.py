@@ -1,10 +1,10 @@
-"""Loads a corpus as three streams of word ids."""
+"""Corpora: text as three streams of word ids."""
 
 import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,17 +24,24 @@ NAMES = (EMBEDDED, "ptb", "wikitext-2", "wikitext-103")
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus: three splits, each one stream of ids in reading order.
+    """A corpus: three splits, each a stream of ids in reading order.
 
     Attributes:
         name: str. One of `NAMES`, or the name of the folder.
-        train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line. Those
-            of a large text are memory maps, and cannot be written to.
-        vocabulary: the `Vocabulary` of the ids.
-        sha256: str. Hash of the words of the three splits, before any of them
-            became `<unk>`: equal hashes mean equal text.
-        lowercase: bool. Whether the text was put in lower case.
+        train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line. Those of a
+            large text are read-only memory maps.
+        vocabulary: The `Vocabulary` of the ids.
+        sha256: str. Hash of the words of all splits before rare ones became `<unk>`:
+            equal hashes mean equal text.
+        lowercase: bool. Whether the text was lower-cased.
         source: str. The folder it was read from, or "embedded".
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> corpus = corpora.load("python-reference")
+    >>> corpus.train.dtype, corpus.vocabulary.decode(corpus.vocabulary.encode("the list"))
+    (dtype('int32'), 'the list')
     """
 
     name: str
@@ -61,30 +68,23 @@ class Corpus:
         return tokens
 
     def batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        sequence_length: int,
-        length_deviation: float = 0.0,
-        longest_length: int = 0,
-        partial_shuffle: bool = False,
-        seed: int = 0,
+        self, split: str, *, batch_size: int, sequence_length: int, **settings: Any
     ) -> "TokenBatches":
-        """Return the batches of a split in reading order, for `model.fit`.
+        """Return the batches of a split in reading order, see `TokenBatches`.
 
-        See `TokenBatches` for what stands where. Shuffling them would break the
-        order: `LanguageModel.fit` does not, a plain Keras model needs
+        They must not be shuffled: `LanguageModel.fit` does not, a plain Keras model needs
         `shuffle=False`.
 
         Args:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Number of parallel streams.
             sequence_length: int, at least 1. Tokens of each stream per batch.
-            length_deviation, longest_length, partial_shuffle, seed: as in `TokenBatches`.
+            **settings: `length_deviation`, `longest_length`, `partial_shuffle` and `seed` of
+                `TokenBatches`.
+
         Raises:
-            ValueError: if an argument is out of range, or the split is shorter
-                than `batch_size + 1` tokens.
+            ValueError: if an argument is out of range, or the split has fewer than
+                `batch_size + 1` tokens.
         """
         from dualnet.corpora.token_batches import TokenBatches  # here: it needs Keras
 
@@ -93,44 +93,29 @@ class Corpus:
             batch_size=batch_size,
             sequence_length=sequence_length,
             vocabulary=self.vocabulary,
-            length_deviation=length_deviation,
-            longest_length=longest_length,
-            partial_shuffle=partial_shuffle,
-            seed=seed,
+            **settings,
         )
 
     def sentence_batches(
-        self,
-        split: str,
-        *,
-        batch_size: int,
-        padding: str = "pre",
-        shuffle: bool = True,
-        seed: int = 0,
+        self, split: str, *, batch_size: int, **settings: Any
     ) -> "SentenceBatches":
-        """Return the batches of the sentences of a split, for `model.fit`.
+        """Return the batches of the sentences of a split, see `SentenceBatches`.
 
-        Each line is a sentence, read after `<eos>`, for itself. See
-        `SentenceBatches` for what stands where.
+        Each line is a sentence, read on its own after `<eos>`.
 
         Args:
             split: str. "train", "valid" or "test".
-            batch_size: int, at least 1. Sentences of a batch.
-            padding: "pre" (default) or "post". Where padding stands.
-            shuffle: bool. Whether each epoch has another order.
-            seed: int, at least 0. Of the orders.
+            batch_size: int, at least 1. Sentences per batch.
+            **settings: `padding`, `shuffle` and `seed` of `SentenceBatches`.
+
         Raises:
             ValueError: if an argument is out of range, or the vocabulary lacks `<eos>`.
         """
         from dualnet.corpora.sentence_batches import SentenceBatches  # here: it needs Keras
 
+        tokens = self.split(split)
         return SentenceBatches(
-            self.split(split),
-            vocabulary=self.vocabulary,
-            batch_size=batch_size,
-            padding=padding,
-            shuffle=shuffle,
-            seed=seed,
+            tokens, vocabulary=self.vocabulary, batch_size=batch_size, **settings
         )
 
 
@@ -144,50 +129,52 @@ def load(
     vocabulary: Vocabulary | None = None,
     download: bool = True,
 ) -> Corpus:
-    """Return a corpus by its name, or from a folder of text files.
+    """Return a corpus by name, or from a folder of text files.
 
-    A split is one file: `train.txt`, `valid.txt`, `test.txt`, or the usual
-    `ptb.train.txt` and `wiki.train.tokens`. Words stand between white space,
-    and every line, a blank one too, ends in `<eos>`. The vocabulary is that of
-    the train split by descending count, with `<unk>` if train has it, if words
-    are cut, or if another split has words that train has not.
+    The file of a split is `train.txt`, `valid.txt` or `test.txt`, or has the usual name
+    `ptb.train.txt` or `wiki.train.tokens`. White space separates words, and every line ends
+    in `<eos>`, even a blank one. The vocabulary lists the words of train by descending count;
+    it includes `<unk>` if train does, if words are cut, or if another split has new words.
 
-    A named corpus is looked for in `path`, then in the folder of its name in
-    the environment variable DUALNET_DATA, then in the cache
-    (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME); "ptb" and "wikitext-2"
-    are then downloaded into the cache. "python-reference" is on every machine:
-    CPython's language reference, in the style of the Penn Treebank.
+    A named corpus is looked for in `path`, then in its folder in the environment variable
+    DUALNET_DATA, then in the cache (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME);
+    "ptb" and "wikitext-2" are then downloaded into the cache. "python-reference" needs no
+    files: it is CPython's language reference, in the style of the Penn Treebank.
 
-    The ids of a text of more than 16 MiB are kept in the cache, in `ids`, with
-    checksums of the text and of themselves, and are read from there when they
-    are needed: neither text nor ids need fit into memory. Where the cache
-    cannot be written, the ids are in memory.
+    The ids of a text of more than 16 MiB are cached in `ids`, with checksums of the text
+    and of themselves, and read from there when needed: neither text nor ids need fit into
+    memory. If the cache cannot be written, the ids are kept in memory.
 
     Args:
-        name_or_folder: one of `NAMES`, or a folder; a folder that bears such a
-            name is written "./ptb".
-        path: folder of the named corpus.
-        lowercase: bool. Puts the text in lower case.
-        vocabulary_size: int, at least 2. Greatest number of words, `<eos>` and
-            `<unk>` included; the rarest of train become `<unk>`.
-        min_count: int, at least 1. Words that come less often in train become
-            `<unk>`. By default 1, and 2 for "python-reference": its held-out
-            splits have new words, and `<unk>` can only be learnt where train
-            has it.
-        vocabulary: a `Vocabulary` to use instead, e.g. of a trained model.
-        download: bool. Whether the network may be used.
+        name_or_folder: One of `NAMES`, or a folder. Write "./ptb" for a folder with the
+            name of a corpus.
+        path: Folder of the named corpus.
+        lowercase: bool. Whether to lower-case the text.
+        vocabulary_size: int, at least 2. Maximum number of words, `<eos>` and `<unk>`
+            included; the rarest words of train become `<unk>`.
+        min_count: int, at least 1. Words that are rarer in train become `<unk>`. Defaults to
+            1, and to 2 for "python-reference": its held-out splits have new words, and
+            `<unk>` can only be learned if train has it.
+        vocabulary: A `Vocabulary` to use instead, e.g. that of a trained model.
+        download: bool. Whether to use the network.
+
     Raises:
-        ValueError: if the name is unknown, an argument is out of range, a file
-            is empty or not UTF-8, or `vocabulary` lacks a word and has no
-            `<unk>`.
-        FileNotFoundError: if a folder or a split is missing, or the corpus
-            could not be downloaded.
+        ValueError: if the name is unknown, an argument is out of range, a file is empty or
+            not UTF-8, or `vocabulary` lacks a word and has no `<unk>`.
+        FileNotFoundError: if a folder or a split is missing, or the corpus could not be
+            downloaded.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
+    100
     """
     if vocabulary is not None and (vocabulary_size is not None or min_count is not None):
         raise ArgumentError(
             "vocabulary",
-            "fixes the words, so that `vocabulary_size` and `min_count` must be "
-            f"None. Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
+            "fixes the words, so `vocabulary_size` and `min_count` must be None. "
+            f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
     if vocabulary_size is not None:
         check_count("vocabulary_size", vocabulary_size, least=2)
@@ -220,11 +207,11 @@ def _locate(
     lowercase: bool,
     download: bool,
 ) -> Text:
-    """Return the text, found but not yet read."""
+    """Return the text of a corpus, not yet read."""
     if name_or_folder == EMBEDDED and path is None:
         from dualnet.corpora import python_reference
 
-        texts = python_reference.split_texts()  # lower case already but for N
+        texts = python_reference.split_texts()  # lower case except for N
         return Text(
             EMBEDDED,
             "embedded",
@@ -235,8 +222,8 @@ def _locate(
     if path is not None and not named:
         raise ArgumentError(
             "path",
-            f"must go with one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
-            f"{os.fspath(name_or_folder)!r}. Give the folder as first argument.",
+            f"requires one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
+            f"{os.fspath(name_or_folder)!r}. Pass the folder as first argument.",
         )
     if named:
         name = str(name_or_folder)

@@ -1,4 +1,4 @@
-"""Turns the words of a text into ids, in one pass over the text."""
+"""Encoding: the words of a text become ids, in one pass over the text."""
 
 import hashlib
 import itertools
@@ -18,13 +18,13 @@ from dualnet.text.plain_text import EOS, UNK, words_of
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a corpus.
+    """The text of a corpus, not yet read.
 
     Args:
-        name: of the corpus.
-        source: the folder it was read from, or "embedded".
-        read: yields the text of a split in blocks that no word crosses.
-        files: the file of each split; none of an embedded corpus.
+        name: Name of the corpus.
+        source: The folder it is read from, or "embedded".
+        read: Yields the text of a split in blocks that split no word.
+        files: The file of each split; empty for the embedded corpus.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything besides the text that the ids depend on: see `corpora.load`."""
+    """Everything besides the text that the ids depend on, see `corpora.load`."""
 
     lowercase: bool
     vocabulary_size: int | None
@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Ids `(num_tokens,)` int32 of each split, their vocabulary, and the hash of the words."""
+    """The ids of each split, int32 `(num_tokens,)`, their vocabulary, and a hash of the words."""
 
     splits: dict[str, np.ndarray]
     vocabulary: Vocabulary
@@ -53,61 +53,62 @@ class Encoded:
 
 
 class Store(Protocol):
-    """Keeps the numbers of words of each split until their ids are known."""
+    """Holds the word numbers of each split until the ids are known."""
 
     def append(self, split: str, numbers: np.ndarray) -> None:
-        """Keep more numbers, int32 `(count,)`."""
+        """Add numbers, int32 `(count,)`."""
 
     def chunks(self, split: str) -> Iterator[np.ndarray]:
-        """Yield all numbers kept, a bounded count at a time if they are many."""
+        """Yield all numbers, in chunks of bounded size if the store is on disk."""
 
     def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
-        """Return `ids[numbers]`, int32 `(num_tokens,)`, and forget the numbers."""
+        """Return `ids[numbers]`, int32 `(num_tokens,)`, and discard the numbers."""
 
 
 class InMemory:
-    """A `Store` of plain arrays."""
+    """A `Store` of arrays."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
+        self._chunks: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
 
     def append(self, split: str, numbers: np.ndarray) -> None:
-        self._parts[split].append(numbers)
+        self._chunks[split].append(numbers)
 
     def chunks(self, split: str) -> Iterator[np.ndarray]:
-        self._parts[split] = [np.concatenate(self._parts[split])]
-        return iter(self._parts[split])
+        self._chunks[split] = [np.concatenate(self._chunks[split])]
+        return iter(self._chunks[split])
 
     def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
-        return ids[np.concatenate(self._parts.pop(split))]
+        return ids[np.concatenate(self._chunks.pop(split))]
 
 
 def encode(text: Text, settings: Settings, store: Store) -> Encoded:
-    """Return the ids of `text`, read once: `store` holds what grows with its length.
+    """Return the ids of `text`. What grows with its length is kept in `store`.
 
-    Words are numbered as they appear. Counting the numbers of train gives the
-    vocabulary, and that the id of each number.
+    The text is read once: words are numbered in order of appearance, the counts of the
+    numbers of train give the vocabulary, and the vocabulary gives the id of each number.
 
     Raises:
-        ValueError: if a file is empty or not UTF-8, or the vocabulary given
-            lacks a word and has no `<unk>`.
+        ValueError: if a file is empty or not UTF-8, or the given vocabulary lacks a word
+            and has no `<unk>`.
     """
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     digest = hashlib.sha256()
     num_train_words = 0
     for split in SPLITS:
         for block in text.read(split):
-            # `map` over a bound method never comes back to the interpreter.
+            # `map` over a bound method runs in C.
             words = words_of(block)
             store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
             if words:
                 digest.update(" ".join(words).encode())
                 digest.update(b" ")
-        digest.update(b"\n")  # tells the splits apart
+        digest.update(b"\n")  # marks the end of the split
         num_train_words = num_train_words or len(numbers)
     vocabulary = settings.vocabulary
     if vocabulary is None:
-        counts = sum(np.bincount(part, minlength=num_train_words) for part in store.chunks("train"))
+        chunks = store.chunks("train")
+        counts = sum(np.bincount(chunk, minlength=num_train_words) for chunk in chunks)
         vocabulary = Vocabulary.from_counts(
             Counter(dict(zip(numbers, np.asarray(counts).tolist()))),
             size=settings.vocabulary_size,
@@ -124,7 +125,7 @@ def encode(text: Text, settings: Settings, store: Store) -> Encoded:
 
 
 def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> None:
-    """Refuse the first of `words`, in the order of `text`, that is not in `vocabulary`."""
+    """Raise `ValueError` for the first of `words`, in the order of `text`, not in `vocabulary`."""
     unknown = next((word for word in words if word not in vocabulary), None)
     if unknown is None:
         return
@@ -136,9 +137,9 @@ def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> No
                     place = f"line {line} of {str(text.files.get(split, text.name))!r}"
                     raise ArgumentError(
                         "vocabulary",
-                        f"must have every word of the text, since it has no {UNK}. "
+                        f"must contain every word of the text, since it has no {UNK}. "
                         f"Received: {unknown!r} in {place}{' (a line end)' * (unknown == EOS)}. "
-                        f"Give a vocabulary that has it, or has {UNK}.",
+                        f"Give a vocabulary that contains it or {UNK}.",
                     )
                 line += 1
-            line -= 1  # the last row goes on in the next block
+            line -= 1  # the last row continues in the next block

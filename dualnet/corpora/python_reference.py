@@ -18,19 +18,24 @@ _SENTENCE = re.compile(r"""(?<=[.?!:])["')]*\s+(?=["'(A-Z])""")
 
 @functools.cache
 def split_texts() -> dict[str, str]:
-    """Return the text of each split: one sentence per line, words between spaces.
+    """Return the text of each split: one sentence per line, words separated by spaces.
 
-    PTB's conventions: lower case, numbers are `N`, contractions and punctuation
-    stand apart. Every topic is in one split as a whole. Topics quote each other
-    (a chapter and its sections are both topics), so that of a paragraph that
-    comes again only the first occurrence is kept: nothing in valid or test
-    stands in train.
+    The conventions are PTB's: lower case, `N` for numbers, contractions and punctuation
+    apart. No topic is divided between splits. Topics quote each other (a chapter and its
+    sections are both topics), so only the first occurrence of a paragraph is kept: nothing
+    in valid or test occurs in train.
+
+    Example:
+
+    >>> from dualnet.corpora.python_reference import split_texts
+    >>> sorted(split_texts())
+    ['test', 'train', 'valid']
     """
     from pydoc_data.topics import topics
 
     seen: set[str] = set()
     lines: dict[str, list[str]] = {}
-    # The longest first: what is quoted stays in its chapter.
+    # Longest first, so that a chapter keeps the paragraphs that other topics quote.
     for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
         fresh: list[str] = []
         for paragraph in _paragraphs(topics[topic]):
@@ -39,25 +44,25 @@ def split_texts() -> dict[str, str]:
                 fresh.extend(_sentences(paragraph))
         if fresh:
             lines[topic] = fresh
-    sizes = {topic: sum(len(line.split()) + 1 for line in found) for topic, found in lines.items()}
+    sizes = {topic: sum(len(line.split()) + 1 for line in lines[topic]) for topic in lines}
     missing = {split: share * sum(sizes.values()) for split, share in SHARES.items()}
     splits: dict[str, list[str]] = {split: [] for split in SHARES}
-    # Each topic, the longest first, to the split that lacks most of its share.
+    # Assign each topic, longest first, to the split that lacks most of its share.
     for topic in sorted(lines, key=lambda topic: (-sizes[topic], topic)):
         split = max(missing, key=lambda split: missing[split])
         splits[split].extend(lines[topic])
         missing[split] -= sizes[topic]
-    return {split: "".join(line + "\n" for line in found) for split, found in splits.items()}
+    return {split: "".join(line + "\n" for line in splits[split]) for split in splits}
 
 
 def _paragraphs(text: str) -> Iterator[str]:
     for block in re.split(r"\n\s*\n", text):
         rows = [row.strip() for row in block.split("\n")]
-        # Rows of punctuation alone underline a title or rule a table.
+        # Rows of punctuation underline a title or rule a table.
         rows = [row for row in rows if not re.fullmatch(r"[\W_]*", row)]
-        # "::=" stands in grammar rules, which are no English.
+        # "::=" marks grammar rules, which are not English.
         if rows and not any("::=" in row for row in rows):
-            rows[0] = re.sub(r"^(?:[*+-]|\d+\.)\s+", "", rows[0])  # the mark of a list
+            rows[0] = re.sub(r"^(?:[*+-]|\d+\.)\s+", "", rows[0])  # bullet or number
             yield _EMPHASIS.sub("", " ".join(rows)).replace("\u2019", "'")
 
 

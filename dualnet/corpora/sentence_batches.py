@@ -1,4 +1,4 @@
-"""Batches of whole sentences, each read for itself; beside TokenBatches alone needs Keras."""
+"""Batches of whole sentences, each read on its own; they need Keras."""
 
 import keras
 import numpy as np
@@ -9,45 +9,54 @@ from dualnet.corpora.token_batches import AROUND_BYTES, RELEASE_BYTES
 from dualnet.text import EOS, Vocabulary
 
 PADDINGS = ("pre", "post")
-PADDING_ID = -1  # of the inputs; the id of no word
+PADDING_ID = -1  # of inputs; not the id of a word
 
 
 class SentenceBatches(keras.utils.PyDataset):
-    """Batches `(inputs, targets, sample_weight)` of the sentences of one text.
+    """Batches `(inputs, targets, sample_weight)` of the sentences of a text.
 
-    A sentence ends with `<eos>`, and the last one where the text does. Its
-    words w1 .. wn and `<eos>` are the targets; the inputs are `<eos>`, w1 .. wn.
-    An epoch holds every sentence once, in an order of its own. A batch is as
-    long as its longest sentence, and the last one of an epoch may have fewer
-    rows. Keras infers the shapes from the first two batches and sees that the
-    length varies only if these differ: where they do not, the first one has one
-    more column of padding. The memory stays flat: of a memory map, what was
-    read is let go.
+    A sentence ends with `<eos>`, the last one where the text does. Its words w1 .. wn and
+    `<eos>` are the targets; the inputs are `<eos>`, w1 .. wn. An epoch holds every sentence
+    once. A batch is as long as its longest sentence, and the last batch may have fewer rows.
+    Keras infers the shapes from the first two batches and detects a varying length only if
+    these differ; if they do not, the first batch gets one more column of padding. Memory use
+    is constant: pages of a memory map are released after they are read.
 
     Args:
         tokens: int array `(num_tokens,)`, in reading order.
-        vocabulary: the `Vocabulary` of the ids, with `<eos>`.
-        batch_size: int, at least 1. Sentences of a batch.
-        padding: "pre" or "post". Whether padding stands before the words or after.
-        shuffle: bool. Whether each epoch has another order; else it is that of the text.
-        seed: int, at least 0. The order is a function of `seed` and `epoch` alone.
+        vocabulary: The `Vocabulary` of the ids, with `<eos>`.
+        batch_size: int, at least 1. Sentences per batch.
+        padding: "pre" or "post". Whether padding is added before or after the words.
+        shuffle: bool. Whether each epoch has another order, a function of `seed` and `epoch`
+            alone; else it is that of the text.
+        seed: int, at least 0.
 
     Items:
-        Inputs, int32 `(rows, time)`, -1 on padding; targets, int32, 0 on
-        padding; sample weights, float32, 0 on padding and 1 elsewhere. A
-        function of `epoch` and the index alone.
+        Inputs, int32 `(rows, time)`, -1 for padding; targets, int32, 0 for padding; sample
+        weights, float32, 0 for padding and 1 elsewhere. A function of `epoch` and the index
+        alone.
 
     Attributes:
         num_tokens: int. Predicted tokens per epoch: `len(tokens)`.
-        epoch: int, at first 0; may be set. `on_epoch_end` adds 1 once the last batch
-            was read.
+        epoch: int, initially 0; may be set. `on_epoch_end` adds 1 after the last batch.
         carried: False. Every batch is read from the zero state.
-        pads: True. A model must know padding.
-        lengths_vary: True. Where each length is compiled, `fit` adds padding.
+        pads: True. The model must support padding.
+        lengths_vary: True. `fit` buckets the batches if each new length would be compiled.
 
     Raises:
         ValueError: if an argument is out of range, `vocabulary` lacks `<eos>`, or
             `tokens` is not a vector of at least one id.
+
+    Example:
+
+    >>> from dualnet.corpora import Vocabulary
+    >>> from dualnet.corpora.sentence_batches import SentenceBatches
+    >>> words = Vocabulary(("<eos>", "the", "cat"))
+    >>> tokens = words.encode("the cat\\nthe\\n")
+    >>> batches = SentenceBatches(tokens, vocabulary=words, batch_size=2, shuffle=False)
+    >>> inputs, targets, weights = batches[0]
+    >>> inputs.tolist(), targets.tolist()
+    ([[0, 1, 2], [-1, 0, 1]], [[1, 2, 0], [0, 1, 0]])
     """
 
     carried = False
@@ -87,14 +96,14 @@ class SentenceBatches(keras.utils.PyDataset):
         self.num_tokens = len(tokens)
         self._finished = False  # whether the last batch of the epoch was read
         self._ordered = (-1, np.arange(len(self._ends)))  # an epoch and its order
-        self._touched = 0  # bytes of a memory map since its pages were let go
+        self._touched = 0  # bytes read of a memory map since its pages were released
 
     def __len__(self) -> int:
         return (len(self._ends) - 1) // self.batch_size + 1  # rounded up
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")  # also ends a plain `for`
+            raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
         self._finished = index == len(self) - 1
         starts, ends = self._bounds(index)
         length = self._longest(index)
@@ -114,14 +123,13 @@ class SentenceBatches(keras.utils.PyDataset):
         return inputs, targets, weight
 
     def on_epoch_end(self) -> None:
-        if self._finished:  # Keras calls it before the first epoch too, having looked ahead
+        if self._finished:  # Keras also calls it before the first epoch
             self._finished = False
             self.epoch += 1
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the sentences of a batch start, and where they end."""
+        """Return the starts and ends of the sentences of a batch."""
         chosen = self._order()[index * self.batch_size : (index + 1) * self.batch_size]
-        # The first sentence has none before it.
         return np.where(chosen > 0, self._ends[chosen - 1], 0), self._ends[chosen]
 
     def _longest(self, index: int) -> int:
@@ -133,7 +141,7 @@ class SentenceBatches(keras.utils.PyDataset):
         if self.shuffle and epoch != self.epoch:
             epoch = self.epoch
             order = np.random.default_rng((self.seed, epoch)).permutation(len(self._ends))
-            self._ordered = (epoch, order)  # at once: TensorFlow reads ahead in a thread
+            self._ordered = (epoch, order)  # in one step: TensorFlow reads ahead in a thread
         return order
 
     def _release(self, count: int) -> None:
@@ -145,10 +153,10 @@ class SentenceBatches(keras.utils.PyDataset):
 
 
 def sentence_ends(tokens: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """Return where each sentence of a text ends: int64 `(num_sentences,)`.
+    """Return the end of each sentence of a text: int64 `(num_sentences,)`.
 
-    Sentence k is `tokens[ends[k - 1] : ends[k]]`, `<eos>` included; the last
-    one ends where the text does. The tokens are read piece by piece.
+    Sentence k is `tokens[ends[k - 1] : ends[k]]`, `<eos>` included; the last one ends where
+    the text does. The tokens are read in chunks.
 
     Raises:
         ValueError: if `vocabulary` has no `<eos>`.
@@ -156,15 +164,15 @@ def sentence_ends(tokens: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     if getattr(vocabulary, "eos_id", None) is None:
         raise ArgumentError(
             "vocabulary",
-            f"must have {EOS}, which ends a sentence. Received: {vocabulary!r} "
+            f"must contain {EOS}, which ends a sentence. Received: {vocabulary!r} "
             "without it. Use `batches` for a text without sentences.",
         )
-    found = []
+    chunks = []
     for start in range(0, len(tokens), CHUNK_TOKENS):
-        piece = tokens[start : start + CHUNK_TOKENS]
-        found.append(start + 1 + np.flatnonzero(piece == vocabulary.eos_id))
+        chunk = tokens[start : start + CHUNK_TOKENS]
+        chunks.append(start + 1 + np.flatnonzero(chunk == vocabulary.eos_id))
         release_pages(tokens)
-    ends = np.concatenate(found)
+    ends = np.concatenate(chunks)
     if not len(ends) or ends[-1] < len(tokens):
         ends = np.append(ends, len(tokens))
     return ends

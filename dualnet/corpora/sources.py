@@ -1,4 +1,4 @@
-"""Where a corpus comes from: a local folder first, then a checked download."""
+"""The files of a corpus: a local folder, or else a download with known checksums."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
-ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or unwelcome archive
+ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or malicious archive
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -39,16 +39,16 @@ class Download:
     """The published files of a corpus.
 
     Args:
-        sha256: of the file of each split.
-        mirrors: addresses with a place for `{split}`; an address of a zip
-            archive is followed by `#` and the member, which has the place.
+        sha256: The SHA-256 of the file of each split.
+        mirrors: Addresses that contain `{split}`. That of a zip archive is followed by `#`
+            and the name of the member, which contains `{split}`.
     """
 
     sha256: dict[str, str]
     mirrors: tuple[str, ...]
 
 
-# The text itself is never part of this project: PTB is under an LDC licence.
+# The texts themselves are never part of this project: PTB is under an LDC licence.
 DOWNLOADS = {
     "ptb": Download(
         {
@@ -76,9 +76,9 @@ DOWNLOADS = {
 
 
 def cache_folder() -> Path:
-    """Return the folder of all that can be had again: `~/.cache/dualnet` if not set otherwise."""
+    """Return the cache folder: `dualnet` in XDG_CACHE_HOME, by default in `~/.cache`."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    # Its specification says to ignore a relative XDG_CACHE_HOME.
     base = base if base.is_absolute() else Path("~/.cache").expanduser()
     return base / "dualnet"
 
@@ -87,7 +87,7 @@ def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
     """Return the text file of each split in `folder`.
 
     Raises:
-        FileNotFoundError: if there is no such folder, or a split is missing.
+        FileNotFoundError: if the folder or a split is missing.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -95,22 +95,22 @@ def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
     files = {}
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
-        found = [folder / name for name in names if (folder / name).is_file()]
-        if not found:
+        paths = [folder / name for name in names if (folder / name).is_file()]
+        if not paths:
             raise FileNotFoundError(
                 f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
                 f"{', '.join(names)}; add {names[0]}."
             )
-        files[split] = found[0]
+        files[split] = paths[0]
     return files
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
-    """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, a download.
+    """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, or a download.
 
     Raises:
-        FileNotFoundError: if the corpus is in none of these places and could
-            not be downloaded, or `path` or the folder in DUALNET_DATA is missing.
+        FileNotFoundError: if the corpus is in none of these places and could not be
+            downloaded, or the folder in DUALNET_DATA does not exist.
     """
     if path is not None:
         return Path(path).expanduser()
@@ -124,7 +124,7 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
         if folder.is_dir():
             return folder
     cache = cache_folder() / name
-    known = DOWNLOADS.get(name)
+    files_to_fetch = DOWNLOADS.get(name)
     missing = {
         split: cache / f"{split}.txt"
         for split in SPLITS
@@ -132,23 +132,23 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
     }
     if not missing:
         return cache
-    if known is None or not download:
+    if files_to_fetch is None or not download:
         with contextlib.suppress(FileNotFoundError):
-            split_files(cache)  # put there by hand, under other names
+            split_files(cache)  # placed there by hand, under other names
             return cache
-        reason = "has no download" if known is None else "was not to be downloaded"
+        reason = "has no download" if files_to_fetch is None else "may not be downloaded"
         raise FileNotFoundError(
             f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
         )
-    _download(name, known, missing)
+    _download(name, files_to_fetch, missing)
     return cache
 
 
-def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
-    """Fetch the missing files, each from the first mirror that has it right."""
+def _download(name: str, files: Download, missing: dict[str, Path]) -> None:
+    """Fetch the missing files, each from the first mirror with the correct one."""
     reasons = []
     missing = dict(missing)
-    for mirror in known.mirrors:
+    for mirror in files.mirrors:
         address, _, member = mirror.partition("#")
         archive = None
         for split, path in list(missing.items()):
@@ -158,13 +158,13 @@ def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
                 else:
                     archive = archive or _fetch(address)
                     data = _member(archive, member.format(split=split))
-                if hashlib.sha256(data).hexdigest() != known.sha256[split]:
+                if hashlib.sha256(data).hexdigest() != files.sha256[split]:
                     raise OSError(f"the {split} file has another sha256")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, data)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 reasons.append(f"{mirror}: {error}")
-                break  # the other files are no better off there
+                break  # the other files would fail there, too
             del missing[split]
         if not missing:
             return
@@ -175,15 +175,15 @@ def _download(name: str, known: Download, missing: dict[str, Path]) -> None:
 
 
 def _member(archive: bytes, name: str) -> bytes:
-    """Return a file of a zip archive; nothing is unpacked to the disk.
+    """Return a file of a zip archive, without unpacking anything to disk.
 
     Raises:
-        OSError: if the archive is damaged or lacks the file, or that is too large.
+        OSError: if the archive is damaged, or the file is missing or too large.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             info = files.getinfo(name)
-            # Reading stops at this size, but other methods unpack without limit first.
+            # The size limits what is read, but other methods unpack without limit.
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise OSError(f"{name} is compressed by method {info.compress_type}")
             if info.file_size > MAX_DOWNLOAD_BYTES:
@@ -191,16 +191,16 @@ def _member(archive: bytes, name: str) -> bytes:
             with files.open(info) as file:
                 return file.read(MAX_DOWNLOAD_BYTES)
     except ARCHIVE_ERRORS as error:
-        raise OSError(f"not the archive that it should be: {error}") from error
+        raise OSError(f"not the expected archive: {error}") from error
 
 
 def _check_https(address: str) -> None:
     if not address.lower().startswith("https://"):
-        raise OSError(f"{address} is no https address")
+        raise OSError(f"{address} is not an https address")
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to a plain http, ftp or file address."""
+    """Follows only redirects to https addresses."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -211,7 +211,7 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 def _fetch(address: str) -> bytes:
     _check_https(address)
-    # Some mirrors refuse the user agent of urllib.
+    # Some mirrors reject urllib's user agent.
     request = urllib.request.Request(address, headers={"User-Agent": "dualnet"})
     opener = urllib.request.build_opener(_HttpsOnly)
     with opener.open(request, timeout=TIMEOUT_SECONDS) as response:

@@ -1,4 +1,4 @@
-"""Lays a text out as parallel streams."""
+"""Parallel streams of a text."""
 
 import numpy as np
 
@@ -8,20 +8,29 @@ from dualnet._checks import ArgumentError, check_count
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs and targets of `batch_size` parallel streams.
 
-    N tokens are N - 1 pairs of a token and the one after it. Stream b holds the
-    pairs from `b * length` to `(b + 1) * length - 1`, where `length` is
-    `(N - 1) // batch_size`: the streams together predict the tokens after the
-    first in reading order, each once. The last `(N - 1) % batch_size` pairs
-    are dropped.
+    N tokens are N - 1 pairs of a token and the next one. Stream b holds the pairs from
+    `b * length` to `(b + 1) * length - 1`, where `length` is `(N - 1) // batch_size`:
+    together, the streams predict every token but the first exactly once, in reading order.
+    The last `(N - 1) % batch_size` pairs are dropped.
 
     Args:
         tokens: int array `(num_tokens,)`, in reading order.
         batch_size: int, at least 1.
+
     Returns:
         Inputs and targets, views of `tokens`, each `(batch_size, length)`.
+
     Raises:
-        ValueError: if `batch_size` is not an integer of at least 1, or `tokens`
-            is not a vector of at least `batch_size + 1` ids.
+        ValueError: if `batch_size` is not an integer of at least 1, or `tokens` is not a
+            vector of at least `batch_size + 1` ids.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.corpora import streams
+    >>> inputs, targets = streams(np.arange(8), batch_size=2)
+    >>> inputs.tolist(), targets.tolist()
+    ([[0, 1, 2], [3, 4, 5]], [[1, 2, 3], [4, 5, 6]])
     """
     check_count("batch_size", batch_size, least=1)
     tokens = np.asarray(tokens)
@@ -36,7 +45,7 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
         raise ArgumentError(
             "tokens",
             f"must hold at least batch_size + 1 = {batch_size + 1} ids. "
-            f"Received: {len(tokens)} ids. Take a smaller `batch_size` or a longer text.",
+            f"Received: {len(tokens)} ids. Use a smaller `batch_size` or a longer text.",
         )
     end = batch_size * length
     return (

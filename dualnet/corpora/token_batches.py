@@ -1,4 +1,4 @@
-"""Batches of a token stream in reading order; alone in this room needs Keras."""
+"""Batches of a token stream in reading order; they need Keras."""
 
 from typing import Any
 
@@ -11,69 +11,73 @@ from dualnet.corpora.streams import streams
 from dualnet.text import Vocabulary
 
 RELEASE_BYTES = 32 << 20
-AROUND_BYTES = 2 << 20  # Linux maps up to so much around an address that is read
-HALF = 0.05  # of the random lengths are drawn around half the length
-SHORTEST = 5  # random length
-LENGTHS, ORDER, CUTS = range(3)  # what a random generator is for
+AROUND_BYTES = 2 << 20  # Linux maps up to this much around an address that is read
+HALF = 0.05  # fraction of the random lengths around half of `sequence_length`
+SHORTEST = 5  # minimum of the random lengths
+LENGTHS, ORDER, CUTS = range(3)  # purposes of random generators
 
 
 class TokenBatches(keras.utils.PyDataset):
-    """Batches `(inputs, targets)` over parallel streams of one text.
+    """Batches `(inputs, targets)` over parallel streams of a text.
 
-    The text is laid out as `streams` says; batch k + 1 goes on where batch k
-    stopped, row for row. Each of the targets is the token after its input.
-    Where the streams are no multiple of `sequence_length`, the FIRST batch is
-    the short one, so that no token is dropped: Keras infers the shapes from the
-    first two batches, and sees that the length varies only if these differ.
-    The memory stays flat: of a memory map, what was read is let go.
+    `streams` lays out the text; batch k + 1 continues where batch k ends, row by row. Each
+    target is the token after its input. If the length of the streams is not a multiple of
+    `sequence_length`, the FIRST batch is the short one, and no token is dropped: Keras infers
+    the shapes from the first two batches, and detects a varying length only if these differ.
+    Memory use is constant: pages of a memory map are released after they are read.
 
-    With `length_deviation` above 0 the lengths of the batches are random: each
-    is `max(5, int(Normal(base, length_deviation)))`, where `base` is
-    `sequence_length`, or half of it with probability 0.05, and at most
-    `longest_length`; one takes what remains of the streams. Those of the first
-    two batches differ.
+    With `length_deviation` above 0, batches have random lengths: each is
+    `max(5, int(Normal(base, length_deviation)))`, where `base` is `sequence_length`, or half
+    of it with probability 0.05, and at most `longest_length`; one takes the rest of the
+    streams. The first two lengths differ.
 
-    With `partial_shuffle` each stream is cut at a random point before each
-    epoch, also the first, and its two halves are swapped. Inputs and targets
-    are rotated together, so that every target stays the token that follows its
-    input in the text; what a model has read before it breaks off once in each
-    stream.
+    With `partial_shuffle`, each stream is cut at a random point before each epoch, and its
+    two parts are swapped. Inputs and targets are rotated together, so that every target is
+    still the token that follows its input in the text; the context is broken once per stream.
 
-    Both are functions of `seed` and `epoch`, which `fit` counts on.
+    Both are functions of `seed` and `epoch`; `fit` increments `epoch`.
 
-    Differs from the released code (Merity et al.): the random lengths are drawn
-    once and come in another order each epoch, so that every epoch has as many
-    steps: Keras wants to know the number before training.
+    Differs from the released code (Merity et al.): random lengths are drawn once and
+    reordered each epoch, because Keras needs to know the number of steps before training.
 
     Args:
         tokens: int array `(num_tokens,)`, in reading order.
         batch_size: int, at least 1. Number of parallel streams.
         sequence_length: int, at least 1. Tokens of each stream per batch.
-        vocabulary: the `Vocabulary` of the ids, or None; only kept.
-        length_deviation: float, at least 0. Standard deviation of the lengths; 0:
-            all are `sequence_length`.
-        longest_length: int. Longest batch, at least `sequence_length`; 0 for no limit.
+        vocabulary: The `Vocabulary` of the ids, or None. Kept as an attribute.
+        length_deviation: float, at least 0. Standard deviation of the lengths. 0: all are
+            `sequence_length`.
+        longest_length: int. Maximum length, at least `sequence_length`; 0 for no limit.
         partial_shuffle: bool.
         seed: int, at least 0.
 
     Items:
-        Inputs and targets, int32 `(batch_size, length)` each, a function of
-        seed, epoch and index alone.
+        Inputs and targets, each int32 `(batch_size, length)`, a function of seed, epoch and
+        index alone.
 
     Attributes:
         num_tokens: int. Predicted tokens per epoch:
             `(len(tokens) - 1) // batch_size * batch_size`.
-        lengths: tuple of int. Tokens of each stream in each batch of this epoch.
-        lengths_vary: bool. Whether they are random. Where each length is compiled, `fit`
-            pads the batches to few lengths.
-        epoch: int, 0 at first. May be set.
+        lengths: tuple of int. Length of each batch of this epoch.
+        lengths_vary: bool. Whether the lengths are random; `fit` then buckets the batches
+            if each new length would be compiled.
+        epoch: int, initially 0. May be set.
 
     Raises:
         ValueError: if an argument is out of range, or `tokens` holds fewer than
             `batch_size + 1` ids.
 
-    References: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 5
-    (lengths); Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle)
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.corpora.token_batches import TokenBatches
+    >>> batches = TokenBatches(np.arange(10), batch_size=2, sequence_length=3)
+    >>> inputs, targets = batches[1]
+    >>> inputs.tolist(), targets.tolist()
+    ([[1, 2, 3], [5, 6, 7]], [[2, 3, 4], [6, 7, 8]])
+
+    References: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 5 (lengths);
+    Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle)
     """
 
     def __init__(
@@ -105,8 +109,8 @@ class TokenBatches(keras.utils.PyDataset):
         self.num_tokens = int(inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else None
         self._finished = False  # whether the last batch of the epoch was read
-        self._touched = 0  # bytes of a memory map since its pages were let go
-        self._next = 0  # index of the batch that lies beside the last one
+        self._touched = 0  # bytes read of a memory map since its pages were released
+        self._next = 0  # index of the batch that is adjacent to the last one in memory
         self.epoch = 0
 
     # --- the epoch
@@ -118,12 +122,11 @@ class TokenBatches(keras.utils.PyDataset):
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._epoch = check_count("epoch", epoch, least=0)
-        # Behind a batch of this index the next one begins.
         self._ends = None if self._drawn is None else np.cumsum(self._in_order(self._drawn))
         self._cuts = None
         if self.partial_shuffle:
             self._cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
-            self._next = -1  # the streams begin elsewhere
+            self._next = -1  # the streams start elsewhere
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -131,7 +134,7 @@ class TokenBatches(keras.utils.PyDataset):
         return tuple(end - start for start, end in spans)
 
     def on_epoch_end(self) -> None:
-        if self._finished:  # Keras calls it before the first epoch too, having looked ahead
+        if self._finished:  # Keras also calls it before the first epoch
             self._finished = False
             self.epoch += 1
 
@@ -145,7 +148,7 @@ class TokenBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")  # also ends a plain `for`
+            raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
         self._finished = index == len(self) - 1
         start, end = self._span(index)
         batch = self._read(self._inputs, start, end), self._read(self._targets, start, end)
@@ -158,7 +161,7 @@ class TokenBatches(keras.utils.PyDataset):
         return batch
 
     def _span(self, index: int) -> tuple[int, int]:
-        """Return where batch `index` begins and ends in the streams."""
+        """Return the start and end of batch `index` in the streams."""
         if self._ends is not None:
             return int(self._ends[index - 1]) if index else 0, int(self._ends[index])
         short = self._inputs.shape[1] - len(self) * self.sequence_length  # 0 or negative
@@ -166,25 +169,25 @@ class TokenBatches(keras.utils.PyDataset):
         return start, short + (index + 1) * self.sequence_length
 
     def _read(self, rows: np.ndarray, start: int, end: int) -> np.ndarray:
-        """Return a copy of the columns from `start` to `end`, each row counted from its cut."""
+        """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
         if self._cuts is None:
             return rows[:, start:end].astype("int32")
         length = rows.shape[1]
-        read = np.empty((len(rows), end - start), "int32")
-        for row, into, cut in zip(rows, read, self._cuts):
+        columns = np.empty((len(rows), end - start), "int32")
+        for row, copy, cut in zip(rows, columns, self._cuts):
             first = (start + cut) % length
-            before = row[first : first + end - start]
-            into[: len(before)] = before
-            into[len(before) :] = row[: len(into) - len(before)]
-        return read
+            head = row[first : first + end - start]
+            copy[: len(head)] = head
+            copy[len(head) :] = row[: len(copy) - len(head)]
+        return columns
 
-    # --- what is random
+    # --- random lengths and cuts
 
     def _random(self, purpose: int, epoch: int | None = None) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch if epoch is None else epoch, purpose])
 
     def _draw_lengths(self) -> np.ndarray:
-        """Return the lengths of all batches, int `(batches,)`, at least two of them different."""
+        """Return the lengths of all batches, int `(batches,)`, not all of them equal."""
         total = self._inputs.shape[1]
         random = self._random(LENGTHS, epoch=0)
         drawn = np.zeros(0, "int64")
@@ -193,8 +196,8 @@ class TokenBatches(keras.utils.PyDataset):
             halved = random.random(count) < HALF
             base = np.where(halved, self.sequence_length / 2, self.sequence_length)
             longest = self.longest_length or max(total, SHORTEST)
-            more = np.clip(random.normal(base, self.length_deviation), SHORTEST, longest)
-            drawn = np.concatenate([drawn, more.astype("int64")])
+            lengths = np.clip(random.normal(base, self.length_deviation), SHORTEST, longest)
+            drawn = np.concatenate([drawn, lengths.astype("int64")])
         ends = np.cumsum(drawn)
         count = int(np.searchsorted(ends, total)) + 1
         lengths = drawn[:count]
@@ -205,7 +208,7 @@ class TokenBatches(keras.utils.PyDataset):
         return lengths
 
     def _in_order(self, lengths: np.ndarray) -> np.ndarray:
-        """Return `lengths` in the order of this epoch, the first two different."""
+        """Return `lengths` in the order of this epoch; the first two differ."""
         lengths = self._random(ORDER).permutation(lengths)
         if len(lengths) > 1:
             other = int(np.argmax(lengths != lengths[0]))
@@ -216,7 +219,7 @@ class TokenBatches(keras.utils.PyDataset):
 def check_lengths(
     sequence_length: int, length_deviation: Any, longest_length: Any, partial_shuffle: Any
 ) -> None:
-    """Raise `ValueError` if an argument of `TokenBatches` about random lengths is out of range."""
+    """Check the arguments of `TokenBatches` for random lengths and partial shuffle."""
     check_penalty("length_deviation", length_deviation)
     check_count("longest_length", longest_length, least=0)
     if 0 < longest_length < max(sequence_length, SHORTEST):
@@ -229,8 +232,8 @@ def check_lengths(
     if longest_length and not length_deviation:
         raise ArgumentError(
             "longest_length",
-            "must be 0 without `length_deviation`, since all segments are then of "
-            f"one length. Received: longest_length={longest_length!r}. Give `length_deviation` "
+            "must be 0 without `length_deviation`, since all segments then have the same "
+            f"length. Received: longest_length={longest_length!r}. Set `length_deviation` "
             "above 0.",
         )
     check_flag("partial_shuffle", partial_shuffle)

@@ -1,4 +1,4 @@
-"""Words and ids: what turns text into the integers that a model reads, and back."""
+"""Text as the integers that a model reads, and back: words and vocabularies."""
 
 from dualnet.text.plain_text import EOS, UNK
 from dualnet.text.vocabulary import Vocabulary

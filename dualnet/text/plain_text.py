@@ -1,4 +1,4 @@
-"""Reads UTF-8 text in blocks, and splits it into words."""
+"""UTF-8 text in blocks, and its words."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the proc
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words between white space, with `<eos>` for every newline."""
+    """Return the words of `text`, which white space separates, with `<eos>` for every newline."""
     return text.replace("\n", f" {EOS} ").split()
 
 
@@ -17,7 +17,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
     """Return `data`, the bytes of the file `source` from `offset` on, as text.
 
     Raises:
-        ValueError: if `data` is not UTF-8; it names `source` and the offset in it.
+        ValueError: if `data` is not UTF-8; the message names `source` and the offset.
     """
     try:
         text = data.decode()
@@ -27,11 +27,11 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
             f"0x{data[error.start]:02x} at offset {offset + error.start}. "
             "Convert it, e.g. with iconv."
         ) from None
-    return text if offset else text.removeprefix("\ufeff")  # a byte order mark is no word
+    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of the file at `path` in blocks, as `decoded` does.
+    """Yield the text of the file at `path` in blocks, see `decoded`.
 
     Raises:
         ValueError: if the file is empty or not UTF-8.
@@ -43,21 +43,22 @@ def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator
 def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[str]:
     """Yield the text of a binary file in blocks that end in a space or a newline.
 
-    No word crosses from block to block. Only a newline ends a line, and the last
-    block ends in one whether or not the file does.
+    A word is never split between blocks. Only a newline ends a line; one is added to the
+    last line if it is missing.
 
     Args:
-        file: a file open for reading bytes, e.g. `sys.stdin.buffer`.
-        name: what an error calls it.
-        lowercase: bool. Puts the text in lower case.
+        file: A file open for reading bytes, e.g. `sys.stdin.buffer`.
+        name: Name of the file in error messages.
+        lowercase: bool. Whether to lower-case the text.
+
     Raises:
         ValueError: if the file is empty or not UTF-8.
     """
     offset = 0
-    parts: list[bytes] = []  # of the word, or the line, that the last block broke
+    parts: list[bytes] = []  # the word or line that the last block cut off
     text = ""
     while data := file.read(BLOCK_BYTES):
-        # Neither byte is ever a part of another character.
+        # In UTF-8, neither byte is ever part of another character.
         end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
         if end:
             text = text_of(b"".join([*parts, data[:end]]), name, offset=offset)

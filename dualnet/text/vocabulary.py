@@ -1,4 +1,4 @@
-"""Words and their ids."""
+"""The vocabulary: words and their ids."""
 
 import functools
 import hashlib
@@ -17,20 +17,28 @@ from dualnet.text.plain_text import EOS, UNK, blocks, words_of
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """An immutable list of words; the id of a word is its place in the list.
+    """An immutable list of words; the id of a word is its index.
 
-    `<eos>` ends a line and is a word like any other. A word that is not listed
-    is read as `<unk>` if that is listed, else it is an error.
+    `<eos>` ends a line and is a word like any other. A word that is not in the list is
+    read as `<unk>`, or is an error if `<unk>` is not in the list either.
 
     Args:
-        words: the words, all different and free of white space, in the order
-            of their ids.
-        lowercase: bool. Whether `encode` puts text in lower case first, as the text
-            was that the words come from.
+        words: The words in the order of their ids, all different and without white space.
+        lowercase: bool. Whether `encode` lower-cases text first, as was done with the text
+            that the words come from.
 
     Raises:
-        ValueError: if there are no words, or one is empty, holds white space or
-            comes twice.
+        ValueError: if there are no words, or one is empty, contains white space or is
+            repeated.
+
+    Example:
+
+    >>> from dualnet.corpora import Vocabulary
+    >>> vocabulary = Vocabulary(("the", "cat", "<eos>", "<unk>"))
+    >>> vocabulary.encode("the dog\\n").tolist()
+    [0, 3, 2]
+    >>> vocabulary.decode([0, 1])
+    'the cat'
     """
 
     words: tuple[str, ...]
@@ -72,38 +80,34 @@ class Vocabulary:
 
     @property
     def eos_id(self) -> int | None:
-        """The id of `<eos>`, None without one."""
+        """The id of `<eos>`, or None."""
         return self._ids.get(EOS)
 
     @property
     def unk_id(self) -> int | None:
-        """The id of `<unk>`, None without one."""
+        """The id of `<unk>`, or None."""
         return self._ids.get(UNK)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """The SHA-256 of the words, one a line: that of the file which `save` writes."""
+        """The SHA-256 of the words, one per line: that of the file that `save` writes."""
         return hashlib.sha256(self._as_bytes()).hexdigest()
 
     def id(self, word: str) -> int:
-        """Return the id of `word`, that of `<unk>` for an unknown word.
+        """Return the id of `word`, or of `<unk>` for an unknown word.
 
         Raises:
             ValueError: if neither `word` nor `<unk>` is in the vocabulary.
         """
-        found = self._ids.get(word, self.unk_id)
-        if found is None:
+        id = self._ids.get(word, self.unk_id)
+        if id is None:
             raise ArgumentError(
                 "word", f"must be in the vocabulary, which has no {UNK}. Received: word={word!r}."
             )
-        return found
+        return id
 
     def word(self, id: int) -> str:
-        """Return the word of `id`.
-
-        Raises:
-            ValueError: if `id` is not from 0 to `len(vocabulary) - 1`.
-        """
+        """Return the word of `id`, from 0 to `len(vocabulary) - 1`."""
         if not 0 <= id < len(self):
             raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={id!r}.")
         return self.words[id]
@@ -111,7 +115,7 @@ class Vocabulary:
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`: int32 `(num_tokens,)`.
 
-        Words stand between white space; every newline is one `<eos>`.
+        White space separates words; every newline becomes one `<eos>`.
 
         Raises:
             ValueError: if a word is unknown and the vocabulary has no `<unk>`.
@@ -119,7 +123,7 @@ class Vocabulary:
         return self.encode_words(words_of(text.lower() if self.lowercase else text))
 
     def encode_words(self, words: list[str]) -> np.ndarray:
-        """Return the ids of `words`, one of which may be `<eos>`: int32 `(num_tokens,)`."""
+        """Return the ids of `words`, `<eos>` among them: int32 `(num_tokens,)`."""
         get, unk = self._ids.get, self.unk_id
         if unk is None:
             ids: Iterable[int] = (self.id(word) for word in words)
@@ -128,9 +132,9 @@ class Vocabulary:
         return np.fromiter(ids, dtype="int32", count=len(words))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, with a space between words and a newline for `<eos>`.
+        """Return the text of `ids`: spaces between words, a newline for each `<eos>`.
 
-        `encode` gives the same ids again.
+        `encode` turns it back into the same ids.
 
         Raises:
             ValueError: if an id is not from 0 to `len(vocabulary) - 1`.
@@ -140,7 +144,7 @@ class Vocabulary:
         return re.sub(" ?\n ?", "\n", text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the words to the file `path`, one a line, in UTF-8; whole or not at all."""
+        """Write the words to the file `path` in UTF-8, one per line; all or nothing."""
         write_whole(path, self._as_bytes())
 
     @classmethod
@@ -148,7 +152,7 @@ class Vocabulary:
         """Return the vocabulary that `save` wrote to the file `path`.
 
         Raises:
-            ValueError: if the file is not UTF-8 or not one different word a line.
+            ValueError: if the file is not UTF-8, or its lines are not different words.
         """
         text = "".join(blocks(path))
         return cls(tuple(text.split("\n")[:-1]), lowercase=lowercase)
@@ -165,16 +169,16 @@ class Vocabulary:
     ) -> "Vocabulary":
         """Return the words of `counts` by descending count, then first appearance.
 
-        `<unk>` is among them if it is counted, if `needs_unk`, or if words are
-        cut; it then stands where the count of all that it replaces puts it.
+        `<unk>` is included if it is counted, if `needs_unk`, or if words are cut. Its rank
+        is that of the total count of all words that it replaces.
 
         Args:
-            counts: how often each word comes, in the order of appearance.
-            size: int, at least 2, or None. Greatest number of words, `<eos>`
-                and `<unk>` included; the rarest are cut.
-            min_count: int. Words that come less often are cut; never `<eos>`.
-            needs_unk: bool. Whether `<unk>` is listed even where nothing is cut.
-            lowercase: bool. Whether the text was put in lower case.
+            counts: The count of each word, in order of appearance.
+            size: int, at least 2, or None. Maximum number of words, `<eos>` and `<unk>`
+                included; the rarest are cut.
+            min_count: int. Rarer words are cut, but never `<eos>`.
+            needs_unk: bool. Whether to include `<unk>` even if nothing is cut.
+            lowercase: bool. Whether the text was lower-cased.
         """
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
