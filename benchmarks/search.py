@@ -64,7 +64,7 @@ def kills(folder, trials):
     chief = begin(job, killed, "--workers", "2")
     count = trials or 12
     until(lambda: ended(killed) >= count // 2, chief)
-    worker = next(pid for pid in children(chief.pid) if "dualnet.tuning.worker" in command(pid))
+    worker = next(pid for pid in children(chief.pid) if "dualnet.tuning.worker_process" in command(pid))
     os.kill(worker, signal.SIGKILL)
     print(f"a worker killed after {ended(killed)} trials", flush=True)
     until(lambda: ended(killed) >= count * 2 // 3, chief)

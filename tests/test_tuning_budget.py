@@ -108,7 +108,7 @@ def test_the_units_of_a_published_count_are_found():
         (
             {"connection": "dual", "embedding_units": 4},
             {"solve_for": "dual_units"},
-            r"`dual_units` must equal `embedding_units`, 4.*\(With dual_units=2, to find",
+            r"`dual_units` must equal `embedding_units`, 4.*\(With dual_units=2, while solving",
         ),
         ({"vocabulary_size": None}, {}, "`vocabulary_size` must be given"),
         ({"roundss": 3}, {}, "`roundss` must be an argument of the builder or of the recipe"),
@@ -121,7 +121,7 @@ def test_what_cannot_be_solved_is_refused(settings, arguments, message):
 
 def test_a_number_of_weights_that_is_no_polynomial_is_told(monkeypatch):
     monkeypatch.setattr(
-        budget, "_built", lambda card, settings, solve_for: settings[solve_for] ** 3
+        budget, "_count", lambda card, settings, solve_for: settings[solve_for] ** 3
     )
-    with pytest.raises(ValueError, match="`solve_for` must be a size of which the number of weig"):
+    with pytest.raises(ValueError, match="`solve_for` must be a size in which the number of weig"):
         solve(SMALL, {}, 1000)

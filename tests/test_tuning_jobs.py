@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dualnet import training, tuning, zoo
 from dualnet.adaptation import rule_settings
 from dualnet.builders.functional import language_model
-from dualnet.tuning import checks
-from dualnet.tuning.jobs import Job, Parameter, describe, parse_count
-from dualnet.tuning.parameters import decided
+from dualnet.tuning.job import Job, parse_count
+from dualnet.tuning.job_checks import check_job, override
+from dualnet.tuning.job_files import describe
+from dualnet.tuning.space import Parameter, decided
 
 JOBS = [
     "doc_experts", "doc_latent_dropout", "doc_penalty", "dual_evaluation",
@@ -128,7 +129,7 @@ def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
     job = tuning.load_job(name)
     assert (job.name, job.file) == (name, "")
     assert job.paper and job.table and job.note
-    checks.check_job(job)
+    check_job(job)
     assert {each.name for each in declared(job).space} == {each.name for each in job.space}
     for values in draws(job, 50):
         settings = check_drawn(job, values)

@@ -15,8 +15,10 @@ from matplotlib.image import imread
 
 from dualnet import tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, tuner, workers
-from dualnet.tuning.oracles import make_oracle
+from dualnet.tuning import load_job
+from dualnet.tuning.engine import chief as chiefs
+from dualnet.tuning.engine import processes
+from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.trial import STOPPED
 from tests.searches import (
     assert_same_history,
@@ -118,7 +120,7 @@ def killed(folder, tmp_path_factory):
         first = until(lambda: begun(output), chief)[0]
         noted["listening"] = listening(chief.pid)
         of_worker = {i: name for name, i in state_of(output)["ongoing_trials"].items()}
-        mine = [p for p in processes_of(output) if "dualnet.tuning.worker" in command_of(p)]
+        mine = [p for p in processes_of(output) if "dualnet.tuning.worker_process" in command_of(p)]
         (worker,) = [pid for pid in mine if name_of(pid) == of_worker[first]]
         noted["workers"] = len(mine)
         os.kill(worker, signal.SIGKILL)
@@ -216,7 +218,7 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
         assert main(arguments) == 2
     finally:
         thread.join(TOO_LONG)
-    assert "0 trials completed and 1 begun. Go on with the same command and --resume." in (
+    assert "0 trials completed and 1 begun. Continue with the same command and --resume." in (
         capsys.readouterr().err
     )
     assert processes_of(output) == []
@@ -228,7 +230,7 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
         assert main([*arguments, "--resume"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("small: 1 completed\nbest: trial 0, validation perplexity ")
-    assert "\n  learning_rate = 0." in told and f"All in {output}" in told
+    assert "\n  learning_rate = 0." in told and f"Saved in {output}" in told
     assert rows(output / "trials/0/run/metrics.csv")[: len(before)] == before
     assert epochs_of(output / "trials/0") == list(range(1, 11))
 
@@ -289,13 +291,13 @@ def test_a_port_in_use_is_refused_with_a_way_out(corpus, tmp_path, monkeypatch):
 def test_a_worker_that_falls_silent_is_given_up(tmp_path, monkeypatch):
     oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
     oracle._set_project_dir(str(tmp_path), "search")
-    monkeypatch.setattr(workers, "SILENCE", 0.0)
-    chief = workers.Chief(oracle, "127.0.0.1:0")
+    monkeypatch.setattr(chiefs, "SILENCE_SECONDS", 0.0)
+    chief = chiefs.Chief(oracle, "127.0.0.1:0")
     given = oracle.create_trial("another")
-    chief.servicer.was_heard = True
-    with pytest.raises(ConnectionError, match="go on with --resume"):
-        chief.servicer.heard["another"] = time.monotonic() - 1
-        workers.serve(chief, lambda: False)
+    chief.servicer.has_heard = True
+    with pytest.raises(ConnectionError, match="resume the search with --resume"):
+        chief.servicer.last_heard["another"] = time.monotonic() - 1
+        chiefs.serve(chief, lambda: False)
     assert oracle.retries == [given.trial_id] and oracle.tuner_ids == set()
     again = oracle.create_trial("a third")
     assert again.trial_id == given.trial_id
@@ -305,17 +307,17 @@ def test_a_worker_that_falls_silent_is_given_up(tmp_path, monkeypatch):
 # --- processes that end otherwise
 
 
-def ending_with(monkeypatch, module, code):
+def ending_with(monkeypatch, code):
     """Let each process that is begun run `code` in place of what it should."""
     calls = []
 
-    def begin(words, log, **environment):
+    def start(words, log, **environment):
         calls.append(words)
         return subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log
         )
 
-    monkeypatch.setattr(module, "begin", begin)
+    monkeypatch.setattr(processes, "start", start)
     return calls
 
 
@@ -327,39 +329,39 @@ def ending_with(monkeypatch, module, code):
     ],
 )
 def test_a_trial_whose_process_keeps_dying_has_failed(tmp_path, monkeypatch, code, how):
-    calls = ending_with(monkeypatch, tuner, code)
-    outcome = tuner.run_task(tmp_path, lambda: False)
+    calls = ending_with(monkeypatch, code)
+    outcome = processes.run_task(tmp_path, lambda: False)
     assert outcome["status"] == "failed" and how in outcome["message"]
-    assert str(tmp_path / "log.txt") in outcome["message"] and len(calls) == tuner.ATTEMPTS
+    assert str(tmp_path / "log.txt") in outcome["message"] and len(calls) == processes.ATTEMPTS
 
 
 def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
+    calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
     with pytest.raises(KeyboardInterrupt):
-        tuner.run_task(tmp_path, lambda: bool(calls))
+        processes.run_task(tmp_path, lambda: bool(calls))
 
 
 def test_a_trial_that_is_stopped_alone_is_begun_again(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
-    assert tuner.run_task(tmp_path, lambda: False)["status"] == "failed"
-    assert len(calls) == tuner.ATTEMPTS
+    calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
+    assert processes.run_task(tmp_path, lambda: False)["status"] == "failed"
+    assert len(calls) == processes.ATTEMPTS
 
 
 def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     code += "; time.sleep(600)"
-    ending_with(monkeypatch, tuner, code)
-    monkeypatch.setattr(tuner, "PATIENCE", 0.1)
+    ending_with(monkeypatch, code)
+    monkeypatch.setattr(processes, "PATIENCE_SECONDS", 0.1)
     log = tmp_path / "log.txt"
     with pytest.raises(KeyboardInterrupt):
-        tuner.run_task(tmp_path, lambda: log.read_text() == "1\n")
+        processes.run_task(tmp_path, lambda: log.read_text() == "1\n")
 
 
 def test_a_worker_that_keeps_dying_ends_the_search(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, workers, "raise SystemExit(1)")
+    calls = ending_with(monkeypatch, "raise SystemExit(1)")
     oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
-    chief = workers.Chief(oracle, "127.0.0.1:0")
+    chief = chiefs.Chief(oracle, "127.0.0.1:0")
     with pytest.raises(ChildProcessError, match="worker-0 has died 6 times"):
-        workers.supervise(chief, tmp_path, 1, lambda: False)
-    assert len(calls) == workers.DEATHS + 1
+        chiefs.supervise(chief, tmp_path, 1, lambda: False)
+    assert len(calls) == chiefs.DEATHS + 1
     chief.server.stop(None)

@@ -11,10 +11,11 @@ import pytest
 import dualnet
 from dualnet import tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, oracles, running, trial
-from dualnet.tuning.display import Display
-from dualnet.tuning.oracles import FAILURES
-from dualnet.tuning.rows import Row
+from dualnet.tuning import load_job, search_run, trial, trial_process
+from dualnet.tuning.engine import oracles
+from dualnet.tuning.engine.oracles import FAILURES
+from dualnet.tuning.report.display import Display
+from dualnet.tuning.report.rows import Row
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 # The second trial learns nothing.
@@ -113,8 +114,8 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
         return False
 
     job = write_job(tmp_path, max_trials=2, epochs=6)
-    monkeypatch.setattr(trial.threading, "Timer", Timer)
-    monkeypatch.setattr(trial, "is_hopeless", after_the_first_epoch)
+    monkeypatch.setattr(trial_process.threading, "Timer", Timer)
+    monkeypatch.setattr(trial_process, "should_prune", after_the_first_epoch)
     job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
@@ -157,7 +158,7 @@ def test_models_of_a_budget_take_it_up(corpus, tmp_path):
 
 def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
     """A chief looks at its trials also while one of them is being ended."""
-    save, run = oracles._Safe.save, running.Running.run
+    save, run = oracles.SafeOracle.save, search_run.SearchRun.run
     at_work = []
 
     def begin(self, *args, **kwargs):
@@ -168,8 +169,8 @@ def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
         save(self)
         at_work[0].poll()
 
-    monkeypatch.setattr(running.Running, "run", begin)
-    monkeypatch.setattr(oracles._Safe, "save", look_while_saving)
+    monkeypatch.setattr(search_run.SearchRun, "run", begin)
+    monkeypatch.setattr(oracles.SafeOracle, "save", look_while_saving)
     job = write_job(tmp_path, max_trials=1, epochs=1)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_tuner.engine.trial import TrialStatus
 
-from dualnet.tuning import Job, oracles
-from dualnet.tuning.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
-from dualnet.tuning.parameters import Parameter
-from dualnet.tuning.trial import is_hopeless
+from dualnet.tuning import Job
+from dualnet.tuning.engine import oracles
+from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
+from dualnet.tuning.space import Parameter
+from dualnet.tuning.trial import should_prune
 
 SPACE = (
     Parameter(name="learning_rate", min_value=1e-4, max_value=1e-1, sampling="log"),
@@ -399,8 +400,8 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         ([], [], 10, False),
     ],
 )
-def test_a_trial_is_hopeless_behind_the_median(own, others, epochs, hopeless):
-    assert is_hopeless(own, others, epochs) is hopeless
+def test_a_trial_should_prune_behind_the_median(own, others, epochs, hopeless):
+    assert should_prune(own, others, epochs) is hopeless
 
 
 HISTORY = st.lists(st.floats(1, 1e6), max_size=12)
@@ -408,14 +409,14 @@ HISTORY = st.lists(st.floats(1, 1e6), max_size=12)
 
 @given(own=HISTORY, others=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
 def test_laws_of_hopelessness(own, others, epochs):
-    hopeless = is_hopeless(own, others, epochs)
-    assert is_hopeless(own, others[::-1], epochs) == hopeless, "in any order"
-    assert not is_hopeless(own, [own] * 5, epochs), "none is behind itself"
+    hopeless = should_prune(own, others, epochs)
+    assert should_prune(own, others[::-1], epochs) == hopeless, "in any order"
+    assert not should_prune(own, [own] * 5, epochs), "none is behind itself"
     if own:
-        assert not is_hopeless([*own[:-1], 1.0], others, epochs), "none is better"
+        assert not should_prune([*own[:-1], 1.0], others, epochs), "none is better"
     if hopeless:
         assert len(own) > epochs / 5
         reached = [each for each in others if len(each) >= len(own)]
         middle = statistics.median(min(each[: len(own)]) for each in reached)
         assert len(reached) >= 3 and min(own) > middle
-        assert is_hopeless([2 * each for each in own], others, epochs), "worse is no better"
+        assert should_prune([2 * each for each in own], others, epochs), "worse is no better"
