@@ -94,8 +94,8 @@ def test_the_units_of_a_published_count_are_found():
 @pytest.mark.parametrize(
     ("settings", "arguments", "message"),
     [
-        ({}, {"parameters": 53}, "must be at least 54, the weights of 'small' with units=2. Rec"),
-        ({"cell": "gru"}, {"parameters": 9}, "with units=2 at these settings. Received: param"),
+        ({}, {"parameters": 53}, "must be at least 54, the weights of 'small' for units=2. Rec"),
+        ({"cell": "gru"}, {"parameters": 9}, "for units=2 with these settings. Received: param"),
         ({}, {"parameters": 0}, "`parameters` must be an integer of at least 1"),
         ({}, {"parameters": 2.5e7}, "`parameters` must be an integer of at least 1"),
         ({}, {"solve_for": "unit"}, "`solve_for` must be one of .* Did you mean 'units'"),

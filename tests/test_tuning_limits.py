@@ -26,7 +26,7 @@ tuner = "grid"
 units = 6
 batch_size = 4
 sequence_length = 9
-epochs = 5
+epochs = 3
 [space]
 learning_rate = [0.05, 1e-9]
 """
@@ -58,8 +58,8 @@ FAILING = {
 @pytest.mark.parametrize("setting", FAILING)
 def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
     failures = FAILURES
-    if "learning_rate" in setting:  # whose models have to be built
-        failures = 2
+    if "learning_rate" in setting:  # builds models
+        failures = 1
         monkeypatch.setattr(oracles, "FAILURES", failures)
     job = write_job(tmp_path, max_trials=20)
     arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
@@ -67,7 +67,8 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatc
         code = main([str(word) for word in [*arguments, "--set", setting]])
     assert code == 2 and len(begun) == failures
     said = capsys.readouterr().err
-    assert said.startswith(f"dualnet tune: All {failures} trials failed. Trial 00: ")
+    subject = f"All {failures} trials" if failures > 1 else "The only trial"
+    assert said.startswith(f"dualnet tune: {subject} failed. Trial 00: ")
     assert FAILING[setting] in said and said.count("\n") == 1
     assert statuses(tmp_path / "DIR") == ["failed"] * failures
 
@@ -76,9 +77,9 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatc
 
 
 def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
-    job = write_job(tmp_path, max_trials=3, epochs=1)
+    job = write_job(tmp_path, max_trials=2, epochs=1)
     settings = {"output": tmp_path / "DIR", "progress": False}
-    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="of `max_hours`"):
+    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="within `max_hours`"):
         tuning.search(job, corpus, max_hours=1e-9, **settings)
     assert begun == []
     now = time.time
@@ -93,7 +94,7 @@ def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
     assert statuses(tmp_path / "DIR") == ["completed"]
     with in_this_process() as begun:
         tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
-    assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["completed"] * 3
+    assert len(begun) == 1 and statuses(tmp_path / "DIR") == ["completed"] * 2
 
 
 def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch):
@@ -130,7 +131,7 @@ def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
     good, bad = rows(tmp_path / "DIR" / "trials.csv")
-    assert (good["ended"], good["epochs"]) == ("all epochs", "5")
+    assert (good["ended"], good["epochs"]) == ("all epochs", "3")
     assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
 
 
@@ -171,10 +172,10 @@ def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(search_run.SearchRun, "run", begin)
     monkeypatch.setattr(oracles.SafeOracle, "save", look_while_saving)
-    job = write_job(tmp_path, max_trials=1, epochs=1)
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
-    assert statuses(tmp_path / "DIR") == ["completed"]
+    job = write_job(tmp_path, max_trials=1)
+    with in_this_process(), pytest.raises(tuning.SearchError, match="batch_size"):
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, batch_size=5000)
+    assert at_work and statuses(tmp_path / "DIR") == ["failed"]
 
 
 # --- Hyperband
@@ -185,11 +186,20 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
     job = dataclasses.replace(
         load_job(write_job(tmp_path, epochs=3)), tuner="hyperband", tuner_options={"factor": 3}
     )
-    with in_this_process() as begun:
-        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
+    now = time.time
+    with pytest.MonkeyPatch.context() as patch:
+
+        def end_after_a_whole_trial(folder):
+            if len(epochs_of(folder)) == 3:
+                patch.setattr(time, "time", lambda: now() + 7200)
+
+        with in_this_process(end_after_a_whole_trial) as begun:
+            tuner = tuning.search(
+                job, corpus, output=tmp_path / "DIR", max_hours=1.0, progress=False
+            )
     table = rows(tmp_path / "DIR" / "trials.csv")
-    assert len(begun) == 6 and [row["status"] for row in table] == ["completed"] * 6
-    assert sorted(int(row["epochs"]) for row in table) == [1, 1, 1, 3, 3, 3]
+    assert len(begun) == 4 and [row["status"] for row in table] == ["completed"] * 4
+    assert [row["epochs"] for row in table] == ["1", "1", "1", "3"]
     drawn = {i: each.hyperparameters.values for i, each in tuner.oracle.trials.items()}
     ((last, values),) = [each for each in drawn.items() if each[1].get("tuner/trial_id")]
     first, second = (
@@ -253,8 +263,8 @@ def made_up():
 
 def display_of(trials, tmp_path, **settings):
     job = load_job(write_job(tmp_path))
-    given = {"total": 10, "deadline": None, "show": True, **settings}
-    return Display(job, lambda: trials, **given)
+    arguments = {"total": 10, "deadline": None, "show": True, **settings}
+    return Display(job=job, rows=lambda: trials, **arguments)
 
 
 def test_each_trial_that_ends_is_told_once(tmp_path, capsys):
@@ -293,6 +303,6 @@ def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
         display.say("Waiting [here].")
     shown = sys.stderr.getvalue()
     assert "Waiting [here]." in shown and "random search" in shown
-    for text in ("running", "hopeless", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
+    for text in ("running", "pruned", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
         assert text in shown
     assert "`batch` must fit." in shown and "min" in shown

@@ -1,4 +1,4 @@
-"""The oracles that draw the trials, and the rule that ends those without hope: no processes."""
+"""The oracles that draw the trials, and the rule that prunes them; no processes."""
 
 import dataclasses
 import json
@@ -381,42 +381,44 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         assert state["status"] == again.trials[name].status
 
 
-# --- trials without hope
+# --- pruning
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "epochs", "hopeless"),
+    ("perplexities", "peers", "epochs", "pruned"),
     [
         ([9, 9, 9], [[1, 1, 1]] * 3, 10, True),
-        ([9, 9], [[1, 1]] * 3, 10, False),  # the first fifth is let pass
-        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # of fewer than three
+        ([9, 9], [[1, 1]] * 3, 10, False),  # in the first fifth
+        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # fewer than three peers
         ([9, 9, 9], [[1, 1, 1]] * 2 + [[1, 1]], 10, False),  # one has not come as far
         ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], 10, False),  # the best so far counts
         ([5, 5, 5], [[5, 5, 5]] * 3, 10, False),  # as good as the median
-        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # what comes later does not count
+        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # later epochs do not count
         ([9, 9, 8.5], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, False),
         ([9, 9, 8.6], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, True),
         ([9, 9], [[1, 1]] * 3, 1, True),
         ([], [], 10, False),
     ],
 )
-def test_a_trial_should_prune_behind_the_median(own, others, epochs, hopeless):
-    assert should_prune(own, others, epochs) is hopeless
+def test_a_trial_behind_the_median_is_pruned(perplexities, peers, epochs, pruned):
+    assert should_prune(perplexities, peers, epochs) is pruned
 
 
 HISTORY = st.lists(st.floats(1, 1e6), max_size=12)
 
 
-@given(own=HISTORY, others=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
-def test_laws_of_hopelessness(own, others, epochs):
-    hopeless = should_prune(own, others, epochs)
-    assert should_prune(own, others[::-1], epochs) == hopeless, "in any order"
-    assert not should_prune(own, [own] * 5, epochs), "none is behind itself"
-    if own:
-        assert not should_prune([*own[:-1], 1.0], others, epochs), "none is better"
-    if hopeless:
-        assert len(own) > epochs / 5
-        reached = [each for each in others if len(each) >= len(own)]
-        middle = statistics.median(min(each[: len(own)]) for each in reached)
-        assert len(reached) >= 3 and min(own) > middle
-        assert should_prune([2 * each for each in own], others, epochs), "worse is no better"
+@given(perplexities=HISTORY, peers=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
+def test_laws_of_pruning(perplexities, peers, epochs):
+    pruned = should_prune(perplexities, peers, epochs)
+    assert should_prune(perplexities, peers[::-1], epochs) == pruned, "the order is irrelevant"
+    assert not should_prune(perplexities, [perplexities] * 5, epochs), "not behind itself"
+    if perplexities:
+        assert not should_prune([*perplexities[:-1], 1.0], peers, epochs), "none is better"
+    if pruned:
+        assert len(perplexities) > epochs / 5
+        reached = [peer for peer in peers if len(peer) >= len(perplexities)]
+        median = statistics.median(min(peer[: len(perplexities)]) for peer in reached)
+        assert len(reached) >= 3 and min(perplexities) > median
+        assert should_prune([2 * value for value in perplexities], peers, epochs), (
+            "so is a worse one"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, check_choice, check_count, check_penalty
+from dualnet._checks import ArgumentError, check_count
 from dualnet._files import claim, sha256_of
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import WEIGHTS
@@ -24,7 +24,7 @@ from dualnet.tuning.engine.chief import chief_address, role
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import TUNERS, Job
+from dualnet.tuning.job import Job
 from dualnet.tuning.job_checks import override
 from dualnet.tuning.job_files import load_job
 from dualnet.tuning.search_folder import CORPUS, JOB, SEARCH, Search, check_resumable, read_search
@@ -103,23 +103,24 @@ def search(
 
     Example:
 
-    >>> import tempfile
     >>> from dualnet import tuning
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tuning.search("dual_table1", "python-reference", output=folder, workers=0)
-    Traceback (most recent call last):
-    dualnet._checks.ArgumentError: `workers` must be an integer of at least 1. Received: workers=0.
+    >>> tuner = tuning.search(  # doctest: +SKIP
+    ...     "dual_table1", "python-reference", output="searches/mine", max_trials=12, units=64
+    ... )
+    >>> tuner.get_best_hyperparameters()[0].values["rounds"]  # doctest: +SKIP
+    4
     """
     folder = Path(output)
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    limits = {
+    changes = {
         "max_trials": max_trials,
         "max_hours": max_hours,
         "max_hours_per_trial": max_hours_per_trial,
+        "seed": seed,
     }
-    job = _override_job(job, settings, tuner, seed, limits)
+    job = _override_job(job, tuner, changes, settings)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
@@ -151,29 +152,19 @@ def search(
 
 def _override_job(
     job: Job | str | os.PathLike[str],
-    settings: Mapping[str, Any],
     tuner: str | None,
-    seed: int | None,
-    limits: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> Job:
-    """Return the job with the arguments of `search` in place of its own."""
+    """Return the job with the arguments of `search` in place of its own, checked."""
     job = job if isinstance(job, Job) else load_job(job)
-    changes: dict[str, Any] = {}
-    if tuner is not None and check_choice("tuner", tuner, TUNERS) != job.tuner:
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if tuner not in (None, job.tuner):
         changes |= {"tuner": tuner, "tuner_options": {}}
-        changes["max_trials"] = None if tuner == "grid" else job.max_trials or Job.max_trials
         if tuner == "hyperband":
             changes["early_stopping"] = "none"  # it ends trials early itself
-    for name, limit in limits.items():
-        if limit is None:
-            continue
-        if name == "max_trials":
-            check_count(name, limit, least=1)
-        elif check_penalty(name, limit) == 0:
-            raise ArgumentError(name, f"must be above 0. Received: {name}={limit!r}.")
-        changes[name] = limit
-    if seed is not None:
-        changes["seed"] = check_count("seed", seed, least=0)
+        default = None if tuner == "grid" else job.max_trials or Job.max_trials
+        changes.setdefault("max_trials", default)
     if zoo.is_file(job.model):
         changes["model"] = os.path.abspath(job.model)
     return override(dataclasses.replace(job, **changes), settings)

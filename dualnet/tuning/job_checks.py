@@ -58,8 +58,7 @@ def check_job(job: Job) -> None:
     _check_top(job)
     _check_kind(job)
     _check_names(job)
-    for parameter in job.written:
-        _check_conditions(job, parameter)
+    _check_conditions(job)
     in_order(job.written)
     _check_values(job)
 
@@ -94,80 +93,67 @@ def _card(job: Job) -> zoo.Card:
 
 def _check_top(job: Job) -> None:
     """Check the keys at the top of the file."""
-    for key, choices in {
+    choices = {
         "kind": JOB_KINDS, "tuner": TUNERS, "early_stopping": EARLY_STOPPING, "solve_for": SOLVE_FOR
-    }.items():  # fmt: skip
+    }  # fmt: skip
+    for key in choices:
         with JobError.at(key):
-            check_choice(key, getattr(job, key), choices)
+            check_choice(key, getattr(job, key), choices[key])
     for key, least in {"seed": 0, "max_trials": 1}.items():
-        value = getattr(job, key)
-        if value is not None:
+        if getattr(job, key) is not None:
             with JobError.at(key):
-                check_count(key, value, least=least)
+                check_count(key, getattr(job, key), least=least)
     for key in ("max_hours", "max_hours_per_trial"):
-        value = getattr(job, key)
-        if value is not None and not 0 < value < math.inf:
-            raise JobError((key,), f"must be a number above 0. Received: {value!r}.")
+        hours = getattr(job, key)
+        if hours is not None and not (is_number(hours) and 0 < hours < math.inf):
+            raise JobError((key,), f"must be a number above 0. Received: {hours!r}.")
     known = TUNERS[job.tuner]
     for key, value in job.tuner_options.items():
+        place = ("tuner_options", key)
         if key not in known:
-            options = f"takes {', '.join(known)}" if known else "takes none"
+            options = ", ".join(known) or "none"
+            hint = did_you_mean(key, known)
             raise JobError(
-                ("tuner_options", key),
-                f"must be an option of the tuner {job.tuner!r}, which {options}."
-                f"{did_you_mean(key, known)}",
+                place, f"must be an option of the tuner {job.tuner!r}, which takes {options}.{hint}"
             )
-        with JobError.at("tuner_options", key):
-            _check_option(key, value)
+        smallest = {"num_initial_points": 1, "hyperband_iterations": 1, "factor": 2}.get(key)
+        if smallest is not None:
+            with JobError.at(*place):
+                check_count(key, value, least=smallest)
+        elif not is_number(value) or not value > 0:
+            raise JobError(place, f"must be a number above 0. Received: {key}={value!r}.")
     places = {*KEYS, *(f"fixed.{name}" for name in job.fixed)}
     places |= {f"space.{parameter.name}" for parameter in job.written}
     places |= {f"tuner_options.{name}" for name in job.tuner_options}
     for key in job.ours:
         if key not in places:
-            raise JobError(
-                ("ours",),
-                f"must name keys of the job. Received: {key!r}.{did_you_mean(key, places)}",
-            )
-
-
-def _check_option(key: str, value: Any) -> None:
-    """Check the value of an argument of KerasTuner's oracles."""
-    least = {"num_initial_points": 1, "hyperband_iterations": 1, "factor": 2}.get(key)
-    if least is not None:
-        check_count(key, value, least=least)
-    elif not is_number(value) or not value > 0:
-        raise ArgumentError(key, f"must be a number above 0. Received: {key}={value!r}.")
+            hint = did_you_mean(key, places)
+            raise JobError(("ours",), f"must name keys of the job. Received: {key!r}.{hint}")
 
 
 def _check_kind(job: Job) -> None:
-    """Check that keys fit the kind of the job."""
-    if job.kind == "training" and not job.model:
+    """Check that keys fit the kind and the tuner of the job."""
+    is_training, is_evaluation = job.kind == "training", job.kind == "evaluation"
+    is_hyperband = job.tuner == "hyperband"
+    if is_training and not job.model:
         raise JobError(("kind",), "= 'training' requires `model`, a model of the zoo or a card.")
-    if job.kind != "training":
-        for key in ("model", "parameters"):
-            if getattr(job, key):
-                raise JobError(
-                    (key,),
-                    f"must be left out for the kind {job.kind!r}, which uses the model of the RUN. "
-                    f"Received: {key} = {getattr(job, key)!r}.",
-                )
-    if job.kind == "evaluation" and job.early_stopping != "none":
-        raise JobError(
-            ("early_stopping",),
-            "must be 'none' for the kind 'evaluation', which has no epochs. Received: "
-            f"early_stopping = {job.early_stopping!r}.",
+    for key in ("model", "parameters"):
+        if not is_training and getattr(job, key):
+            raise JobError(
+                (key,),
+                f"must be left out for the kind {job.kind!r}, which uses the model of the RUN. "
+                f"Received: {key} = {getattr(job, key)!r}.",
+            )
+    no_epochs = "for the kind 'evaluation', which has no epochs."
+    if is_evaluation and job.early_stopping != "none":
+        raise JobError(("early_stopping",), f"must be 'none' {no_epochs}")
+    if is_evaluation and is_hyperband:
+        raise JobError(("tuner",), f"must not be 'hyperband' {no_epochs}")
+    if is_hyperband and any(parameter.name == "epochs" for parameter in job.written):
+        message = (
+            "must not be searched by 'hyperband', which sets it. Put the maximum into [fixed]."
         )
-    if job.kind == "evaluation" and job.tuner == "hyperband":
-        raise JobError(
-            ("tuner",),
-            "must not be 'hyperband' for the kind 'evaluation', which has no epochs to allocate.",
-        )
-    if job.tuner == "hyperband" and any(p.name == "epochs" for p in job.written):
-        raise JobError(
-            ("space", "epochs"),
-            "must not be searched by 'hyperband', which sets it. Put the largest number into "
-            "[fixed].",
-        )
+        raise JobError(("space", "epochs"), message)
 
 
 def _check_names(job: Job) -> None:
@@ -180,53 +166,49 @@ def _check_names(job: Job) -> None:
     }
     solved = () if job.parameters is None else job.solved_sizes
     searched = [parameter.name for parameter in job.written]
-    for table, names in (("fixed", [*job.fixed]), ("space", searched)):
-        for name in names:
-            if name in OF_THE_SEARCH:
-                hint = " Move it to the top of the file." if name in KEYS else ""
-                message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
-            elif name not in known:
-                message = (
-                    f"must be {kinds[job.kind]}.{did_you_mean(name, known)} Known are "
-                    f"{', '.join(sorted(known))}."
-                )
-            elif table == "space" and name in job.fixed:
-                message = "must be in [fixed] or in [space], not in both."
-            elif name in solved:
-                message = (
-                    f"must be left out beside `parameters`, for which {job.solve_for!r} is solved. "
-                    "Choose another `solve_for`, or leave out `parameters`."
-                )
-            else:
-                continue
-            raise JobError((table, name), message)
-
-
-def _check_conditions(job: Job, parameter: Parameter) -> None:
-    """Check that the conditions of `parameter` name other parameters and values they can have."""
-    parents = {parent.name: parent for parent in job.written}
-    place = ("space", parameter.name, "when")
-    for name, values in parameter.when.items():
-        if name in job.fixed or (name in parents and parents[name].is_constant):
-            continue  # any value is allowed: the condition holds or not
-        if name not in parents:
-            raise JobError(
-                place,
-                f"must name parameters in [space] or [fixed]. Received: {name!r}."
-                f"{did_you_mean(name, [*parents, *job.fixed])}",
+    for table, name in [*(("fixed", n) for n in job.fixed), *(("space", n) for n in searched)]:
+        if name in OF_THE_SEARCH:
+            hint = " Move it to the top of the file." if name in KEYS else ""
+            message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
+        elif name not in known:
+            hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
+            message = f"must be {kinds[job.kind]}.{hint}"
+        elif table == "space" and name in job.fixed:
+            message = "must be in [fixed] or in [space], not in both."
+        elif name in solved:
+            message = (
+                f"must be left out beside `parameters`, for which {job.solve_for!r} is solved. "
+                "Choose another `solve_for`, or leave out `parameters`."
             )
-        parent = parents[name]
-        for value in values:
-            if not parent.allows(value):
-                possible = "; a range of floats cannot be a condition"
-                if parent.values:
-                    possible = f", {list(parent.values)}"
-                elif parent.is_integer_range:
-                    possible = f", integers from {parent.min_value} to {parent.max_value}"
-                raise JobError(
-                    place,
-                    f"must have values that `{name}` can have{possible}. Received: {value!r}.",
-                )
+        else:
+            continue
+        raise JobError((table, name), message)
+
+
+def _check_conditions(job: Job) -> None:
+    """Check that conditions name other parameters and values they can have."""
+    parents = {parameter.name: parameter for parameter in job.written}
+    conditions = [(p.name, *condition) for p in job.written for condition in p.when.items()]
+    for child, name, values in conditions:
+        parent = parents.get(name)
+        if name in job.fixed or (parent and parent.is_constant):
+            continue  # any value is allowed: the condition holds or not
+        rejected = [value for value in values if parent and not parent.allows(value)]
+        if parent is None:
+            hint = did_you_mean(name, [*parents, *job.fixed])
+            message = f"must name parameters in [space] or [fixed]. Received: {name!r}.{hint}"
+        elif rejected:
+            possible = "; a range of floats cannot be a condition"
+            if parent.values:
+                possible = f", {list(parent.values)}"
+            elif parent.is_integer_range:
+                possible = f", integers from {parent.min_value} to {parent.max_value}"
+            message = (
+                f"must have values that `{name}` can have{possible}. Received: {rejected[0]!r}."
+            )
+        else:
+            continue
+        raise JobError(("space", child, "when"), message)
 
 
 def _check_values(job: Job) -> None:
@@ -293,10 +275,10 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
     check_wrappers({**WRAPPERS, **{key: settings[key] for key in CACHE if key in settings}})
     if mode == "dynamic":
         rule = check_choice("rule", settings.get("rule", "nadam"), RULES)
-        names = [name for name in DYNAMIC if name in settings and name != "rule"]
-        given = {name: settings[name] for name in names}
-        # A clipping norm of 0 means none.
-        rule_settings(rule, {k: v for k, v in given.items() if (k, v) != ("clipnorm", 0)})
+        arguments = {name: settings[name] for name in DYNAMIC[1:] if name in settings}
+        if arguments.get("clipnorm") == 0:  # no clipping
+            del arguments["clipnorm"]
+        rule_settings(rule, arguments)
 
 
 def _active_parents(job: Job, parameter: Parameter) -> dict[str, Any]:

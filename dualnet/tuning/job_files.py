@@ -101,26 +101,28 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
     """
     for key, value in table.items():
         _check_type(key, value)
-    given = {key: table[key] for key in table if key not in ("space", "ours", "parameters")}
+    fields = {key: table[key] for key in table if key not in ("space", "ours", "parameters")}
     kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
     for key in ("max_hours", "max_hours_per_trial"):
-        if key in given:
-            given[key] = float(given[key])
+        if key in fields:
+            fields[key] = float(fields[key])
     if "parameters" in table:
         with JobError.at("parameters"):
-            given["parameters"] = parse_count(table["parameters"])
+            fields["parameters"] = parse_count(table["parameters"])
     if tuner == "grid":
-        given.setdefault("max_trials", None)
+        fields.setdefault("max_trials", None)
     if tuner == "hyperband" or kind == "evaluation":
-        given.setdefault("early_stopping", "none")
-    if "model" in given and file and zoo.is_file(given["model"]):
-        given["model"] = os.path.abspath(os.path.join(os.path.dirname(file), given["model"]))
+        fields.setdefault("early_stopping", "none")
+    if "model" in fields and file and zoo.is_file(fields["model"]):
+        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
     for name, value in table.get("fixed", {}).items():
         _check_value(("fixed", name), value)
     space = tuple(_parameter(*item) for item in table.get("space", {}).items())
     if not space:
         raise JobError(("space",), "must have a parameter to search. Received: none.")
-    return Job(**{"name": stem, **given}, ours=tuple(table.get("ours", ())), space=space, file=file)
+    return Job(
+        **{"name": stem, **fields}, ours=tuple(table.get("ours", ())), space=space, file=file
+    )
 
 
 def _check_type(key: str, value: Any) -> None:
@@ -194,30 +196,30 @@ def _values(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _range(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
+    def mistake(key: str, message: str) -> JobError:
+        return JobError((*place, key), message)
+
     if not {"min_value", "max_value"} <= {*table}:
         raise JobError(place, "must have `values`, or `min_value` and `max_value`.")
     for key in ("min_value", "max_value", "step"):
         if key in table and (not is_number(table[key]) or not math.isfinite(table[key])):
-            raise JobError((*place, key), f"must be a finite number. Received: {table[key]!r}.")
+            raise mistake(key, f"must be a finite number. Received: {table[key]!r}.")
     low, high, step = table["min_value"], table["max_value"], table.get("step")
     sampling = table.get("sampling", "linear")
     if sampling not in SAMPLINGS:
-        raise JobError(
-            (*place, "sampling"),
-            f"must be one of {list(SAMPLINGS)}. Received: {sampling!r}."
-            + did_you_mean(sampling, SAMPLINGS),
+        hint = did_you_mean(sampling, SAMPLINGS)
+        raise mistake(
+            "sampling", f"must be one of {list(SAMPLINGS)}. Received: {sampling!r}.{hint}"
         )
     if low >= high:
-        raise JobError(
-            (*place, "min_value"), f"must be below `max_value`. Received: {low!r} and {high!r}."
-        )
+        raise mistake("min_value", f"must be below `max_value`. Received: {low!r} and {high!r}.")
     if sampling != "linear" and low <= 0:
-        raise JobError((*place, "min_value"), f"must be above 0 on a log scale. Received: {low!r}.")
+        raise mistake("min_value", f"must be above 0 on a log scale. Received: {low!r}.")
     integers = isinstance(low, int) and isinstance(high, int)
     least = 0 if sampling == "linear" else 1
     if step is not None and (step <= least or (integers and not isinstance(step, int))):
         kind = "an integer" if integers else "a number"
-        raise JobError((*place, "step"), f"must be {kind} above {least}. Received: {step!r}.")
+        raise mistake("step", f"must be {kind} above {least}. Received: {step!r}.")
     if not integers:
         low, high = float(low), float(high)
         step = None if step is None else float(step)

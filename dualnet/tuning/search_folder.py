@@ -65,21 +65,14 @@ class Search:
 
     def task_with(self, settings: Mapping[str, Any], split: str = "valid") -> Task:
         """Return the task for `settings`, without limits."""
-        job = self.job
+        of_job = ("kind", "model", "parameters", "solve_for", "seed", "early_stopping")
+        of_search = ("run", "corpus", "corpus_sha256", "checkpoint_steps")
         return Task(
-            kind=job.kind,
-            model=job.model,
-            run=self.run,
-            corpus=self.corpus,
-            corpus_sha256=self.corpus_sha256,
+            **{name: getattr(self.job, name) for name in of_job},
+            **{name: getattr(self, name) for name in of_search},
             settings=settings,
             split=split,
-            parameters=job.parameters,
-            solve_for=job.solve_for,
-            seed=job.seed,
-            early_stopping=job.early_stopping,
-            checkpoint_steps=self.checkpoint_steps,
-            keep_checkpoints=job.tuner == "hyperband",
+            keep_checkpoints=self.job.tuner == "hyperband",
         )
 
     def tuner(self, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:

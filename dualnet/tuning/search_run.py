@@ -65,8 +65,8 @@ class SearchRun:
         self.ended: dict[str, Row] = {}
         self.reported = -1  # number of ended trials in the tables
         self.display = Display(
-            search.job,
-            self.rows,
+            job=search.job,
+            rows=self.rows,
             total=count_trials(self.oracle),
             deadline=search.deadline,
             show=progress,

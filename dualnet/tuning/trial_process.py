@@ -40,38 +40,21 @@ from dualnet.tuning.trial import (
 LOCK_SECONDS = 600.0  # how long to wait for a RUN that another process still writes to
 
 
-class _TimeLimit:
-    """Ends the training under way after some seconds, with a checkpoint, as SIGTERM does."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-
-    def start(self, seconds: float) -> None:
-        if seconds < threading.TIMEOUT_MAX:
-            timer = threading.Timer(max(seconds, 0.0), self._end)
-            timer.daemon = True
-            timer.start()
-
-    def _end(self) -> None:
-        self.is_over = True
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def main(folder: Path) -> int:
     """Run the trial in `folder`; return 0 if it has ended, `STOPPED` if it was told to stop."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
     task = Task(**json.loads((folder / TASK).read_text("utf-8")))
-    limit = _TimeLimit()
+    out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:
-            limit.start(task.max_seconds - _training_seconds(folder))
+            _limit(task.max_seconds - _training_seconds(folder), out_of_time)
         outcome = _evaluate(folder, task) if task.kind == "evaluation" else _train(folder, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
-        if not limit.is_over:
+        if not out_of_time.is_set():
             return STOPPED
         if read_epochs(folder):
             outcome = _training_outcome(folder, "time")
@@ -102,6 +85,19 @@ def end_with_parent() -> None:
     while os.read(0, 4096):  # reading sys.stdin would lock it at exit
         pass
     os._exit(1)
+
+
+def _limit(seconds: float, out_of_time: threading.Event) -> None:
+    """After some seconds, end the training with a checkpoint, as SIGTERM does."""
+
+    def end() -> None:
+        out_of_time.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if seconds < threading.TIMEOUT_MAX:
+        timer = threading.Timer(max(seconds, 0.0), end)
+        timer.daemon = True
+        timer.start()
 
 
 def _raise_stopped(number: int, frame: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -15,40 +16,29 @@ from dualnet.tuning.report.rows import Row, best_row
 SHOWN = 5  # best trials in the table
 
 
+@dataclasses.dataclass(kw_only=True)
 class Display:
     """Shows the trials of a running search, as a context manager.
 
     On a terminal, a table that is redrawn; elsewhere, a line for each trial that ends.
 
-    Args:
+    Attributes:
         job: `Job`.
-        rows: returns the `Row` of each trial so far.
-        total: int. Largest number of trials, None if unknown.
-        deadline: float. Time, as `time.time()`, at which the search stops; None for never.
-        show: bool. Whether to show anything.
+        rows: Returns the `Row` of each trial so far.
+        total: Largest number of trials, None if unknown.
+        deadline: Time, as `time.time()`, at which the search stops; None for never.
+        show: Whether to show anything.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        rows: Callable[[], list[Row]],
-        *,
-        total: int | None,
-        deadline: float | None,
-        show: bool,
-    ) -> None:
-        self.job = job
-        self.rows = rows
-        self.total = total
-        self.deadline = deadline
-        self.show = show
-        self.start = time.monotonic()
-        self.updated = -math.inf
-        self.shown: set[str] = set()
-        self.ended_before = 0
-        self.live: Any = None
+    job: Job
+    rows: Callable[[], list[Row]]
+    total: int | None
+    deadline: float | None
+    show: bool
 
     def __enter__(self) -> Display:
+        self.start, self.updated = time.monotonic(), -math.inf
+        self.live: Any = None
         self.shown = {row.trial for row in self.rows() if row.has_ended}
         self.ended_before = len(self.shown)
         if self.show and sys.stderr.isatty():

@@ -98,8 +98,8 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
             weights = " --weights " + shlex.quote(used["weights"])
         used["recipe"] = _recipe_as_trained(used["recipe"], row)
-        first: dict[str, Any] = {key: used.pop(key) for key in ("name", "builder", "paper") if key in used}
-        table = {**first, "note": note, **used}
+        keys = [key for key in ("name", "builder", "paper") if key in used]
+        table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
         corpus = shlex.quote(corpus or "CORPUS")
         comment = (
             f"To reproduce it:\n  dualnet train best.toml --corpus {corpus}{weights} --output RUN"
