@@ -32,7 +32,7 @@ batch_size = [4, 5000]
 
 
 @pytest.fixture(scope="module")
-def found(corpus, tmp_path_factory):
+def searched(corpus, tmp_path_factory):
     """A search of which some trials fail: its folder and tuner."""
     folder = tmp_path_factory.mktemp("search")
     job = write_job(folder, SOME_FAIL, max_trials=4)
@@ -58,8 +58,8 @@ def run(tmp_path_factory):
 # --- what a search finds
 
 
-def test_the_best_are_completed_trials_only(found):
-    folder, tuner = found
+def test_the_best_are_completed_trials_only(searched):
+    folder, tuner = searched
     table = rows(folder / "trials.csv")
     completed = [row for row in table if row["status"] == "completed"]
     failed = [row for row in table if row["status"] == "failed"]
@@ -78,8 +78,8 @@ def test_the_best_are_completed_trials_only(found):
     assert not list(folder.glob("trials/*/run/checkpoints")), "they are of no use any more"
 
 
-def test_the_best_model_has_the_perplexity_of_the_table(found, corpus):
-    folder, tuner = found
+def test_the_best_model_has_the_perplexity_of_the_table(searched, corpus):
+    folder, tuner = searched
     (model,) = tuner.get_best_models()
     least = json.loads((folder / "results.json").read_text())["best"]["val_perplexity"]
     model.compile()
@@ -88,8 +88,8 @@ def test_the_best_model_has_the_perplexity_of_the_table(found, corpus):
     assert measured["perplexity"] == pytest.approx(least, rel=1e-5)
 
 
-def test_the_hypermodel_builds_what_was_found(found):
-    _, tuner = found
+def test_the_hypermodel_builds_what_was_found(searched):
+    _, tuner = searched
     (hp,) = tuner.get_best_hyperparameters()
     model = tuner.hypermodel.build(hp)
     (best,) = tuner.get_best_models()
@@ -97,8 +97,8 @@ def test_the_hypermodel_builds_what_was_found(found):
     assert float(model.optimizer.learning_rate) == pytest.approx(hp.values["learning_rate"])
 
 
-def test_the_best_card_trains_to_the_same_perplexity(found, corpus, tmp_path):
-    folder, _ = found
+def test_the_best_card_trains_to_the_same_perplexity(searched, corpus, tmp_path):
+    folder, _ = searched
     again = dualnet.train(
         str(folder / "best.toml"), corpus, output=tmp_path / "RUN", progress=False
     )
@@ -107,8 +107,8 @@ def test_the_best_card_trains_to_the_same_perplexity(found, corpus, tmp_path):
     assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
 
 
-def test_a_search_goes_on_with_more_trials(found, corpus, tmp_path):
-    folder, _ = found  # at which other tests look: this one goes on with a copy
+def test_a_search_goes_on_with_more_trials(searched, corpus, tmp_path):
+    folder, _ = searched  # at which other tests look: this one goes on with a copy
     shutil.copytree(folder, tmp_path / "DIR")
     before = rows(tmp_path / "DIR" / "trials.csv")
     job = load_job(folder / "job.toml")
@@ -174,12 +174,12 @@ def test_a_tuner_of_keras_tuner_searches_the_models_of_a_job(corpus, tmp_path, k
         directory=str(tmp_path),
         **settings,
     )
-    assert {each.name for each in tuner.oracle.get_space().space} == {
+    assert {p.name for p in tuner.oracle.get_space().space} == {
         "learning_rate", "output_dropout",
     }  # fmt: skip
     assert tuner.oracle.trials == {}
     tuner.search(verbose=0)
-    scores = [each.score for each in tuner.oracle.trials.values()]
+    scores = [trial.score for trial in tuner.oracle.trials.values()]
     assert scores and all(1 < score < len(corpus.vocabulary) * 2 for score in scores)
     (best,) = tuner.get_best_hyperparameters()
     assert min(scores) == tuner.oracle.get_best_trials()[0].score
@@ -269,8 +269,8 @@ def test_a_folder_with_files_is_left_alone(corpus, tmp_path):
     assert [path for path in sorted(tmp_path.iterdir()) if path.name != ".lock"] == before
 
 
-def test_a_folder_in_use_is_left_alone(found, corpus):
-    folder, _ = found
+def test_a_folder_in_use_is_left_alone(searched, corpus):
+    folder, _ = searched
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     with filelock.FileLock(folder / ".lock"), pytest.raises(ValueError, match="no other process"):
         tuning.search(load_job(folder / "job.toml"), corpus, output=folder, resume=True)
@@ -288,8 +288,8 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("key", OTHERS)
-def test_a_search_goes_on_only_as_it_began(found, corpus, key):
-    folder, _ = found
+def test_a_search_goes_on_only_as_it_began(searched, corpus, key):
+    folder, _ = searched
     job = load_job(folder / "job.toml")
     before = (folder / "job.toml").read_text(), (folder / "search.json").read_text()
     with in_this_process() as begun, pytest.raises(ValueError, match=f"`{key}` must not change"):
@@ -298,8 +298,8 @@ def test_a_search_goes_on_only_as_it_began(found, corpus, key):
     assert ((folder / "job.toml").read_text(), (folder / "search.json").read_text()) == before
 
 
-def test_a_search_goes_on_only_with_its_corpus(found, tmp_path):
-    folder, _ = found
+def test_a_search_goes_on_only_with_its_corpus(searched, tmp_path):
+    folder, _ = searched
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 12)
     other = corpora.load(tmp_path)

@@ -24,8 +24,7 @@ MODELS = {
 
 
 def weights(card, settings, **sizes):
-    found = zoo.build("lstm", **{**card.config, **settings, **sizes})
-    return found.count_params()
+    return zoo.build("lstm", **{**card.config, **settings, **sizes}).count_params()
 
 
 def test_every_cell_is_solved_for():

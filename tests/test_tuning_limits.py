@@ -109,7 +109,7 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
         def start(self):
             pass
 
-    def after_the_first_epoch(own, others, epochs):
+    def after_the_first_epoch(perplexities, peers, epochs):
         if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
             ends[0]()
         return False
@@ -126,7 +126,7 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
 
 
 def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "PEERS", 1)  # it takes three others
+    monkeypatch.setattr(trial, "PEERS", 1)  # instead of three
     job = write_job(tmp_path, HOPELESS)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
@@ -200,8 +200,8 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
     table = rows(tmp_path / "DIR" / "trials.csv")
     assert len(begun) == 4 and [row["status"] for row in table] == ["completed"] * 4
     assert [row["epochs"] for row in table] == ["1", "1", "1", "3"]
-    drawn = {i: each.hyperparameters.values for i, each in tuner.oracle.trials.items()}
-    ((last, values),) = [each for each in drawn.items() if each[1].get("tuner/trial_id")]
+    drawn = {i: t.hyperparameters.values for i, t in tuner.oracle.trials.items()}
+    ((last, values),) = [item for item in drawn.items() if item[1].get("tuner/trial_id")]
     first, second = (
         tmp_path / "DIR" / "trials" / name for name in (values["tuner/trial_id"], last)
     )
@@ -229,8 +229,9 @@ def test_jobs_shows_a_job(capsys, name):
     text = capsys.readouterr().out
     assert main(["jobs", name, "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
-    assert {each["name"] for each in table["space"]} == {each.name for each in load_job(name).space}
-    assert all(each["name"] in text for each in table["space"]) and table["paper"] in text
+    names = [parameter["name"] for parameter in table["space"]]
+    assert names == [parameter.name for parameter in load_job(name).space]
+    assert all(name in text for name in names) and table["paper"] in text
 
 
 def test_jobs_refuses_a_name_that_is_none(capsys):

@@ -276,10 +276,10 @@ def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
         oracle = begin(tmp_path / "killed", job)
     finish(oracle, score)
     for name, trial in whole.trials.items():
-        found = oracle.trials[name].hyperparameters.values
-        assert found.keys() == trial.hyperparameters.values.keys()
+        drawn = oracle.trials[name].hyperparameters.values
+        assert drawn.keys() == trial.hyperparameters.values.keys()
         for key, value in trial.hyperparameters.values.items():
-            assert found[key] == (value if isinstance(value, str) else pytest.approx(value))
+            assert drawn[key] == (value if isinstance(value, str) else pytest.approx(value))
     other = begin(tmp_path / "other", dataclasses.replace(job, seed=1))
     first = whole.trials[whole.start_order[0]].hyperparameters.values
     assert other.create_trial("a").hyperparameters.values != first
@@ -334,10 +334,10 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
     folder = tmp_path_factory.mktemp("events")
     job = job_of(trials=5)
     oracle = begin(folder, job)
-    held, scores = {}, {}  # of each worker its trial; what each trial ended with first
+    ongoing, scores = {}, {}  # of each worker its trial; what each trial ended with first
 
     def close(worker, perplexity):
-        trial = held.pop(worker)
+        trial = ongoing.pop(worker)
         if trial.trial_id in oracle.trials:
             end(oracle, trial, perplexity)
             scores.setdefault(trial.trial_id, perplexity)
@@ -349,10 +349,10 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         if event in ("begin", "torn begin"):
             trial = oracle.create_trial(worker)
             if trial.status == TrialStatus.RUNNING:
-                held[worker] = trial
-        elif event in ("complete", "fail", "torn end") and worker in held:
+                ongoing[worker] = trial
+        elif event in ("complete", "fail", "torn end") and worker in ongoing:
             close(worker, None if event == "fail" else 4.0 + worker)
-        elif event == "twice" and worker in held:
+        elif event == "twice" and worker in ongoing:
             trial = close(worker, 4.0)
             end(oracle, trial, 3.0)
         elif event == "release":
@@ -364,7 +364,7 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
             file.write_bytes(before)
         if event == "kill" or event.startswith("torn"):
             oracle = begin(folder, job)
-            held.clear()
+            ongoing.clear()
         assert len(set(oracle.end_order)) == len(oracle.end_order)
     for worker in list(oracle.ongoing_trials):
         oracle.release(worker)

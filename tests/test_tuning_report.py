@@ -55,16 +55,16 @@ def draw(job, number, seed=0):
     rows = []
     for trial in range(number):
         drawn = {}
-        for each in job.space:
-            if not all(drawn[name] in values for name, values in each.when.items()):
+        for parameter in job.space:
+            if not all(drawn[name] in values for name, values in parameter.when.items()):
                 continue
-            if each.values:
-                drawn[each.name] = generator.choice(each.values)
-            elif each.sampling == "log":
-                ends = math.log(each.min_value), math.log(each.max_value)
-                drawn[each.name] = math.exp(generator.uniform(*ends))
+            if parameter.values:
+                drawn[parameter.name] = generator.choice(parameter.values)
+            elif parameter.sampling == "log":
+                ends = math.log(parameter.min_value), math.log(parameter.max_value)
+                drawn[parameter.name] = math.exp(generator.uniform(*ends))
             else:
-                drawn[each.name] = generator.randint(each.min_value, each.max_value)
+                drawn[parameter.name] = generator.randint(parameter.min_value, parameter.max_value)
         first = drawn[job.space[0].name]
         distance = abs(math.log10(first) + 3) if isinstance(first, float) else len(str(first))
         rows.append(completed(f"{trial:02}", 60 + 10 * distance, drawn))
@@ -181,8 +181,8 @@ def _command(search, **words):
     """Return the last command in the comments of `best.toml`, with words put in."""
     lines = (search / "best.toml").read_text("utf-8").splitlines()
     command = [line.removeprefix("#   ") for line in lines if line.startswith("#   dualnet")][-1]
-    found = [str(words.get(word, word)) for word in shlex.split(command)]
-    return [str(search / word) if word == "best.toml" else word for word in found]
+    filled = [str(words.get(word, word)) for word in shlex.split(command)]
+    return [str(search / word) if word == "best.toml" else word for word in filled]
 
 
 def _run(command):
@@ -216,15 +216,15 @@ def test_the_command_of_the_best_evaluation_gives_its_perplexity(
     command = _command(tmp_path)
     assert f"{shlex.join(command)} --split valid\n" in text and str(folder) in command
     assert main([*command[1:], "--split", "valid", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["perplexity"]
+    perplexity = json.loads(capsys.readouterr().out)["perplexity"]
     model = training.load(run)
     given = {key: value for key, value in settings.items() if value != 0.0}
     if cache := {key[6:]: given.pop(key) for key in settings if key in given and "cache_" in key}:
         model = with_cache(model, **cache)
     if given.pop("evaluation", "static") == "dynamic":
-        assert found == dynamic_evaluation(model, corpus.valid, **given).perplexity
+        assert perplexity == dynamic_evaluation(model, corpus.valid, **given).perplexity
     else:
-        assert found == evaluate(model, corpus.valid, **given).perplexity
+        assert perplexity == evaluate(model, corpus.valid, **given).perplexity
 
 
 def test_a_corpus_without_a_path_is_asked_for(searched, tmp_path):
@@ -333,13 +333,13 @@ def test_a_few_diverged_trials_do_not_take_the_scale():
 
 def test_what_matters_is_more_important_than_what_does_not():
     rows = draw(JOB, 60)
-    places = {each.name: figures._axis(each, rows)[0] for each in JOB.space}
+    places = {p.name: figures._axis(p, rows)[0] for p in JOB.space}
     values = np.log([row.val_perplexity for row in rows])
-    found, explained = figures.importances(places, values)
-    (mean, spread), others = found.pop("learning_rate"), found.values()
-    assert mean > 0.5 and mean - spread > 10 * max(abs(other) for other, _ in others)
-    assert 0.8 < explained <= 1
-    assert figures.importances(places, values)[0]["rank"] == found["rank"]  # a fixed seed
+    importance, r2 = figures.importances(places, values)
+    (mean, spread), rest = importance.pop("learning_rate"), importance.values()
+    assert mean > 0.5 and mean - spread > 10 * max(abs(other) for other, _ in rest)
+    assert 0.8 < r2 <= 1
+    assert figures.importances(places, values)[0]["rank"] == importance["rank"]  # a fixed seed
     noise = np.random.default_rng(0).normal(size=60)
     assert figures.importances(places, noise)[1] < 0.3
 
@@ -353,8 +353,8 @@ def test_a_condition_that_does_not_hold_is_a_level_of_its_own():
         "rank": figures._axis(RANK, rows)[0],
         "locked": figures._axis(LOCKED, rows)[0],
     }
-    found, explained = figures.importances(places, np.log([row.val_perplexity for row in rows]))
-    assert found["rank"][0] > 1 and abs(found["locked"][0]) < 0.05 and explained > 0.95
+    importance, r2 = figures.importances(places, np.log([row.val_perplexity for row in rows]))
+    assert importance["rank"][0] > 1 and abs(importance["locked"][0]) < 0.05 and r2 > 0.95
 
 
 def test_places_are_on_the_scale_that_is_drawn_from():
@@ -406,8 +406,8 @@ def sessions(folder):
         ],
         include_metrics=True,
     )
-    found = list_session_groups.Handler(asked, context, name, request).run()
-    return experiment, {group.name: group for group in found.session_groups}, multiplexer
+    response = list_session_groups.Handler(asked, context, name, request).run()
+    return experiment, {group.name: group for group in response.session_groups}, multiplexer
 
 
 def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
@@ -452,7 +452,9 @@ def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
     assert first.hparams["locked"].bool_value is True
     session = first.sessions[0]
     assert session.end_time_secs - session.start_time_secs == pytest.approx(20.0)
-    values = {name: [each.value for each in group.metric_values] for name, group in groups.items()}
+    values = {
+        name: [metric.value for metric in group.metric_values] for name, group in groups.items()
+    }
     assert values["00"] == [61.5] and values["03"] == [70.0]
     assert values["01"] == values["02"] == values["04"] == []
     curve = multiplexer.Tensors("00", "epoch_val_perplexity")
