@@ -1,13 +1,14 @@
-"""Kills the processes of a search, compares what is left with one left alone, and its memory.
+"""Kills the processes of a search and compares the result with a search left alone; its memory.
 
 Usage: python benchmarks/search.py kills [--trials 12] [--folder FOLDER]
        python benchmarks/search.py memory [--trials 50] [--folder FOLDER]
-`kills` searches `dual_lstm` on the embedded corpus three times: with one worker; with two;
-and with two, one of which is killed by SIGKILL half-way, and after it the chief, by which all
-end, and which is resumed. Prints the wall time of each, and what was lost: trials that are
-missing, not completed or run twice, epochs that are missing or there twice, and perplexities
-that are not those of the first search bit for bit. `memory` prints the resident memory of the
-process that searches after each fifth of many tiny trials. Exit code 1 if anything was lost or
+
+`kills` searches `dual_lstm` on the embedded corpus three times: with one worker; with two; and
+with two, where SIGKILL ends one worker half-way and then the chief, with all its processes, and
+the search is resumed. It prints the wall time of each search and any loss: trials that are
+missing, not completed or run twice, epochs that are missing or repeated, and perplexities that
+differ from those of the first search in any bit. `memory` prints the resident memory of the
+searching process after every five of many tiny trials. The exit code is 1 after a loss, or if
 memory grew by more than a tenth. Linux only.
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 JOB = """
 model = "dual_lstm"
 max_trials = {trials}
-early_stopping = "none"  # which goes by what other trials have found so far
+early_stopping = "none"  # pruning depends on the order in which trials end
 [fixed]
 units = {units}
 epochs = {epochs}
@@ -64,7 +65,7 @@ def kills(folder, trials):
     chief = begin(job, killed, "--workers", "2")
     count = trials or 12
     until(lambda: ended(killed) >= count // 2, chief)
-    worker = next(pid for pid in children(chief.pid) if "dualnet.tuning.worker" in command(pid))
+    worker = next(pid for pid in children(chief.pid) if "tuning.worker_process" in command(pid))
     os.kill(worker, signal.SIGKILL)
     print(f"a worker killed after {ended(killed)} trials", flush=True)
     until(lambda: ended(killed) >= count * 2 // 3, chief)
@@ -79,25 +80,25 @@ def kills(folder, trials):
     lost = [f"{len(left)} processes were left"] if left else []
     for name in ("two", "killed"):
         lost += [f"{name}: {what}" for what in compare(folder / "one", folder / name, count)]
-    print("\n".join(lost) or f"nothing lost: {count} trials in each, the same to the last bit")
+    print("\n".join(lost) or f"nothing lost: {count} trials in each, equal bit for bit")
     return 1 if lost else 0
 
 
-def compare(expected, found, count):
-    """Return what differs between two searches of `count` trials."""
-    state = json.loads((found / "search" / "oracle.json").read_text())
+def compare(reference, folder, count):
+    """Return the differences between two searches of `count` trials."""
+    state = json.loads((folder / "search" / "oracle.json").read_text())
     lost = []
     for key in ("start_order", "end_order"):
         if sorted(state[key]) != sorted(set(state[key])) or len(state[key]) != count:
             lost.append(f"{key} is {state[key]}")
-    before, after = rows(expected / "trials.csv"), rows(found / "trials.csv")
+    before, after = rows(reference / "trials.csv"), rows(folder / "trials.csv")
     if len(after) != count:
         lost.append(f"{len(after)} trials")
     for one, other in zip(before, after):
         different = [key for key in one if key != "seconds" and one[key] != other[key]]
         if different or other["status"] != "completed":
             lost.append(f"trial {other['trial']} ({other['status']}) differs in {different}")
-        history = rows(found / "trials" / other["trial"] / "run" / "metrics.csv")
+        history = rows(folder / "trials" / other["trial"] / "run" / "metrics.csv")
         epochs = [int(float(row["epoch"])) for row in history]
         if epochs != list(range(1, int(other["epochs"]) + 1)):
             lost.append(f"trial {other['trial']} has the epochs {epochs}")
@@ -112,17 +113,17 @@ def memory(folder, trials):
         (folder / "text" / f"{split}.txt").write_text("the cat sees the dog\n" * 40)
     settings = ("--set", "batch_size=4", "sequence_length=9")
     process = begin(job, folder / "memory", *settings, corpus=str(folder / "text"))
-    found = {}
+    sizes = {}
     while process.poll() is None:
         count = ended(folder / "memory")
         if count and count % 5 == 0:
-            found[count] = resident(process.pid) or found.get(count)
+            sizes[count] = resident(process.pid) or sizes.get(count)
         time.sleep(0.2)
     wait(process)
-    for count, size in found.items():
+    for count, size in sizes.items():
         print(f"after {count:3} trials: {size / 2**20:.1f} MiB")
-    growth = found[max(found)] / found[5] - 1
-    print(f"growth from trial 5 to trial {max(found)}: {growth:.1%}")
+    growth = sizes[max(sizes)] / sizes[5] - 1
+    print(f"growth from trial 5 to trial {max(sizes)}: {growth:.1%}")
     return 1 if growth > 0.1 else 0
 
 
@@ -140,7 +141,7 @@ def begin(job, output, *arguments, corpus="python-reference"):
 
 def wait(process):
     if process.wait() != 0:
-        raise SystemExit(f"The search ended with exit code {process.returncode}.")
+        raise SystemExit(f"The search failed with exit code {process.returncode}.")
 
 
 def until(reached, process):

@@ -42,6 +42,7 @@ if keras.config.backend() != "tensorflow":
         "test_tuning_limits.py",
         "test_tuning_oracles.py",
         "test_tuning_report.py",
+        "test_tuning_workers.py",
     ]
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)

@@ -8,8 +8,9 @@ import keras
 import pytest
 
 from dualnet.training.interrupts import Stopped
-from dualnet.tuning import running, trial, tuner
-from dualnet.tuning.trial import read_outcome
+from dualnet.tuning import trial_process
+from dualnet.tuning.engine import processes
+from dualnet.tuning.trial import STOPPED, read_outcome
 
 JOB = """
 model = "lstm"
@@ -44,26 +45,25 @@ def in_this_process(after=lambda folder: None):
     begun = []
 
     def run(folder, poll, beat=None):
-        found = read_outcome(folder)
-        if found is not None:
-            return found
+        outcome = read_outcome(folder)
+        if outcome is not None:
+            return outcome
         if poll():
             raise Stopped("Stopped.")
         begun.append(folder)
         before = signal.getsignal(signal.SIGTERM)
         try:
-            code = trial.main(folder)
+            code = trial_process.main(folder)
         finally:
             signal.signal(signal.SIGTERM, before)
-        if code == trial.STOPPED:
+        if code == STOPPED:
             raise Stopped("Stopped.")
         after(folder)
         return read_outcome(folder)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "end_with_parent", lambda: None)
-        patch.setattr(tuner, "run_task", run)
-        patch.setattr(running, "run_task", run)
+        patch.setattr(trial_process, "end_with_parent", lambda: None)
+        patch.setattr(processes, "run_task", run)
         yield begun
 
 

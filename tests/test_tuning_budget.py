@@ -24,8 +24,7 @@ MODELS = {
 
 
 def weights(card, settings, **sizes):
-    found = zoo.build("lstm", **{**card.config, **settings, **sizes})
-    return found.count_params()
+    return zoo.build("lstm", **{**card.config, **settings, **sizes}).count_params()
 
 
 def test_every_cell_is_solved_for():
@@ -94,8 +93,8 @@ def test_the_units_of_a_published_count_are_found():
 @pytest.mark.parametrize(
     ("settings", "arguments", "message"),
     [
-        ({}, {"parameters": 53}, "must be at least 54, the weights of 'small' with units=2. Rec"),
-        ({"cell": "gru"}, {"parameters": 9}, "with units=2 at these settings. Received: param"),
+        ({}, {"parameters": 53}, "must be at least 54, the weights of 'small' for units=2. Rec"),
+        ({"cell": "gru"}, {"parameters": 9}, "for units=2 with these settings. Received: param"),
         ({}, {"parameters": 0}, "`parameters` must be an integer of at least 1"),
         ({}, {"parameters": 2.5e7}, "`parameters` must be an integer of at least 1"),
         ({}, {"solve_for": "unit"}, "`solve_for` must be one of .* Did you mean 'units'"),
@@ -108,7 +107,7 @@ def test_the_units_of_a_published_count_are_found():
         (
             {"connection": "dual", "embedding_units": 4},
             {"solve_for": "dual_units"},
-            r"`dual_units` must equal `embedding_units`, 4.*\(With dual_units=2, to find",
+            r"`dual_units` must equal `embedding_units`, 4.*\(With dual_units=2, while solving",
         ),
         ({"vocabulary_size": None}, {}, "`vocabulary_size` must be given"),
         ({"roundss": 3}, {}, "`roundss` must be an argument of the builder or of the recipe"),
@@ -121,7 +120,7 @@ def test_what_cannot_be_solved_is_refused(settings, arguments, message):
 
 def test_a_number_of_weights_that_is_no_polynomial_is_told(monkeypatch):
     monkeypatch.setattr(
-        budget, "_built", lambda card, settings, solve_for: settings[solve_for] ** 3
+        budget, "_count", lambda card, settings, solve_for: settings[solve_for] ** 3
     )
-    with pytest.raises(ValueError, match="`solve_for` must be a size of which the number of weig"):
+    with pytest.raises(ValueError, match="`solve_for` must be a size in which the number of weig"):
         solve(SMALL, {}, 1000)

@@ -1,5 +1,6 @@
-"""Searches whose processes are killed, stopped or on several machines: nothing is lost or twice."""
+"""Searches whose processes are killed, stopped or spread over machines: nothing is lost."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,9 +16,7 @@ from matplotlib.image import imread
 
 from dualnet import tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, tuner, workers
-from dualnet.tuning.oracles import make_oracle
-from dualnet.tuning.trial import STOPPED
+from dualnet.tuning import load_job
 from tests.searches import (
     assert_same_history,
     epochs_of,
@@ -34,9 +33,8 @@ def until(reached, *processes):
     """Wait until `reached` returns something true; return that."""
     end = time.monotonic() + TOO_LONG
     while time.monotonic() < end:
-        found = reached()
-        if found:
-            return found
+        if result := reached():
+            return result
         assert all(process.poll() is None for process in processes), "it ended too early"
         time.sleep(0.1)
     raise AssertionError("It took too long.")
@@ -68,23 +66,21 @@ def processes_of(folder):
 def name_of(pid):
     """Return the name under which KerasTuner knows a process, "" if it is no worker."""
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    found = [each.partition(b"=")[2] for each in variables if each.startswith(b"KERASTUNER_TUNER")]
-    return found[0].decode() if found else ""
+    names = [v.partition(b"=")[2] for v in variables if v.startswith(b"KERASTUNER_TUNER")]
+    return names[0].decode() if names else ""
 
 
 def listening(pid):
     """Return the addresses, in hexadecimals, of the sockets at which a process listens."""
-    found = []
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.append(os.readlink(each))
-        except OSError:
-            continue
+    sockets = []
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.append(os.readlink(file))
     addresses = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             cells = line.split()
-            if cells[3] == "0A" and f"socket:[{cells[9]}]" in found:
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
                 addresses.append(cells[1].partition(":")[0])
     return addresses
 
@@ -118,7 +114,7 @@ def killed(folder, tmp_path_factory):
         first = until(lambda: begun(output), chief)[0]
         noted["listening"] = listening(chief.pid)
         of_worker = {i: name for name, i in state_of(output)["ongoing_trials"].items()}
-        mine = [p for p in processes_of(output) if "dualnet.tuning.worker" in command_of(p)]
+        mine = [p for p in processes_of(output) if "dualnet.tuning.worker_process" in command_of(p)]
         (worker,) = [pid for pid in mine if name_of(pid) == of_worker[first]]
         noted["workers"] = len(mine)
         os.kill(worker, signal.SIGKILL)
@@ -216,7 +212,7 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
         assert main(arguments) == 2
     finally:
         thread.join(TOO_LONG)
-    assert "0 trials completed and 1 begun. Go on with the same command and --resume." in (
+    assert "0 trials completed and 1 begun. Continue with the same command and --resume." in (
         capsys.readouterr().err
     )
     assert processes_of(output) == []
@@ -228,7 +224,7 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
         assert main([*arguments, "--resume"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("small: 1 completed\nbest: trial 0, validation perplexity ")
-    assert "\n  learning_rate = 0." in told and f"All in {output}" in told
+    assert "\n  learning_rate = 0." in told and f"Saved in {output}" in told
     assert rows(output / "trials/0/run/metrics.csv")[: len(before)] == before
     assert epochs_of(output / "trials/0") == list(range(1, 11))
 
@@ -256,7 +252,7 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     timer = threading.Timer(TOO_LONG, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        found = tuning.search(job, str(folder), output=output, progress=False)
+        tuner = tuning.search(job, str(folder), output=output, progress=False)
         out, _ = worker.communicate(timeout=TOO_LONG)
     finally:
         timer.cancel()
@@ -264,7 +260,7 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
         worker.stdout.close()
         worker.wait()
     assert worker.returncode == 0 and json.loads(out) == {"worker": "another"}
-    assert len(found.get_best_hyperparameters(9)) == 1
+    assert len(tuner.get_best_hyperparameters(9)) == 1
     for name in address:
         monkeypatch.delenv(name)
     monkeypatch.delenv("KERASTUNER_TUNER_ID")
@@ -272,94 +268,3 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
         tuning.search(job, corpus, output=tmp_path / "alone", progress=False)
     mine = history_of(tmp_path / "alone/trials/0")
     assert_same_history(mine, history_of(output / "trials/0"))
-
-
-def test_a_port_in_use_is_refused_with_a_way_out(corpus, tmp_path, monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        settings = {"TUNER_ID": "chief", "ORACLE_IP": "127.0.0.1", "ORACLE_PORT": port}
-        for name, value in settings.items():
-            monkeypatch.setenv(f"KERASTUNER_{name}", value)
-        with pytest.raises(OSError, match="must be a free address"):
-            tuning.search(write_job(tmp_path), corpus, output=tmp_path / "DIR", progress=False)
-
-
-def test_a_worker_that_falls_silent_is_given_up(tmp_path, monkeypatch):
-    oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
-    oracle._set_project_dir(str(tmp_path), "search")
-    monkeypatch.setattr(workers, "SILENCE", 0.0)
-    chief = workers.Chief(oracle, "127.0.0.1:0")
-    given = oracle.create_trial("another")
-    chief.servicer.was_heard = True
-    with pytest.raises(ConnectionError, match="go on with --resume"):
-        chief.servicer.heard["another"] = time.monotonic() - 1
-        workers.serve(chief, lambda: False)
-    assert oracle.retries == [given.trial_id] and oracle.tuner_ids == set()
-    again = oracle.create_trial("a third")
-    assert again.trial_id == given.trial_id
-    chief.server.stop(None)
-
-
-# --- processes that end otherwise
-
-
-def ending_with(monkeypatch, module, code):
-    """Let each process that is begun run `code` in place of what it should."""
-    calls = []
-
-    def begin(words, log, **environment):
-        calls.append(words)
-        return subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log
-        )
-
-    monkeypatch.setattr(module, "begin", begin)
-    return calls
-
-
-@pytest.mark.parametrize(
-    ("code", "how"),
-    [
-        ("import os; os.kill(os.getpid(), 9)", "by signal 9, 3 times. It may need more memory"),
-        ("raise SystemExit(7)", "with exit code 7, 3 times."),
-    ],
-)
-def test_a_trial_whose_process_keeps_dying_has_failed(tmp_path, monkeypatch, code, how):
-    calls = ending_with(monkeypatch, tuner, code)
-    outcome = tuner.run_task(tmp_path, lambda: False)
-    assert outcome["status"] == "failed" and how in outcome["message"]
-    assert str(tmp_path / "log.txt") in outcome["message"] and len(calls) == tuner.ATTEMPTS
-
-
-def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
-    with pytest.raises(KeyboardInterrupt):
-        tuner.run_task(tmp_path, lambda: bool(calls))
-
-
-def test_a_trial_that_is_stopped_alone_is_begun_again(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, tuner, f"raise SystemExit({STOPPED})")
-    assert tuner.run_task(tmp_path, lambda: False)["status"] == "failed"
-    assert len(calls) == tuner.ATTEMPTS
-
-
-def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
-    code += "; time.sleep(600)"
-    ending_with(monkeypatch, tuner, code)
-    monkeypatch.setattr(tuner, "PATIENCE", 0.1)
-    log = tmp_path / "log.txt"
-    with pytest.raises(KeyboardInterrupt):
-        tuner.run_task(tmp_path, lambda: log.read_text() == "1\n")
-
-
-def test_a_worker_that_keeps_dying_ends_the_search(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, workers, "raise SystemExit(1)")
-    oracle = make_oracle(load_job(write_job(tmp_path)), epochs=2)
-    chief = workers.Chief(oracle, "127.0.0.1:0")
-    with pytest.raises(ChildProcessError, match="worker-0 has died 6 times"):
-        workers.supervise(chief, tmp_path, 1, lambda: False)
-    assert len(calls) == workers.DEATHS + 1
-    chief.server.stop(None)

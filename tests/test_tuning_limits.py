@@ -11,10 +11,11 @@ import pytest
 import dualnet
 from dualnet import tuning
 from dualnet.cli import main
-from dualnet.tuning import load_job, oracles, running, trial
-from dualnet.tuning.display import Display
-from dualnet.tuning.oracles import FAILURES
-from dualnet.tuning.rows import Row
+from dualnet.tuning import load_job, search_run, trial, trial_process
+from dualnet.tuning.engine import oracles
+from dualnet.tuning.engine.oracles import FAILURES
+from dualnet.tuning.report.display import Display
+from dualnet.tuning.report.rows import Row
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 # The second trial learns nothing.
@@ -25,7 +26,7 @@ tuner = "grid"
 units = 6
 batch_size = 4
 sequence_length = 9
-epochs = 5
+epochs = 3
 [space]
 learning_rate = [0.05, 1e-9]
 """
@@ -57,8 +58,8 @@ FAILING = {
 @pytest.mark.parametrize("setting", FAILING)
 def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
     failures = FAILURES
-    if "learning_rate" in setting:  # whose models have to be built
-        failures = 2
+    if "learning_rate" in setting:  # builds models
+        failures = 1
         monkeypatch.setattr(oracles, "FAILURES", failures)
     job = write_job(tmp_path, max_trials=20)
     arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
@@ -66,7 +67,8 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatc
         code = main([str(word) for word in [*arguments, "--set", setting]])
     assert code == 2 and len(begun) == failures
     said = capsys.readouterr().err
-    assert said.startswith(f"dualnet tune: All {failures} trials failed. Trial 00: ")
+    subject = f"All {failures} trials" if failures > 1 else "The only trial"
+    assert said.startswith(f"dualnet tune: {subject} failed. Trial 00: ")
     assert FAILING[setting] in said and said.count("\n") == 1
     assert statuses(tmp_path / "DIR") == ["failed"] * failures
 
@@ -75,9 +77,9 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatc
 
 
 def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
-    job = write_job(tmp_path, max_trials=3, epochs=1)
+    job = write_job(tmp_path, max_trials=2, epochs=1)
     settings = {"output": tmp_path / "DIR", "progress": False}
-    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="of `max_hours`"):
+    with in_this_process() as begun, pytest.raises(tuning.SearchError, match="within `max_hours`"):
         tuning.search(job, corpus, max_hours=1e-9, **settings)
     assert begun == []
     now = time.time
@@ -92,7 +94,7 @@ def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
     assert statuses(tmp_path / "DIR") == ["completed"]
     with in_this_process() as begun:
         tuning.search(job, corpus, max_hours=1.0, resume=True, **settings)
-    assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["completed"] * 3
+    assert len(begun) == 1 and statuses(tmp_path / "DIR") == ["completed"] * 2
 
 
 def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch):
@@ -107,14 +109,14 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
         def start(self):
             pass
 
-    def after_the_first_epoch(own, others, epochs):
+    def after_the_first_epoch(perplexities, peers, epochs):
         if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
             ends[0]()
         return False
 
     job = write_job(tmp_path, max_trials=2, epochs=6)
-    monkeypatch.setattr(trial.threading, "Timer", Timer)
-    monkeypatch.setattr(trial, "is_hopeless", after_the_first_epoch)
+    monkeypatch.setattr(trial_process.threading, "Timer", Timer)
+    monkeypatch.setattr(trial_process, "should_prune", after_the_first_epoch)
     job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
@@ -124,12 +126,12 @@ def test_a_trial_out_of_time_ends_with_what_it_has(corpus, tmp_path, monkeypatch
 
 
 def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "PEERS", 1)  # it takes three others
+    monkeypatch.setattr(trial, "PEERS", 1)  # instead of three
     job = write_job(tmp_path, HOPELESS)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
     good, bad = rows(tmp_path / "DIR" / "trials.csv")
-    assert (good["ended"], good["epochs"]) == ("all epochs", "5")
+    assert (good["ended"], good["epochs"]) == ("all epochs", "3")
     assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
 
 
@@ -157,7 +159,7 @@ def test_models_of_a_budget_take_it_up(corpus, tmp_path):
 
 def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
     """A chief looks at its trials also while one of them is being ended."""
-    save, run = oracles._Safe.save, running.Running.run
+    save, run = oracles.SafeOracle.save, search_run.SearchRun.run
     at_work = []
 
     def begin(self, *args, **kwargs):
@@ -168,12 +170,12 @@ def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
         save(self)
         at_work[0].poll()
 
-    monkeypatch.setattr(running.Running, "run", begin)
-    monkeypatch.setattr(oracles._Safe, "save", look_while_saving)
-    job = write_job(tmp_path, max_trials=1, epochs=1)
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
-    assert statuses(tmp_path / "DIR") == ["completed"]
+    monkeypatch.setattr(search_run.SearchRun, "run", begin)
+    monkeypatch.setattr(oracles.SafeOracle, "save", look_while_saving)
+    job = write_job(tmp_path, max_trials=1)
+    with in_this_process(), pytest.raises(tuning.SearchError, match="batch_size"):
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, batch_size=5000)
+    assert at_work and statuses(tmp_path / "DIR") == ["failed"]
 
 
 # --- Hyperband
@@ -184,13 +186,22 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
     job = dataclasses.replace(
         load_job(write_job(tmp_path, epochs=3)), tuner="hyperband", tuner_options={"factor": 3}
     )
-    with in_this_process() as begun:
-        tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
+    now = time.time
+    with pytest.MonkeyPatch.context() as patch:
+
+        def end_after_a_whole_trial(folder):
+            if len(epochs_of(folder)) == 3:
+                patch.setattr(time, "time", lambda: now() + 7200)
+
+        with in_this_process(end_after_a_whole_trial) as begun:
+            tuner = tuning.search(
+                job, corpus, output=tmp_path / "DIR", max_hours=1.0, progress=False
+            )
     table = rows(tmp_path / "DIR" / "trials.csv")
-    assert len(begun) == 6 and [row["status"] for row in table] == ["completed"] * 6
-    assert sorted(int(row["epochs"]) for row in table) == [1, 1, 1, 3, 3, 3]
-    drawn = {i: each.hyperparameters.values for i, each in tuner.oracle.trials.items()}
-    ((last, values),) = [each for each in drawn.items() if each[1].get("tuner/trial_id")]
+    assert len(begun) == 4 and [row["status"] for row in table] == ["completed"] * 4
+    assert [row["epochs"] for row in table] == ["1", "1", "1", "3"]
+    drawn = {i: t.hyperparameters.values for i, t in tuner.oracle.trials.items()}
+    ((last, values),) = [item for item in drawn.items() if item[1].get("tuner/trial_id")]
     first, second = (
         tmp_path / "DIR" / "trials" / name for name in (values["tuner/trial_id"], last)
     )
@@ -218,8 +229,9 @@ def test_jobs_shows_a_job(capsys, name):
     text = capsys.readouterr().out
     assert main(["jobs", name, "--json"]) == 0
     table = json.loads(capsys.readouterr().out)
-    assert {each["name"] for each in table["space"]} == {each.name for each in load_job(name).space}
-    assert all(each["name"] in text for each in table["space"]) and table["paper"] in text
+    names = [parameter["name"] for parameter in table["space"]]
+    assert names == [parameter.name for parameter in load_job(name).space]
+    assert all(name in text for name in names) and table["paper"] in text
 
 
 def test_jobs_refuses_a_name_that_is_none(capsys):
@@ -252,8 +264,8 @@ def made_up():
 
 def display_of(trials, tmp_path, **settings):
     job = load_job(write_job(tmp_path))
-    given = {"total": 10, "deadline": None, "show": True, **settings}
-    return Display(job, lambda: trials, **given)
+    arguments = {"total": 10, "deadline": None, "show": True, **settings}
+    return Display(job=job, rows=lambda: trials, **arguments)
 
 
 def test_each_trial_that_ends_is_told_once(tmp_path, capsys):
@@ -292,6 +304,6 @@ def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
         display.say("Waiting [here].")
     shown = sys.stderr.getvalue()
     assert "Waiting [here]." in shown and "random search" in shown
-    for text in ("running", "hopeless", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
+    for text in ("running", "pruned", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
         assert text in shown
     assert "`batch` must fit." in shown and "min" in shown

@@ -1,4 +1,4 @@
-"""The oracles that draw the trials, and the rule that ends those without hope: no processes."""
+"""The oracles that draw the trials, and the rule that prunes them; no processes."""
 
 import dataclasses
 import json
@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_tuner.engine.trial import TrialStatus
 
-from dualnet.tuning import Job, oracles
-from dualnet.tuning.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
-from dualnet.tuning.parameters import Parameter
-from dualnet.tuning.trial import is_hopeless
+from dualnet.tuning import Job
+from dualnet.tuning.engine import oracles
+from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
+from dualnet.tuning.space import Parameter
+from dualnet.tuning.trial import should_prune
 
 SPACE = (
     Parameter(name="learning_rate", min_value=1e-4, max_value=1e-1, sampling="log"),
@@ -275,10 +276,10 @@ def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
         oracle = begin(tmp_path / "killed", job)
     finish(oracle, score)
     for name, trial in whole.trials.items():
-        found = oracle.trials[name].hyperparameters.values
-        assert found.keys() == trial.hyperparameters.values.keys()
+        drawn = oracle.trials[name].hyperparameters.values
+        assert drawn.keys() == trial.hyperparameters.values.keys()
         for key, value in trial.hyperparameters.values.items():
-            assert found[key] == (value if isinstance(value, str) else pytest.approx(value))
+            assert drawn[key] == (value if isinstance(value, str) else pytest.approx(value))
     other = begin(tmp_path / "other", dataclasses.replace(job, seed=1))
     first = whole.trials[whole.start_order[0]].hyperparameters.values
     assert other.create_trial("a").hyperparameters.values != first
@@ -333,10 +334,10 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
     folder = tmp_path_factory.mktemp("events")
     job = job_of(trials=5)
     oracle = begin(folder, job)
-    held, scores = {}, {}  # of each worker its trial; what each trial ended with first
+    ongoing, scores = {}, {}  # of each worker its trial; what each trial ended with first
 
     def close(worker, perplexity):
-        trial = held.pop(worker)
+        trial = ongoing.pop(worker)
         if trial.trial_id in oracle.trials:
             end(oracle, trial, perplexity)
             scores.setdefault(trial.trial_id, perplexity)
@@ -348,10 +349,10 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         if event in ("begin", "torn begin"):
             trial = oracle.create_trial(worker)
             if trial.status == TrialStatus.RUNNING:
-                held[worker] = trial
-        elif event in ("complete", "fail", "torn end") and worker in held:
+                ongoing[worker] = trial
+        elif event in ("complete", "fail", "torn end") and worker in ongoing:
             close(worker, None if event == "fail" else 4.0 + worker)
-        elif event == "twice" and worker in held:
+        elif event == "twice" and worker in ongoing:
             trial = close(worker, 4.0)
             end(oracle, trial, 3.0)
         elif event == "release":
@@ -363,7 +364,7 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
             file.write_bytes(before)
         if event == "kill" or event.startswith("torn"):
             oracle = begin(folder, job)
-            held.clear()
+            ongoing.clear()
         assert len(set(oracle.end_order)) == len(oracle.end_order)
     for worker in list(oracle.ongoing_trials):
         oracle.release(worker)
@@ -380,42 +381,44 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         assert state["status"] == again.trials[name].status
 
 
-# --- trials without hope
+# --- pruning
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "epochs", "hopeless"),
+    ("perplexities", "peers", "epochs", "pruned"),
     [
         ([9, 9, 9], [[1, 1, 1]] * 3, 10, True),
-        ([9, 9], [[1, 1]] * 3, 10, False),  # the first fifth is let pass
-        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # of fewer than three
+        ([9, 9], [[1, 1]] * 3, 10, False),  # in the first fifth
+        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # fewer than three peers
         ([9, 9, 9], [[1, 1, 1]] * 2 + [[1, 1]], 10, False),  # one has not come as far
         ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], 10, False),  # the best so far counts
         ([5, 5, 5], [[5, 5, 5]] * 3, 10, False),  # as good as the median
-        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # what comes later does not count
+        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # later epochs do not count
         ([9, 9, 8.5], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, False),
         ([9, 9, 8.6], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, True),
         ([9, 9], [[1, 1]] * 3, 1, True),
         ([], [], 10, False),
     ],
 )
-def test_a_trial_is_hopeless_behind_the_median(own, others, epochs, hopeless):
-    assert is_hopeless(own, others, epochs) is hopeless
+def test_a_trial_behind_the_median_is_pruned(perplexities, peers, epochs, pruned):
+    assert should_prune(perplexities, peers, epochs) is pruned
 
 
 HISTORY = st.lists(st.floats(1, 1e6), max_size=12)
 
 
-@given(own=HISTORY, others=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
-def test_laws_of_hopelessness(own, others, epochs):
-    hopeless = is_hopeless(own, others, epochs)
-    assert is_hopeless(own, others[::-1], epochs) == hopeless, "in any order"
-    assert not is_hopeless(own, [own] * 5, epochs), "none is behind itself"
-    if own:
-        assert not is_hopeless([*own[:-1], 1.0], others, epochs), "none is better"
-    if hopeless:
-        assert len(own) > epochs / 5
-        reached = [each for each in others if len(each) >= len(own)]
-        middle = statistics.median(min(each[: len(own)]) for each in reached)
-        assert len(reached) >= 3 and min(own) > middle
-        assert is_hopeless([2 * each for each in own], others, epochs), "worse is no better"
+@given(perplexities=HISTORY, peers=st.lists(HISTORY, max_size=6), epochs=st.integers(1, 12))
+def test_laws_of_pruning(perplexities, peers, epochs):
+    pruned = should_prune(perplexities, peers, epochs)
+    assert should_prune(perplexities, peers[::-1], epochs) == pruned, "the order is irrelevant"
+    assert not should_prune(perplexities, [perplexities] * 5, epochs), "not behind itself"
+    if perplexities:
+        assert not should_prune([*perplexities[:-1], 1.0], peers, epochs), "none is better"
+    if pruned:
+        assert len(perplexities) > epochs / 5
+        reached = [peer for peer in peers if len(peer) >= len(perplexities)]
+        median = statistics.median(min(peer[: len(perplexities)]) for peer in reached)
+        assert len(reached) >= 3 and min(perplexities) > median
+        assert should_prune([2 * value for value in perplexities], peers, epochs), (
+            "so is a worse one"
+        )

@@ -14,62 +14,55 @@ from dualnet.cli.console import print_table, quietly, settings_of, silence
 
 
 def jobs(options: argparse.Namespace) -> None:
-    from dualnet.tuning import jobs
+    from dualnet.tuning import list_jobs, load_job
+    from dualnet.tuning.job_files import describe
 
-    if options.name is None:
-        names = jobs.list_jobs()
-        if options.json:
-            print(json.dumps(names))
-            return
-        found = [jobs.load_job(name) for name in names]
-        rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in found]
+    if options.name is not None:
+        if zoo.is_file(options.name):
+            quietly("dualnet.training")  # a job of your own is checked with it
+        job = load_job(options.name)
+        print(json.dumps(dataclasses.asdict(job)) if options.json else describe(job))
+    elif options.json:
+        print(json.dumps(list_jobs()))
+    else:
+        table = [load_job(name) for name in list_jobs()]
+        rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in table]
         print_table(["job", "kind", "tuner", "searched", "source"], rows)
-        return
-    if zoo.is_file(options.name):
-        quietly("dualnet.training")  # by which it is checked
-    job = jobs.load_job(options.name)
-    print(json.dumps(dataclasses.asdict(job)) if options.json else jobs.describe(job))
 
 
 def tune(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
-        from dualnet.tuning.report import RESULTS
+        from dualnet.tuning.report.tables import RESULTS
     for key in inspect.signature(search).parameters:
         if key in settings:
             raise ValueError(
-                "`--set` takes an argument of the model, its training or its evaluation. "
+                "`--set` must name arguments of the model, its training or its evaluation. "
                 f"Received: {key}={settings[key]}. `dualnet tune --help` shows the options."
             )
+    names = (
+        "output", "tuner", "max_trials", "max_hours", "max_hours_per_trial", "workers", "seed",
+        "resume", "checkpoint_steps",
+    )  # fmt: skip
+    arguments = {name: getattr(options, name) for name in names}
     tuner = search(
         options.job,
         options.corpus,
-        output=options.output,
         run=options.run_folder,
-        tuner=options.tuner,
-        max_trials=options.max_trials,
-        max_hours=options.max_hours,
-        max_hours_per_trial=options.max_hours_per_trial,
-        workers=options.workers,
-        seed=options.seed,
-        resume=options.resume,
-        checkpoint_steps=options.checkpoint_steps,
         progress=not options.quiet,
+        **arguments,
         **settings,
     )
-    found = Path(options.output) / RESULTS
     if tuner.is_worker:
-        if options.json:
-            print(json.dumps({"worker": tuner.tuner_id}))
-        else:
-            print("The chief has no more trials.")
+        worker = {"worker": tuner.tuner_id}
+        print(json.dumps(worker) if options.json else "The chief has no more trials.")
         return
-    results = json.loads(found.read_text("utf-8"))
+    results = json.loads((Path(options.output) / RESULTS).read_text("utf-8"))
     if options.json:
         print(json.dumps(results))
-        return
-    _print_results(results, options.output)
+    else:
+        _print_results(results, options.output)
 
 
 def _print_results(results: dict[str, Any], folder: str) -> None:
@@ -88,7 +81,7 @@ def _print_results(results: dict[str, Any], folder: str) -> None:
             for row in results["comparison"]
         ]  # fmt: skip
         print_table(["evaluation", "", "validation", "test", ""], rows)
-    print(f"All in {folder}: trials.csv, best.toml, plots, TensorBoard's HParams")
+    print(f"Saved in {folder}: trials.csv, best.toml, plots, TensorBoard's HParams")
 
 
 def _number(perplexity: float | None) -> str:

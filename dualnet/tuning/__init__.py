@@ -1,18 +1,28 @@
-"""Searches over the jobs in `tuning/`, run by KerasTuner: `search`, and what it is made of."""
+"""Searches for settings: `search` runs a job of `tuning/`, or one of your own, with KerasTuner.
+
+The room has three parts:
+
+- the search, here: `space` and `job` say what is searched, `job_files` and `job_checks` read and
+  check it; `begin` begins or resumes a search, whose processes share `search_folder`;
+  `search_run` runs it to its end; `trial` is one of its trials, done by `trial_process`;
+- `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief and workers;
+- `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dualnet.tuning.jobs import Job, list_jobs, load_job
+from dualnet.tuning.job import Job
+from dualnet.tuning.job_files import list_jobs, load_job
 
 if TYPE_CHECKING:
+    from dualnet.tuning.begin import search as search
     from dualnet.tuning.hypermodel import HyperModel as HyperModel
-    from dualnet.tuning.running import SearchError as SearchError
-    from dualnet.tuning.searching import search as search
+    from dualnet.tuning.search_run import SearchError as SearchError
 
-# Those that need KerasTuner, which comes with the extra "tune".
-_NEED_KERAS_TUNER = {"HyperModel": "hypermodel", "SearchError": "running", "search": "searching"}
+# These import KerasTuner, which the extra "tune" installs.
+_NEED_KERAS_TUNER = {"HyperModel": "hypermodel", "SearchError": "search_run", "search": "begin"}
 
 __all__ = ["Job", "list_jobs", "load_job", *_NEED_KERAS_TUNER]  # noqa: PLE0604
 

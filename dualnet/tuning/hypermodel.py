@@ -1,4 +1,4 @@
-"""The models of a job, for any of KerasTuner's tuners."""
+"""The models of a job, for any KerasTuner tuner."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
 from dualnet.training.schedule import TRAIN, plan
 from dualnet.tuning.budget import solve
-from dualnet.tuning.jobs import Job
+from dualnet.tuning.job import Job
 
-# What takes more than a plain `fit`.
-OF_THE_LOOP = {"averaging": "none", "finetune": "none", "length_deviation": 0.0}
+# What a plain `fit` cannot do, with the values that turn it off.
+BEYOND_FIT = {"averaging": "none", "finetune": "none", "length_deviation": 0.0}
 
 
 class HyperModel(keras_tuner.HyperModel):
-    """The models of a job of the kind "training", for any tuner of KerasTuner.
+    """The models of a job of the kind "training", for a KerasTuner tuner of your own.
 
-    `dualnet.tuning.search` is the whole search: each trial in a process of its own, with
-    checkpoints, budgets and reports. This is for a loop of your own:
-
-        tuner = keras_tuner.Hyperband(
-            HyperModel(job, corpus),
-            objective=keras_tuner.Objective("val_perplexity", direction="min"),
-            max_epochs=10,
-        )
-        tuner.search()
+    `dualnet.tuning.search` is the complete search: each trial in a process of its own, with
+    checkpoints, budgets and reports.
 
     Args:
         job: `Job`; see `load_job`.
         corpus: `Corpus`.
-        card: the card of the job's model; default that for the name of `corpus`.
+        card: card of the job's model; default: the one for the name of `corpus`.
 
     Raises:
-        ValueError: for a job of another kind, or whose recipe takes more than a plain `fit`.
+        ValueError: for a job of another kind; from `build`, for a recipe that a plain `fit`
+            cannot follow.
+
+    Example:
+
+    >>> import keras_tuner
+    >>> from dualnet import corpora, tuning
+    >>> job = tuning.load_job("dual_table1").with_settings({"units": 4, "rounds": 0})
+    >>> hypermodel = tuning.HyperModel(job, corpora.load("python-reference"))
+    >>> hp = keras_tuner.HyperParameters()
+    >>> model = hypermodel.build(hp)
+    >>> model.name, hp.get("connection")
+    ('dual_mdlstm', 'plain')
     """
 
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
@@ -47,7 +52,7 @@ class HyperModel(keras_tuner.HyperModel):
             raise ArgumentError(
                 "job",
                 f"must be of the kind 'training'. Received: the job {job.name!r} of the kind "
-                f"{job.kind!r}. Take dualnet.tuning.search.",
+                f"{job.kind!r}. Use dualnet.tuning.search.",
             )
         self.job = job
         self.corpus = corpus
@@ -59,15 +64,15 @@ class HyperModel(keras_tuner.HyperModel):
         self.job.declare(hp)
 
     def build(self, hp: keras_tuner.HyperParameters) -> LanguageModel:
-        """Return the compiled model of the values of `hp`, which is random in the same way."""
+        """Return the compiled model for `hp`; the same values give the same weights."""
         self.declare_hyperparameters(hp)
         config, recipe = self._arguments(hp)
-        for key, plain in OF_THE_LOOP.items():
+        for key, plain in BEYOND_FIT.items():
             if getattr(recipe, key) != plain:
                 raise ArgumentError(
                     key,
-                    f"must be {plain!r} where KerasTuner trains the model with a plain "
-                    f"`fit`. Received: {key}={getattr(recipe, key)!r}. Take dualnet.tuning.search.",
+                    f"must be {plain!r} if KerasTuner trains the model with a plain `fit`. "
+                    f"Received: {key}={getattr(recipe, key)!r}. Use dualnet.tuning.search.",
                 )
         keras.utils.set_random_seed(self.job.seed)
         model = BUILDERS[self.card.builder](**config, name=self.card.name)
@@ -79,12 +84,12 @@ class HyperModel(keras_tuner.HyperModel):
     def fit(
         self, hp: keras_tuner.HyperParameters, model: LanguageModel, *args: Any, **kwargs: Any
     ) -> Any:
-        """Train `model` by its recipe; what `search` of the tuner is given wins."""
+        """Train `model` by its recipe; arguments of the tuner's `search` take precedence."""
         _, recipe = self._arguments(hp)
         if not args and "x" not in kwargs:
             kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
             kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
-        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), _Rates(recipe)]
+        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), _LearningRate(recipe)]
         return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
     def _arguments(self, hp: keras_tuner.HyperParameters) -> tuple[dict[str, Any], Recipe]:
@@ -105,8 +110,8 @@ class HyperModel(keras_tuner.HyperModel):
         return config, recipe
 
 
-class _Rates(keras.callbacks.Callback):
-    """Sets the learning rate that the recipe plans for each epoch."""
+class _LearningRate(keras.callbacks.Callback):
+    """Sets the learning rate of each epoch as the recipe plans it."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -114,12 +119,14 @@ class _Rates(keras.callbacks.Callback):
         self.history: list[dict[str, Any]] = []
 
     def on_epoch_begin(self, epoch, logs=None):
-        for past in range(len(self.history), epoch):  # before `initial_epoch`: taken for gains
+        for past in range(
+            len(self.history), epoch
+        ):  # skipped by `initial_epoch`: counts as improved
             self.history.append({"phase": TRAIN, "val_perplexity": 1e300 / 2**past})
-        coming = plan(self.recipe, self.history)
-        if coming is not None:  # else past its epochs: the rate stays
-            self.model.optimizer.learning_rate = coming.learning_rate
+        next_epoch = plan(self.recipe, self.history)
+        if next_epoch is not None:  # None past the recipe's epochs: the rate stays
+            self.model.optimizer.learning_rate = next_epoch.learning_rate
 
     def on_epoch_end(self, epoch, logs=None):
-        found = (logs or {}).get("val_perplexity", float("inf"))
-        self.history.append({"phase": TRAIN, "val_perplexity": found})
+        perplexity = (logs or {}).get("val_perplexity", float("inf"))
+        self.history.append({"phase": TRAIN, "val_perplexity": perplexity})

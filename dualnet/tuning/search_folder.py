@@ -1,48 +1,46 @@
-"""The folder of a search: what its processes share, and whose it is."""
+"""The folder of a search: what its processes share."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock
 import grpc
 
 from dualnet._checks import ArgumentError
-from dualnet._files import make_folder, write_whole
+from dualnet._files import write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.jobs import Job, load_job
-from dualnet.tuning.oracles import make_oracle
+from dualnet.tuning.engine.chief import chief_address
+from dualnet.tuning.engine.oracles import make_oracle
+from dualnet.tuning.engine.tuner import Tuner
+from dualnet.tuning.job import Job
+from dualnet.tuning.job_files import load_job
 from dualnet.tuning.trial import Task
-from dualnet.tuning.tuner import Tuner
 
-JOB, ABOUT = "job.toml", "search.json"
-CORPUS = "corpus"  # folder of one that has no name
-# What may be given anew with `resume`.
-RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")
+JOB, SEARCH = "job.toml", "search.json"
+CORPUS = "corpus"  # folder of a corpus that has no name or path
+RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change when resuming
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """What the processes of one search share; stands in `job.toml` and `search.json`.
+    """What the processes of a search share; stored in `job.toml` and `search.json`.
 
     Attributes:
         folder: The folder of the search.
         job: `Job`.
-        run: RUN folder, "" without one.
-        corpus: What `corpora.load` takes, or a folder of `write_corpus`; "" for that of `run`.
-        corpus_sha256, vocabulary_sha256, run_sha256: Of the corpus and of the weights of
-            `run` as they were when the search began.
+        run: RUN folder, "" for none.
+        corpus: Argument of `corpora.load`, or a folder of `write_corpus`; "" for that of `run`.
+        corpus_sha256, vocabulary_sha256, run_sha256: Hashes of the corpus and of the weights
+            of `run` when the search began.
         checkpoint_steps: Steps between two checkpoints.
-        epochs: Of a whole trial.
-        deadline: Time, as `time.time()`, at which the search is stopped; None for never.
+        epochs: Epochs of a whole trial.
+        deadline: Time, as `time.time()`, at which the search stops; None for never.
     """
 
     folder: Path
@@ -57,49 +55,42 @@ class Search:
     deadline: float | None
 
     def task(self, values: Mapping[str, Any]) -> Task:
-        """Return what a trial with these values of `HyperParameters` is to do."""
-        settings, hours = self.job.settings(values), self.job.max_hours_per_trial
+        """Return the task of a trial with these values of `HyperParameters`."""
+        hours = self.job.max_hours_per_trial
         return dataclasses.replace(
-            self.task_with(settings),
+            self.task_with(self.job.settings(values)),
             epochs=values.get("tuner/epochs"),
             max_seconds=None if hours is None else hours * 3600,
         )
 
     def task_with(self, settings: Mapping[str, Any], split: str = "valid") -> Task:
-        """Return what is to be done for `settings`, without limit."""
-        job = self.job
+        """Return the task for `settings`, without limits."""
+        of_job = ("kind", "model", "parameters", "solve_for", "seed", "early_stopping")
+        of_search = ("run", "corpus", "corpus_sha256", "checkpoint_steps")
         return Task(
-            kind=job.kind,
-            model=job.model,
-            run=self.run,
-            corpus=self.corpus,
-            corpus_sha256=self.corpus_sha256,
+            **{name: getattr(self.job, name) for name in of_job},
+            **{name: getattr(self, name) for name in of_search},
             settings=settings,
             split=split,
-            parameters=job.parameters,
-            solve_for=job.solve_for,
-            seed=job.seed,
-            early_stopping=job.early_stopping,
-            checkpoint_steps=self.checkpoint_steps,
-            keep_checkpoints=job.tuner == "hyperband",
+            keep_checkpoints=self.job.tuner == "hyperband",
         )
 
     def tuner(self, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:
-        """Return the tuner, with the trials that the search has so far."""
+        """Return the tuner, with the trials of the search so far."""
         oracle = make_oracle(self.job, epochs=self.epochs)
         if self.deadline is not None:
             oracle.deadline = self.deadline
         return Tuner(oracle, hypermodel, self.folder, self.task, poll)
 
     def is_over(self) -> bool:
-        """Return whether its time is up."""
+        """Return whether the deadline has passed."""
         return self.deadline is not None and time.time() >= self.deadline
 
     def work(self, interrupts: Interrupts) -> bool:
-        """Run trials that a chief gives out; return whether there are no more.
+        """Run trials that a chief gives out; return whether none is left.
 
         Raises:
-            OSError: if the chief does not answer any more.
+            OSError: if the chief no longer answers.
         """
         try:
             self.tuner(lambda: interrupts.asked or self.is_over()).search()
@@ -107,103 +98,54 @@ class Search:
             return self.is_over()
         except grpc.RpcError as error:
             raise OSError(
-                f"The chief at {address_of_chief()} must answer. Received: {error}. Begin it again "
-                "with --resume, and then this worker."
+                f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
+                "with --resume, then this worker."
             ) from None
         return True
 
     def write(self) -> None:
         """Write `job.toml` and `search.json`."""
         write_whole(self.folder / JOB, self.job.to_toml())
-        about = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in ("folder", "job")
-        }
-        about["versions"] = versions()
-        write_whole(self.folder / ABOUT, json.dumps(about, indent=2) + "\n")
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["folder"], fields["job"]
+        fields["versions"] = versions()
+        write_whole(self.folder / SEARCH, json.dumps(fields, indent=2) + "\n")
 
 
 def read_search(folder: Path) -> Search:
-    """Return the search that was begun in `folder`.
+    """Return the search in `folder`.
 
     Raises:
         ValueError: if its files are damaged or altered.
     """
     try:
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
-        del about["versions"]
-        return Search(folder=folder, job=load_job(folder / JOB), **about)
+        fields = json.loads((folder / SEARCH).read_text("utf-8"))
+        del fields["versions"]
+        return Search(folder=folder, job=load_job(folder / JOB), **fields)
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise ValueError(
-            f"{ABOUT} and {JOB} of a search must be as they were written. Received: those in "
-            f"{str(folder)!r}, damaged or altered ({type(error).__name__}: {error}). Put them "
-            "back, or search anew in another folder."
+            f"{SEARCH} and {JOB} of a search must not be altered. Received: those in "
+            f"{str(folder)!r}, damaged or altered ({type(error).__name__}: {error}). Restore them, "
+            "or start a new search in another folder."
         ) from None
 
 
-def address_of_chief() -> str:
-    """Return the address that KerasTuner's environment variables give the chief."""
-    return ":".join(os.environ[name] for name in ("KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT"))
-
-
-def check_same(before: Search, now: Search) -> None:
-    """Raise `ValueError` if a search cannot go on so."""
-    old = dataclasses.replace(
-        before.job, file="", **{key: getattr(now.job, key) for key in RESUMABLE}
+def check_resumable(before: Search, now: Search) -> None:
+    """Raise `ValueError` if the search `before` cannot continue as `now`."""
+    limits = {key: getattr(now.job, key) for key in RESUMABLE}
+    old, new = (
+        dataclasses.replace(before.job, file="", **limits),
+        dataclasses.replace(now.job, file=""),
     )
-    new = dataclasses.replace(now.job, file="")
-    changed = [
-        field.name
-        for field in dataclasses.fields(Job)
-        if getattr(old, field.name) != getattr(new, field.name)
-    ]
+    names = [field.name for field in dataclasses.fields(Job)]
+    changed = [name for name in names if getattr(old, name) != getattr(new, name)]
     for key in ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps"):
         if getattr(before, key) != getattr(now, key):
             changed.append(key)
     if changed:
         raise ArgumentError(
             changed[0],
-            f"must stay as the search began in {str(now.folder)!r}. Received: "
-            f"another {', another '.join(changed)} with resume. Give what it began with, as "
-            f"{JOB} and {ABOUT} tell, or search anew in another folder.",
+            f"must not change when a search is resumed. Received: another "
+            f"{', another '.join(changed)} for {str(now.folder)!r}. Restore what {JOB} and "
+            f"{SEARCH} state, or start a new search in another folder.",
         )
-
-
-@contextlib.contextmanager
-def claimed(folder: Path, *, resume: bool) -> Iterator[None]:
-    """Hold `folder` for this process alone, as long as the search runs."""
-    if resume and not (folder / ABOUT).is_file():
-        raise FileNotFoundError(
-            f"`output` must be the folder of a search to resume. Received: {str(folder)!r}, "
-            f"without {ABOUT}. Search anew, without --resume."
-        )
-    made = not folder.exists()
-    make_folder("output", folder)
-    lock = filelock.FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise ArgumentError(
-            "output",
-            f"must be a folder that no other search uses. Received: {str(folder)!r}, "
-            "which is in use. Wait for the other, or choose another folder.",
-        ) from None
-    try:
-        found = {path.name for path in folder.iterdir()}
-        # All that there is of a search that was killed before it had begun.
-        begun = {name for name in found if name.startswith(".unfinished-")}
-        if not resume and found - begun - {".lock", JOB, CORPUS}:
-            raise FileExistsError(
-                f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
-                "files. Choose another, or go on with the search in it with --resume."
-            )
-        yield
-    except BaseException:
-        if made and {path.name for path in folder.iterdir()} <= {".lock"}:
-            lock.release()
-            (folder / ".lock").unlink(missing_ok=True)
-            folder.rmdir()
-        raise
-    finally:
-        lock.release()

@@ -1,7 +1,8 @@
-"""The table of a search under way, on standard error."""
+"""The progress of a search, on standard error."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -9,48 +10,37 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dualnet.tuning.jobs import Job
-from dualnet.tuning.rows import Row, best_row
+from dualnet.tuning.job import Job
+from dualnet.tuning.report.rows import Row, best_row
 
-SHOWN = 5  # trials that have ended, the best of them
+SHOWN = 5  # best trials in the table
 
 
+@dataclasses.dataclass(kw_only=True)
 class Display:
-    """Shows the trials while a search runs, as a context manager.
+    """Shows the trials of a running search, as a context manager.
 
-    A table that is drawn anew on a terminal; elsewhere a line for each trial that ends.
+    On a terminal, a table that is redrawn; elsewhere, a line for each trial that ends.
 
-    Args:
+    Attributes:
         job: `Job`.
-        rows: returns the `Row` of each trial so far.
-        total: trials of the whole search at most, None if that is not known.
-        deadline: time, as `time.time()`, at which the search is stopped; None for never.
-        show: whether to show anything.
+        rows: Returns the `Row` of each trial so far.
+        total: Largest number of trials, None if unknown.
+        deadline: Time, as `time.time()`, at which the search stops; None for never.
+        show: Whether to show anything.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        rows: Callable[[], list[Row]],
-        *,
-        total: int | None,
-        deadline: float | None,
-        show: bool,
-    ) -> None:
-        self.job = job
-        self.rows = rows
-        self.total = total
-        self.deadline = deadline
-        self.show = show
-        self.began = time.monotonic()
-        self.updated = -math.inf
-        self.told: set[str] = set()
-        self.before: int | None = None  # trials that had ended when this began
-        self.live: Any = None
+    job: Job
+    rows: Callable[[], list[Row]]
+    total: int | None
+    deadline: float | None
+    show: bool
 
     def __enter__(self) -> Display:
-        self.told = {row.trial for row in self.rows() if row.status in ("completed", "failed")}
-        self.before = len(self.told)
+        self.start, self.updated = time.monotonic(), -math.inf
+        self.live: Any = None
+        self.shown = {row.trial for row in self.rows() if row.has_ended}
+        self.ended_before = len(self.shown)
         if self.show and sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -64,7 +54,7 @@ class Display:
             self.live.stop()
 
     def update(self, *, at_once: bool = False) -> None:
-        """Show what is new; does nothing if it did just now."""
+        """Show what is new, at most twice a second unless `at_once`."""
         now = time.monotonic()
         if not self.show or (now - self.updated < 0.5 and not at_once):
             return
@@ -74,8 +64,8 @@ class Display:
             self.live.update(self._table(rows), refresh=True)
             return
         for row in rows:
-            if row.status in ("completed", "failed") and row.trial not in self.told:
-                self.told.add(row.trial)
+            if row.has_ended and row.trial not in self.shown:
+                self.shown.add(row.trial)
                 self.say(f"trial {row.trial} {_result(row)}.  {self._summary(rows)}")
 
     def say(self, line: str) -> None:
@@ -86,24 +76,25 @@ class Display:
             print(line, file=sys.stderr, flush=True)
 
     def _summary(self, rows: Sequence[Row]) -> str:
-        ended = [row for row in rows if row.status in ("completed", "failed")]
-        failed = sum(row.status == "failed" for row in rows)
-        running = sum(row.status == "running" for row in rows)
-        of = f" of {self.total}" if self.total else ""
-        parts = [f"{len(ended) - failed}{of} done", f"{running} running", f"{failed} failed"]
+        count = {s: sum(r.status == s for r in rows) for s in ("completed", "running", "failed")}
+        of_total = f" of {self.total}" if self.total else ""
+        parts = [
+            f"{count['completed']}{of_total} done",
+            f"{count['running']} running",
+            f"{count['failed']} failed",
+        ]
         best = best_row(rows)
         if best is not None:
             parts.append(f"best {best.val_perplexity:.2f} (trial {best.trial})")
-        parts.append(f"{self._left(len(ended))} left")
+        parts.append(f"{self._time_left(count['completed'] + count['failed'])} left")
         return ", ".join(parts)
 
-    def _left(self, ended: int) -> str:
-        """Return the time that is left, by what the trials since the start have taken."""
+    def _time_left(self, ended: int) -> str:
+        """Return the time left, estimated from the trials that ended since the start."""
         left = math.inf
-        seconds = time.monotonic() - self.began
-        done = ended - (self.before or 0)
-        if self.total and done > 0:
-            left = max(self.total - ended, 0) * seconds / done
+        new = ended - self.ended_before
+        if self.total and new > 0:
+            left = max(self.total - ended, 0) * (time.monotonic() - self.start) / new
         if self.deadline is not None:
             left = min(left, max(self.deadline - time.time(), 0.0))
         return "unknown time" if math.isinf(left) else f"about {_duration(left)}"
@@ -113,8 +104,8 @@ class Display:
         from rich.text import Text
 
         table = Table(
-            title=f"{self.job.name}: {self.job.tuner} search, perplexity on the validation text",
-            caption=f"{self._summary(rows)}; {_duration(time.monotonic() - self.began)} so far",
+            title=f"{self.job.name}: {self.job.tuner} search, validation perplexity",
+            caption=f"{self._summary(rows)}; {_duration(time.monotonic() - self.start)} so far",
             title_justify="left",
             caption_justify="left",
         )
@@ -126,19 +117,21 @@ class Display:
         failed = [row for row in rows if row.status == "failed"]
         best = sorted(completed, key=lambda row: row.val_perplexity or math.inf)[:SHOWN]
         for row in [*running, *best, *failed[-2:]]:
-            what = row.message if row.status == "failed" else settings_text(row.drawn)
-            perplexity = "" if row.val_perplexity is None else f"{row.val_perplexity:.2f}"
+            text = row.message if row.status == "failed" else _settings_text(row.drawn)
             style = {"running": "cyan", "failed": "red"}.get(row.status, "")
             table.add_row(
-                row.trial, row.ended if row.ended in ("hopeless", "time") else row.status,
-                str(row.epochs or ""), perplexity, Text(what, overflow="ellipsis", no_wrap=True),
+                row.trial,
+                {"hopeless": "pruned", "time": "time"}.get(row.ended, row.status),
+                str(row.epochs or ""),
+                "" if row.val_perplexity is None else f"{row.val_perplexity:.2f}",
+                Text(text, overflow="ellipsis", no_wrap=True),
                 style="bold green" if best and row is best[0] else style,
-            )  # fmt: skip
+            )
         return table
 
 
-def settings_text(settings: dict[str, Any]) -> str:
-    """Return settings as one line, numbers short."""
+def _settings_text(settings: dict[str, Any]) -> str:
+    """Return settings on one line, with short numbers."""
     return " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={json.dumps(value)}"
         for key, value in settings.items()
@@ -148,7 +141,7 @@ def settings_text(settings: dict[str, Any]) -> str:
 def _result(row: Row) -> str:
     if row.status == "failed":
         return f"failed: {row.message.splitlines()[0].rstrip('.')}"
-    early = {"hopeless": ", stopped early", "time": ", out of time"}.get(row.ended, "")
+    early = {"hopeless": ", pruned", "time": ", out of time"}.get(row.ended, "")
     return f"has validation perplexity {row.val_perplexity:.2f}{early}"
 
 

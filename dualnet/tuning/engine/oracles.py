@@ -16,37 +16,40 @@ from keras_tuner.engine.trial import Trial, TrialStatus
 
 from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
-from dualnet.tuning.jobs import Job
+from dualnet.tuning.job import Job
 
 OBJECTIVE = "val_perplexity"
 FAILURES = 5  # a search is over if its first trials all fail
 FINISHED = (TrialStatus.COMPLETED, TrialStatus.FAILED)
 
 
-class _Safe(Oracle):
-    """What all oracles here have in common.
+class SafeOracle(Oracle):
+    """Base of all oracles here.
 
-    Differs from KerasTuner: files are written whole; a trial that ended is never run again,
-    and one that was never given out is drawn anew; the best trials are completed ones; the
-    oracle stops at `deadline`, and where the first trials all fail; workers wait until the
-    last trial has ended, and take over those of one that dies; and no failure raises in the
-    midst of a call, which would lock all others out.
+    Differs from KerasTuner:
+
+    - files are written atomically;
+    - a trial that has ended is never run again, and one that no worker received is drawn anew;
+    - the best trials are completed ones;
+    - no trial starts after `deadline`, or once the first trials have all failed;
+    - workers wait until the last trial has ended, and take over the trial of one that dies;
+    - no failure raises inside a call, which would lock out the other workers.
 
     Attributes:
-        deadline: Time, as `time.time()`, from which no trial is given out.
+        deadline: Time, as `time.time()`, after which no trial starts.
     """
 
     deadline = float("inf")
     trials: dict[str, Any]
     ongoing_trials: dict[str, Any]
     _retry_queue: list[str]
-    _before: dict[str, str] = {}
+    _ongoing_before_reload: dict[str, str] = {}
 
     @property
     def all_failed(self) -> bool:
-        """Whether trials have ended, none of them completed, and no more should be tried."""
-        ended = [self.trials[trial_id].status for trial_id in self.end_order]
-        return len(ended) >= FAILURES and TrialStatus.COMPLETED not in ended
+        """Whether enough trials have ended, none of them completed, to give up."""
+        statuses = [self.trials[trial_id].status for trial_id in self.end_order]
+        return len(statuses) >= FAILURES and TrialStatus.COMPLETED not in statuses
 
     @property
     def retries(self) -> list[str]:
@@ -55,28 +58,27 @@ class _Safe(Oracle):
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id):
-        if tuner_id not in self.ongoing_trials and (
-            self.all_failed or time.time() >= self.deadline
-        ):
+        is_over = self.all_failed or time.time() >= self.deadline
+        if is_over and tuner_id not in self.ongoing_trials:
             self.tuner_ids.discard(tuner_id)
             return Trial(hyperparameters=self.get_space(), status=TrialStatus.STOPPED)
         trial = super().create_trial(tuner_id)
         if trial.status == TrialStatus.STOPPED and self.ongoing_trials:
-            self.tuner_ids.add(tuner_id)  # which is needed if the worker of one of them dies
+            self.tuner_ids.add(tuner_id)  # it takes over if another worker dies
             trial.status = TrialStatus.IDLE
         return trial
 
     @keras_tuner.synchronized
     def end_trial(self, trial):
         if trial.trial_id in self.end_order:
-            return  # of a worker that was thought dead
+            return  # from a worker that was given up
         if trial.trial_id in self._retry_queue:
             self._retry_queue.remove(trial.trial_id)
         super().end_trial(trial)
 
     @keras_tuner.synchronized
     def release(self, tuner_id: str) -> None:
-        """Let the trial of a worker that is gone be run by another."""
+        """Let another worker run the trial of a worker that is gone."""
         trial = self.ongoing_trials.pop(tuner_id, None)
         self.tuner_ids.discard(tuner_id)
         if trial is not None and trial.trial_id not in self.end_order:
@@ -84,8 +86,8 @@ class _Safe(Oracle):
             self.save()
 
     def adopt(self) -> list[str]:
-        """Take the workers for alive that were at work before `reload`; return their names."""
-        for tuner_id, trial_id in self._before.items():
+        """Assume that the workers at work before `reload` are alive; return their names."""
+        for tuner_id, trial_id in self._ongoing_before_reload.items():
             if trial_id in self._retry_queue:
                 self._retry_queue.remove(trial_id)
                 self.ongoing_trials[tuner_id] = self.trials[trial_id]
@@ -105,86 +107,84 @@ class _Safe(Oracle):
 
     def set_state(self, state):
         super().set_state(state)
-        self._before = dict(state["ongoing_trials"])
+        self._ongoing_before_reload = dict(state["ongoing_trials"])
 
     def reload(self):
-        super().reload()  # which lets all trials under way be run again
-        known = set(self.start_order)
-        for trial_id in [trial_id for trial_id in self.trials if trial_id not in known]:
-            # Killed between the trial's file and the oracle's: nobody was given it.
+        super().reload()  # queues all trials under way to be run again
+        for trial_id in [trial_id for trial_id in self.trials if trial_id not in self.start_order]:
+            # Killed between writing the trial's file and the oracle's: no worker received it.
             shutil.rmtree(self._get_trial_dir(trial_id))
             del self.trials[trial_id]
-        again = dict.fromkeys(self._retry_queue)
-        self._retry_queue = [i for i in again if self.trials[i].status not in FINISHED]
-        for trial_id in self.start_order:  # killed between these two files at a trial's end
+        queue = dict.fromkeys(self._retry_queue)
+        self._retry_queue = [i for i in queue if self.trials[i].status not in FINISHED]
+        for trial_id in self.start_order:  # killed between these two files when a trial ended
             if self.trials[trial_id].status in FINISHED and trial_id not in self.end_order:
                 self.end_order.append(trial_id)
 
 
-class _Random(_Safe, oracles.RandomSearchOracle):
+class _Random(SafeOracle, oracles.RandomSearchOracle):
     pass
 
 
-class _Bayesian(_Safe, oracles.BayesianOptimizationOracle):
+class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
     def populate_space(self, trial_id):
-        # Warnings of a regression with few points, about which a user can do nothing.
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"):  # a regression on few points warns
             self._fit()
-            found = super().populate_space(trial_id)
-        if found["status"] == TrialStatus.RUNNING and self._duplicate(found["values"]):
-            return self._random_populate_space()  # the same trial once more would tell nothing
-        return found
+            drawn = super().populate_space(trial_id)
+        if drawn["status"] == TrialStatus.RUNNING and self._duplicate(drawn["values"]):
+            return self._random_populate_space()
+        return drawn
 
     def _fit(self) -> None:
-        # For trials under way KerasTuner takes the guess of the regression as it was last fitted;
-        # before the first fit, also after a resume, that is zero, the best perplexity of all.
-        every, ongoing = self.trials, self.ongoing_trials
-        completed = {i: t for i, t in every.items() if t.status == TrialStatus.COMPLETED}
-        first = self.num_initial_points or max(3 * len(self.hyperparameters.space), 3)
-        if ongoing and len(completed) >= first:
+        # For trials under way, KerasTuner uses the prediction of the last fit. Before the first
+        # fit, also after a resume, it is zero: better than any perplexity.
+        trials, ongoing = self.trials, self.ongoing_trials
+        completed = {i: t for i, t in trials.items() if t.status == TrialStatus.COMPLETED}
+        initial = self.num_initial_points or max(3 * len(self.hyperparameters.space), 3)
+        if ongoing and len(completed) >= initial:
             try:
                 self.trials, self.ongoing_trials = completed, {}
                 self.gpr.fit(*self._vectorize_trials())
             finally:
-                self.trials, self.ongoing_trials = every, ongoing
+                self.trials, self.ongoing_trials = trials, ongoing
 
 
-class _Hyperband(_Safe, oracles.HyperbandOracle):
+class _Hyperband(SafeOracle, oracles.HyperbandOracle):
     pass
 
 
-class _Grid(_Safe, oracles.GridSearchOracle):
+class _Grid(SafeOracle, oracles.GridSearchOracle):
     pass
 
 
-def make_oracle(job: Job, *, epochs: int) -> _Safe:
-    """Return the oracle of `job`, all of its space declared.
+def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
+    """Return the oracle of `job`, with its whole space declared.
 
     Args:
         job: `Job`.
-        epochs: int. Of a whole training, which Hyperband shares out.
+        epochs: int. Epochs of a whole training, the most that Hyperband gives a trial.
 
     Raises:
         ValueError: if `job` leaves nothing to search.
-        ImportError: if a package is missing that the tuner needs.
+        ImportError: if a package that the tuner needs is missing.
     """
     space = keras_tuner.HyperParameters()
     job.declare(space)
     if not space.space:
         raise ArgumentError(
             "space",
-            f"must leave a parameter to search. Received: the job {job.name!r} with all "
-            "of them fixed. Set one less, or train the model with `dualnet train`.",
+            f"must leave a parameter to search. Received: the job {job.name!r} with all parameters "
+            "fixed. Fix one less, or train the model with `dualnet train`.",
         )
     settings: dict[str, Any] = {
         "objective": keras_tuner.Objective(OBJECTIVE, direction="min"),
         "hyperparameters": space,
         "seed": job.seed + 1,  # KerasTuner takes 0 for none
-        "max_consecutive_failed_trials": 10**9,  # it would raise while others are locked out
+        "max_consecutive_failed_trials": 10**9,  # it would raise and lock out other workers
         **job.tuner_options,
     }
     if job.tuner == "hyperband":
-        oracle: _Safe = _Hyperband(max_epochs=epochs, **settings)
+        oracle: SafeOracle = _Hyperband(max_epochs=epochs, **settings)
     else:
         kind = {"random": _Random, "bayesian": _Bayesian, "grid": _Grid}[job.tuner]
         oracle = kind(max_trials=job.max_trials, **settings)
@@ -192,10 +192,10 @@ def make_oracle(job: Job, *, epochs: int) -> _Safe:
     return oracle
 
 
-def count_trials(oracle: _Safe) -> int | None:
-    """Return how many trials `oracle` will give out at most, None if it does not know."""
+def count_trials(oracle: SafeOracle) -> int | None:
+    """Return the largest number of trials that `oracle` gives out, None if unknown."""
     if not isinstance(oracle, _Hyperband):
         return oracle.max_trials
     brackets = range(oracle._get_num_brackets())
-    once = sum(oracle._get_size(b, r) for b in brackets for r in range(b + 1))
-    return once * int(oracle.hyperband_iterations)
+    per_iteration = sum(oracle._get_size(b, r) for b in brackets for r in range(b + 1))
+    return per_iteration * int(oracle.hyperband_iterations)

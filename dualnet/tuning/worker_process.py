@@ -1,4 +1,7 @@
-"""A worker on the machine of its chief: `python -m dualnet.tuning.worker FOLDER`."""
+"""The program of a worker on the chief's machine: `python -m dualnet.tuning.worker_process FOLDER`.
+
+It runs trials that the chief gives out, each in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from pathlib import Path
 
 from dualnet.training.interrupts import Interrupts
 from dualnet.tuning.search_folder import read_search
-from dualnet.tuning.trial import STOPPED, end_with_parent
+from dualnet.tuning.trial import STOPPED
+from dualnet.tuning.trial_process import end_with_parent
 
 
 def main(folder: Path) -> int:
-    """Run trials of the search in `folder` until there are no more; 0, or `STOPPED`."""
+    """Run trials of the search in `folder`; return 0 when none is left, else `STOPPED`."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     with Interrupts() as interrupts:
         return 0 if read_search(folder).work(interrupts) else STOPPED

@@ -1,0 +1,61 @@
+"""The corpus of a search: passed to the trials by name or path, or else written for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dualnet import corpora
+from dualnet._files import write_whole
+from dualnet.corpora import SPLITS, Corpus
+from dualnet.runs.folder import WORDS
+from dualnet.text import Vocabulary
+from dualnet.training import card_for, corpus_of_run, read_card
+from dualnet.zoo import Card
+
+CORPUS = "corpus.json"
+
+
+def write_corpus(folder: Path, corpus: Corpus) -> None:
+    """Write `corpus` into `folder`, where the processes of trials read it."""
+    folder.mkdir(exist_ok=True)
+    for split in SPLITS:
+        with open(folder / f"{split}.npy", "wb") as file:
+            np.save(file, corpus.split(split), allow_pickle=False)
+    corpus.vocabulary.save(folder / WORDS)
+    fields = {key: getattr(corpus, key) for key in ("name", "sha256", "lowercase", "source")}
+    write_whole(folder / CORPUS, json.dumps(fields, indent=2) + "\n")
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Return the corpus that `write_corpus` wrote, its ids as memory maps."""
+    fields = json.loads((folder / CORPUS).read_text("utf-8"))
+    vocabulary = Vocabulary.load(folder / WORDS, lowercase=fields["lowercase"])
+    ids = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in SPLITS}
+    return Corpus(**fields, **ids, vocabulary=vocabulary)
+
+
+def is_written(corpus: Any) -> bool:
+    """Return whether `corpus` is a folder that `write_corpus` wrote."""
+    return isinstance(corpus, str) and corpus != "" and (Path(corpus) / CORPUS).is_file()
+
+
+def find_card(model: str, corpus: Any) -> Card:
+    """Return the card of `model` for `corpus`: a `Corpus`, or `Task.corpus`."""
+    return card_for(model, read_corpus(Path(corpus)) if is_written(corpus) else corpus)
+
+
+def load_corpus(corpus: str, *, model: str, run: str) -> Corpus:
+    """Return the corpus that a task names, for its model or RUN."""
+    if is_written(corpus):
+        return read_corpus(Path(corpus))
+    if not run:
+        return corpora.load(corpus, lowercase=find_card(model, corpus).lowercase)
+    if not corpus:
+        return corpus_of_run(run)
+    lowercase = read_card(run)["corpus"]["lowercase"]
+    vocabulary = Vocabulary.load(Path(run) / WORDS, lowercase=lowercase)
+    return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)

@@ -1,0 +1,107 @@
+"""Processes of trials and workers: started, restarted if killed, and stopped with a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dualnet.training.interrupts import Stopped
+from dualnet.tuning.trial import STOPPED, read_outcome
+
+ATTEMPTS = 3  # of a trial whose process is killed
+HEARTBEAT_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0  # how long a process may take to save and end
+
+
+def run_task(
+    folder: Path, poll: Callable[[], bool], beat: Callable[[], Any] = lambda: None
+) -> dict[str, Any]:
+    """Run the task in `folder` in a process of its own, and return its outcome.
+
+    A process that is killed is started again and continues from its last checkpoint.
+
+    Args:
+        folder: of the trial.
+        poll: called several times a second; if it returns true, the process saves and ends.
+        beat: called every `HEARTBEAT_SECONDS`.
+
+    Raises:
+        Stopped: if `poll` returned true.
+    """
+    for _ in range(ATTEMPTS):
+        outcome = read_outcome(folder)
+        if outcome is not None:
+            return outcome
+        with (
+            open(folder / "log.txt", "ab") as log,
+            start(["dualnet.tuning.trial_process", str(folder)], log) as process,
+        ):
+            try:
+                code = _wait(process, poll, beat)
+            except BaseException:
+                stop(process)
+                raise
+        if code == STOPPED and poll():  # the whole group received the signal
+            raise Stopped("Stopped.")
+    outcome = read_outcome(folder)
+    if outcome is not None:
+        return outcome
+    cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    hint = " It may need more memory than there is." if code == -9 else ""
+    message = (
+        f"Its process ended {cause}, {ATTEMPTS} times.{hint} Its output is in "
+        f"{str(folder / 'log.txt')!r}."
+    )
+    return {"status": "failed", "message": message, "val_perplexity": None}
+
+
+def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
+    """Start `python -m MODULE ARGUMENTS`; it ends when this process does."""
+    path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    defaults = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTEROP_THREADS": "1",  # makes runs equal bit for bit
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", *module],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env={
+            **defaults,
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            **environment,
+        },
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+    )
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Ask `process` to save and end; kill it if it does not."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait(process: subprocess.Popen, poll: Callable[[], bool], beat: Callable[[], Any]) -> int:
+    """Return the exit code of `process`; raise `Stopped` as soon as `poll` returns true."""
+    last = time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.2)
+        if poll():
+            raise Stopped("Stopped.")
+        if time.monotonic() - last > HEARTBEAT_SECONDS:
+            last = time.monotonic()
+            beat()

@@ -1,0 +1,135 @@
+"""KerasTuner's tuner, which runs each trial in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+from keras_tuner.engine.base_tuner import BaseTuner
+from keras_tuner.engine.trial import TrialStatus
+from keras_tuner.errors import FailedTrialError
+
+from dualnet._files import folder_beside
+from dualnet.training import load
+from dualnet.training.interrupts import Stopped
+from dualnet.tuning.engine import processes
+from dualnet.tuning.engine.oracles import OBJECTIVE
+from dualnet.tuning.trial import RUN, TRIALS, Task, write_task
+
+SEARCH = "search"  # the folder of KerasTuner's own files
+
+
+class Tuner(BaseTuner):
+    """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
+
+    Args:
+        oracle: draws the trials.
+        hypermodel: declares the space; `HyperModel` for jobs of the kind "training".
+        folder: the folder of the search.
+        make_task: returns the `Task` for the values of a trial's `HyperParameters`.
+        poll: called several times a second; returns whether to stop and leave the trial under
+            way for later.
+    """
+
+    def __init__(
+        self,
+        oracle: Any,
+        hypermodel: Any,
+        folder: Path,
+        make_task: Callable[[dict[str, Any]], Task],
+        poll: Callable[[], bool],
+    ) -> None:
+        self.folder = folder
+        self.make_task = make_task
+        self.poll = poll
+        self._heartbeat: threading.Thread | None = None
+        with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
+            super().__init__(
+                oracle, hypermodel, directory=str(folder), project_name=SEARCH, overwrite=False
+            )
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether a chief in another process gives out the trials."""
+        return self._is_worker()
+
+    def search(self) -> None:
+        """Run trials until there are no more.
+
+        Raises:
+            Stopped: if `poll` returned true; the trial under way can be resumed.
+        """
+        while True:
+            if self.poll():
+                raise Stopped("Stopped.")
+            trial = self.oracle.create_trial(self.tuner_id)
+            if trial.status == TrialStatus.STOPPED:
+                return
+            if trial.status == TrialStatus.IDLE:
+                time.sleep(0.5)  # the next trial depends on others under way
+                continue
+            self.on_trial_begin(trial)
+            try:  # KerasTuner would print the whole traceback
+                self._run_and_update_trial(trial)
+                trial.status = TrialStatus.COMPLETED
+            except FailedTrialError as error:
+                trial.status, trial.message = TrialStatus.FAILED, str(error)
+            self.on_trial_end(trial)
+
+    def run_trial(self, trial, *fit_args, **fit_kwargs):
+        """Return the result of `trial`, which may have begun, or ended, in an earlier process."""
+        values = trial.hyperparameters.values
+        folder = self.trial_folder(trial.trial_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        previous, run = values.get("tuner/trial_id"), folder / RUN
+        if previous is not None and not run.exists():  # Hyperband continues an earlier trial
+            with folder_beside(run) as copy:
+                source = self.trial_folder(previous) / RUN
+                shutil.copytree(
+                    source, copy, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
+                )
+        write_task(folder, self.make_task(values))
+        outcome = processes.run_task(folder, self.poll, lambda: self._beat(trial.trial_id))
+        if outcome["status"] == "failed":
+            raise FailedTrialError(outcome["message"])
+        return {OBJECTIVE: outcome["val_perplexity"]}
+
+    def _beat(self, trial_id: str) -> None:
+        """Tell the chief that the trial is under way, without waiting for an answer."""
+
+        def ask() -> None:
+            with contextlib.suppress(grpc.RpcError):
+                self.oracle.get_trial(trial_id)
+
+        if self._is_worker() and (self._heartbeat is None or not self._heartbeat.is_alive()):
+            self._heartbeat = threading.Thread(target=ask, daemon=True)
+            self._heartbeat.start()
+
+    def load_model(self, trial):
+        """Return the trained model of a trial of the kind "training" or "gate"."""
+        return load(self.trial_folder(trial.trial_id) / RUN)
+
+    def trial_folder(self, trial_id: str) -> Path:
+        """Return the folder of a trial: its task, outcome and RUN."""
+        return self.folder / TRIALS / trial_id
+
+    def save(self):
+        if not self._is_worker():
+            self.oracle.save()  # a tuner has no state of its own
+
+    def reload(self):
+        if not self._is_worker():
+            self.oracle.reload()
+
+    def _get_tuner_fname(self):
+        return str(self.folder / SEARCH / "oracle.json")  # KerasTuner reloads if it exists
+
+    def _populate_initial_space(self):
+        """Build no model: the oracle has the whole space declared."""

@@ -1,0 +1,294 @@
+"""Checks a job against what its kind, its model and its rule of evaluation accept."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dualnet import training, zoo
+from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean, is_number
+from dualnet.adaptation import RULES, rule_settings
+from dualnet.builders.stations import GATES, Cache, Gate, Stations
+from dualnet.evaluation import check_temperature
+from dualnet.training.combining import GATED
+from dualnet.training.start import is_gated
+from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, KEYS, SOLVE_FOR, TUNERS, Job
+from dualnet.tuning.space import JobError, Parameter, holds, in_order
+
+CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
+RECIPE = tuple(field.name for field in dataclasses.fields(training.Recipe))
+EVALUATIONS = ("static", "dynamic")
+STATIC = ("batch_size",)
+DYNAMIC = ("rule", "learning_rate", "decay", "epsilon", "beta_1", "clipnorm")
+# The arguments of `train` that the search itself passes to every trial.
+OF_THE_SEARCH = tuple(
+    name
+    for name, parameter in inspect.signature(training.train).parameters.items()
+    if parameter.kind is not parameter.VAR_KEYWORD
+)
+Check = Callable[[Mapping[str, Any]], None]
+
+
+def override(job: Job, overrides: Mapping[str, Any]) -> Job:
+    """Return `job.with_settings(overrides)`, with names and values checked.
+
+    Raises:
+        ValueError: for an unknown setting, a value out of range, or one without effect.
+    """
+    known = [*known_settings(job), "parameters"]
+    for name, value in overrides.items():
+        if name not in known:
+            raise ValueError(
+                f"`--set` must name a setting of the job {job.name!r}. Received: {name}={value!r}."
+                f"{did_you_mean(name, known)} `dualnet jobs {job.name}` shows what it searches."
+            )
+    job = job.with_settings(overrides)
+    check_job(job)
+    return job
+
+
+def check_job(job: Job) -> None:
+    """Raise `JobError` for an invalid job."""
+    _check_top(job)
+    _check_kind(job)
+    _check_names(job)
+    _check_conditions(job)
+    in_order(job.written)
+    _check_values(job)
+
+
+def known_settings(job: Job) -> list[str]:
+    """Return the names of all settings that a trial of `job` can have.
+
+    Raises:
+        JobError: if its model is unknown.
+    """
+    if job.kind == "evaluation":
+        return ["evaluation", "temperature", "sequence_length", *DYNAMIC, *STATIC, *CACHE]
+    if job.kind == "gate":
+        return [*GATE, *RECIPE]
+    arguments = [name for name in zoo.known_arguments(_card(job)) if name != "name"]
+    return list(dict.fromkeys([*arguments, *RECIPE]))
+
+
+def _card(job: Job) -> zoo.Card:
+    try:
+        card = zoo.card(job.model)
+    except (ValueError, FileNotFoundError) as error:
+        raise JobError(("model",), f"must be a model of the zoo, or a card. {error}") from None
+    if is_gated(card.config) or "members" in card.config:
+        raise JobError(
+            ("model",),
+            "must be trained as a whole, from random weights. Received: "
+            f"{job.model!r}, which has a gate or members. To search a gate, use kind = 'gate'.",
+        )
+    return card
+
+
+def _check_top(job: Job) -> None:
+    """Check the keys at the top of the file."""
+    choices = {
+        "kind": JOB_KINDS, "tuner": TUNERS, "early_stopping": EARLY_STOPPING, "solve_for": SOLVE_FOR
+    }  # fmt: skip
+    for key in choices:
+        with JobError.at(key):
+            check_choice(key, getattr(job, key), choices[key])
+    for key, least in {"seed": 0, "max_trials": 1}.items():
+        if getattr(job, key) is not None:
+            with JobError.at(key):
+                check_count(key, getattr(job, key), least=least)
+    for key in ("max_hours", "max_hours_per_trial"):
+        hours = getattr(job, key)
+        if hours is not None and not (is_number(hours) and 0 < hours < math.inf):
+            raise JobError((key,), f"must be a number above 0. Received: {hours!r}.")
+    known = TUNERS[job.tuner]
+    for key, value in job.tuner_options.items():
+        place = ("tuner_options", key)
+        if key not in known:
+            options = ", ".join(known) or "none"
+            hint = did_you_mean(key, known)
+            raise JobError(
+                place, f"must be an option of the tuner {job.tuner!r}, which takes {options}.{hint}"
+            )
+        smallest = {"num_initial_points": 1, "hyperband_iterations": 1, "factor": 2}.get(key)
+        if smallest is not None:
+            with JobError.at(*place):
+                check_count(key, value, least=smallest)
+        elif not is_number(value) or not value > 0:
+            raise JobError(place, f"must be a number above 0. Received: {key}={value!r}.")
+    places = {*KEYS, *(f"fixed.{name}" for name in job.fixed)}
+    places |= {f"space.{parameter.name}" for parameter in job.written}
+    places |= {f"tuner_options.{name}" for name in job.tuner_options}
+    for key in job.ours:
+        if key not in places:
+            hint = did_you_mean(key, places)
+            raise JobError(("ours",), f"must name keys of the job. Received: {key!r}.{hint}")
+
+
+def _check_kind(job: Job) -> None:
+    """Check that keys fit the kind and the tuner of the job."""
+    is_training, is_evaluation = job.kind == "training", job.kind == "evaluation"
+    is_hyperband = job.tuner == "hyperband"
+    if is_training and not job.model:
+        raise JobError(("kind",), "= 'training' requires `model`, a model of the zoo or a card.")
+    for key in ("model", "parameters"):
+        if not is_training and getattr(job, key):
+            raise JobError(
+                (key,),
+                f"must be left out for the kind {job.kind!r}, which uses the model of the RUN. "
+                f"Received: {key} = {getattr(job, key)!r}.",
+            )
+    no_epochs = "for the kind 'evaluation', which has no epochs."
+    if is_evaluation and job.early_stopping != "none":
+        raise JobError(("early_stopping",), f"must be 'none' {no_epochs}")
+    if is_evaluation and is_hyperband:
+        raise JobError(("tuner",), f"must not be 'hyperband' {no_epochs}")
+    if is_hyperband and any(parameter.name == "epochs" for parameter in job.written):
+        message = (
+            "must not be searched by 'hyperband', which sets it. Put the maximum into [fixed]."
+        )
+        raise JobError(("space", "epochs"), message)
+
+
+def _check_names(job: Job) -> None:
+    """Check that each setting is known and given once."""
+    known = known_settings(job)
+    kinds = {
+        "training": "an argument of the builder or of the recipe",
+        "gate": "an argument of the gate or of the recipe",
+        "evaluation": "a setting of evaluation",
+    }
+    solved = () if job.parameters is None else job.solved_sizes
+    searched = [parameter.name for parameter in job.written]
+    for table, name in [*(("fixed", n) for n in job.fixed), *(("space", n) for n in searched)]:
+        if name in OF_THE_SEARCH:
+            hint = " Move it to the top of the file." if name in KEYS else ""
+            message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
+        elif name not in known:
+            hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
+            message = f"must be {kinds[job.kind]}.{hint}"
+        elif table == "space" and name in job.fixed:
+            message = "must be in [fixed] or in [space], not in both."
+        elif name in solved:
+            message = (
+                f"must be left out beside `parameters`, for which {job.solve_for!r} is solved. "
+                "Choose another `solve_for`, or leave out `parameters`."
+            )
+        else:
+            continue
+        raise JobError((table, name), message)
+
+
+def _check_conditions(job: Job) -> None:
+    """Check that conditions name other parameters and values they can have."""
+    parents = {parameter.name: parameter for parameter in job.written}
+    conditions = [(p.name, *condition) for p in job.written for condition in p.when.items()]
+    for child, name, values in conditions:
+        parent = parents.get(name)
+        if name in job.fixed or (parent and parent.is_constant):
+            continue  # any value is allowed: the condition holds or not
+        rejected = [value for value in values if parent and not parent.allows(value)]
+        if parent is None:
+            hint = did_you_mean(name, [*parents, *job.fixed])
+            message = f"must name parameters in [space] or [fixed]. Received: {name!r}.{hint}"
+        elif rejected:
+            possible = "; a range of floats cannot be a condition"
+            if parent.values:
+                possible = f", {list(parent.values)}"
+            elif parent.is_integer_range:
+                possible = f", integers from {parent.min_value} to {parent.max_value}"
+            message = (
+                f"must have values that `{name}` can have{possible}. Received: {rejected[0]!r}."
+            )
+        else:
+            continue
+        raise JobError(("space", child, "when"), message)
+
+
+def _check_values(job: Job) -> None:
+    """Check each value, and both ends of each range, beside the first values of all others.
+
+    Errors about other settings are left to the trials: they depend on a combination that may
+    never be drawn.
+    """
+    check = _checker(job)
+
+    def check_setting(table: str, names: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        try:
+            check({**job.fixed, **settings})
+        except ArgumentError as error:
+            if error.argument in names:
+                with JobError.at(table, error.argument):
+                    raise
+        except ValueError:
+            pass
+
+    check_setting("fixed", job.fixed, _first_values(job, {}))
+    for parameter in job.written:
+        for value in parameter.ends:
+            settings = _first_values(job, _active_parents(job, parameter))
+            check_setting("space", {parameter.name: value}, {**settings, parameter.name: value})
+
+
+def _checker(job: Job) -> Check:
+    """Return a function that raises `ArgumentError` for an invalid setting."""
+    if job.kind == "evaluation":
+        return _check_evaluation
+    card = zoo.card(GATED) if job.kind == "gate" else _card(job)
+
+    def check(settings: Mapping[str, Any]) -> None:
+        if job.kind == "gate" and "gate" in settings:
+            check_choice("gate", settings["gate"], set(GATES) - {"none"})
+        arguments, _ = training.split_overrides(card, settings)
+        if card.builder == "language_model":
+            arguments.pop("vocabulary_size", None)
+            Stations.of(arguments)
+
+    return check
+
+
+def _check_evaluation(settings: Mapping[str, Any]) -> None:
+    mode = check_choice("evaluation", settings.get("evaluation", "static"), EVALUATIONS)
+    for name in settings:
+        if name in (DYNAMIC if mode == "static" else STATIC):
+            other = EVALUATIONS[mode == "static"]
+            raise ArgumentError(
+                name,
+                f"must be left out of a {mode} evaluation. Put evaluation = {other!r} into "
+                f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}.",
+            )
+    if "temperature" in settings:
+        check_temperature(settings["temperature"])
+    for name in ("sequence_length", "batch_size"):
+        if name in settings:
+            check_count(name, settings[name], least=1)
+    Cache(**{key: settings[key] for key in CACHE if key in settings})
+    if mode == "dynamic":
+        rule = check_choice("rule", settings.get("rule", "nadam"), RULES)
+        arguments = {name: settings[name] for name in DYNAMIC[1:] if name in settings}
+        if arguments.get("clipnorm") == 0:  # no clipping
+            del arguments["clipnorm"]
+        rule_settings(rule, arguments)
+
+
+def _active_parents(job: Job, parameter: Parameter) -> dict[str, Any]:
+    """Return values of the parents, and of theirs, with which `parameter` is active."""
+    parents = {parent.name: parent for parent in job.written}
+    settings: dict[str, Any] = {}
+    for name, values in parameter.when.items():
+        if name in parents:
+            settings |= _active_parents(job, parents[name])
+        settings[name] = values[0]
+    return settings
+
+
+def _first_values(job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first value of each parameter that is active beside the `known` settings."""
+    settings = dict(known)
+    for parameter in in_order(job.written):
+        if parameter.name not in settings and holds(parameter.when, {**job.fixed, **settings}):
+            settings[parameter.name] = parameter.ends[0]
+    return settings

@@ -1,0 +1,152 @@
+"""The plots of a search: parallel coordinates, and the importance of each parameter."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dualnet.tuning.report.rows import Row, best_row, completed_rows, in_order, text_of
+
+if TYPE_CHECKING:
+    from dualnet.tuning.job import Job
+    from dualnet.tuning.space import Parameter
+
+LEAST = 8  # completed trials needed to estimate importances
+FOLDS = 5  # of the cross-validation
+Ticks = list[tuple[float, str]]
+
+
+def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -> None:
+    """Draw `parallel_coordinates.png` and `importance.png`.
+
+    The first shows the completed trials coloured by perplexity, the best in red, and the
+    failed ones in grey. The second shows the permutation importance of each parameter in a
+    random forest fitted to the log perplexity of the completed trials: the rise of the squared
+    error on held-out trials, in variances, when the values of the parameter are shuffled.
+    Perplexities far above those of the better trials are clipped: how far is chance.
+    """
+    from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
+
+    completed = completed_rows(rows)
+    failed = [row for row in in_order(rows) if row.status == "failed"]
+    axes = {parameter.name: _axis(parameter, [*completed, *failed]) for parameter in job.space}
+    best = best_row(rows)
+    title = f"{job.name}: {len(completed)} trials completed, {len(failed)} failed (grey)"
+    if best is not None:
+        title += f"; best (red): trial {best.trial}, {best.val_perplexity:.2f}"
+    plot_parallel_coordinates(
+        axes,
+        [row.val_perplexity or math.nan for row in completed] + [math.nan] * len(failed),
+        Path(folder) / "parallel_coordinates.png",
+        title=title,
+        result="validation\nperplexity",
+    )
+    number = len(completed)
+    perplexities = np.array([row.val_perplexity for row in completed], np.float64)
+    varied = {
+        name: places[:number]
+        for name, (places, _) in axes.items()
+        if len(set(map(str, places[:number]))) > 1
+    }
+    path = Path(folder) / "importance.png"
+    title = f"{job.name}: importance of the parameters in {number} trials"
+    if number < LEAST:
+        text = (
+            f"{number} completed trials are too few\nto estimate importances: {LEAST} are needed."
+        )
+        plot_importance({}, path, title=title, text=text)
+    elif not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
+        text = "The completed trials do not differ\nin their settings or their perplexity."
+        plot_importance({}, path, title=title, text=text)
+    else:
+        limit = limit_of(perplexities)
+        bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))
+        clipped = f", clipped at {limit:.0f}" if perplexities.max() > limit else ""
+        warning = "" if r2 >= 0.3 else ": too low to trust the bars"
+        title += (
+            f"\npermutation importance in a random forest on log perplexity{clipped}\n"
+            f"cross-validated R² = {r2:.2f}{warning}"
+        )
+        plot_importance(bars, path, title=title)
+
+
+def importances(
+    places: Mapping[str, Sequence[float]], values: np.ndarray
+) -> tuple[dict[str, tuple[float, float]], float]:
+    """Return the importance of each parameter in a random forest, and the forest's R².
+
+    Args:
+        places: name to the position of each trial on its scale, nan where it is inactive.
+        values: `(trials,)`, not all equal.
+
+    Returns:
+        For each name the rise of the squared error when its places are shuffled, as a
+        fraction of the variance of `values`: mean and standard deviation over `FOLDS` folds,
+        each predicted by a forest fitted to the others. Then the R² of these predictions: at
+        most 1, and negative if the mean predicts better.
+    """
+    from sklearn.ensemble import RandomForestRegressor  # imported here: takes a second
+    from sklearn.inspection import permutation_importance
+    from sklearn.model_selection import KFold
+
+    table = np.nan_to_num(np.array(list(places.values())).T, nan=-1.0)  # inactive: its own level
+    rises, squares = [], []
+    for fitted, held_out in KFold(FOLDS, shuffle=True, random_state=0).split(table):
+        forest = RandomForestRegressor(50, random_state=0).fit(table[fitted], values[fitted])
+        result = permutation_importance(
+            forest,
+            table[held_out],
+            values[held_out],
+            scoring="neg_mean_squared_error",
+            n_repeats=5,
+            random_state=0,
+        )
+        rises.append(result.importances_mean / values.var())
+        squares.extend((forest.predict(table[held_out]) - values[held_out]) ** 2)
+    means, deviations = np.mean(rises, 0).tolist(), np.std(rises, 0).tolist()
+    r2 = 1 - float(np.mean(squares) / values.var())
+    return dict(zip(places, zip(means, deviations))), r2
+
+
+def _axis(parameter: Parameter, rows: Sequence[Row]) -> tuple[list[float], Ticks]:
+    """Return the place of each trial on the scale of `parameter`, 0 to 1, and the ticks.
+
+    The place is nan where the parameter is inactive.
+    """
+    drawn = [row.drawn.get(parameter.name) for row in rows]
+    if parameter.values:
+        # As JSON, where 1 and true differ; drawn values may be missing from an edited job.
+        known = [*parameter.values, *(value for value in drawn if value is not None)]
+        levels = list(dict.fromkeys(map(json.dumps, known)))
+        last = max(len(levels) - 1, 1)
+        level_ticks = [(i / last, text_of(json.loads(level))) for i, level in enumerate(levels)]
+        return [
+            math.nan if value is None else levels.index(json.dumps(value)) / last for value in drawn
+        ], level_ticks
+    from keras_tuner.engine.hyperparameters import Float
+
+    ends = float(parameter.min_value or 0), float(parameter.max_value or 0)
+    place = Float(parameter.name, *ends, sampling=parameter.sampling).value_to_prob
+    places = [math.nan if value is None else place(value) for value in drawn]
+    return places, [(place(tick), f"{tick:.6g}") for tick in _ticks(parameter, ends, place)]
+
+
+def _ticks(parameter: Parameter, ends: tuple[float, float], place: Any) -> list[float]:
+    """Return the ends of a range and round values between them."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    low, high = ends
+    if parameter.sampling == "log" and high >= 30 * low:
+        values = LogLocator(numticks=6).tick_values(low, high)
+    else:
+        integers = isinstance(parameter.min_value, int) and isinstance(parameter.max_value, int)
+        values = MaxNLocator(5, integer=integers).tick_values(low, high)
+    gap = 0.07  # labels closer together would touch
+    inner = [float(v) for v in values if low < v < high and gap < place(v) < 1 - gap]
+    return list(dict.fromkeys([low, *inner, high]))

@@ -1,0 +1,98 @@
+"""A search as TensorBoard's HParams."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dualnet import _tensorboard
+from dualnet._files import folder_beside
+from dualnet.tuning.report.rows import Row, in_order, text_of
+from dualnet.tuning.trial import TRIALS, read_epochs
+
+if TYPE_CHECKING:
+    from dualnet.tuning.job import Job
+    from dualnet.tuning.space import Parameter
+
+
+def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row]) -> None:
+    """Write TensorBoard's HParams into `tensorboard/`, replacing what is there.
+
+    Each trial is a session with its drawn values, its status, the metric `val_perplexity`,
+    the lowest of its epochs, and the curve `epoch_val_perplexity`. View it with
+    `tensorboard --logdir FOLDER/tensorboard`.
+    """
+    from tensorboard.plugins.hparams import summary_v2
+
+    folder = Path(folder)
+    domains = {parameter.name: _domain(parameter) for parameter in job.space}
+    config = summary_v2.hparams_config_pb(
+        hparams=[summary_v2.HParam(name, domain) for name, domain in domains.items()],
+        metrics=[summary_v2.Metric("val_perplexity", display_name="validation perplexity")],
+    )
+    with folder_beside(folder / "tensorboard") as target:
+        with (target / _tensorboard.NAME).open("wb") as file:
+            _tensorboard.EventWriter(file).write(0, config)
+        for row in in_order(rows):
+            drawn = {
+                name: _convert(domain.dtype, row.drawn[name])
+                for name, domain in domains.items()
+                if name in row.drawn
+            }
+            end = time.time()
+            start = summary_v2.hparams_pb(
+                drawn, trial_id=row.trial, start_time_secs=end - (row.seconds or 0.0)
+            )
+            (target / row.trial).mkdir()
+            with (target / row.trial / _tensorboard.NAME).open("wb") as file:
+                events = _tensorboard.EventWriter(file)
+                events.write(0, start)
+                for epoch in read_epochs(folder / TRIALS / row.trial):
+                    curve = {"epoch_val_perplexity": epoch["val_perplexity"]}
+                    events.write_scalars(int(epoch["epoch"]), curve)
+                if row.val_perplexity is not None and math.isfinite(row.val_perplexity):
+                    metric = {"val_perplexity": row.val_perplexity}
+                    events.write_scalars(row.best_epoch or 0, metric)
+                events.write(0, _session_end(row.status, end))
+
+
+def _session_end(status: str, seconds: float) -> Any:
+    """Return the end of a session; TensorBoard's own function for it loads TensorFlow."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    codes = {
+        "completed": api_pb2.STATUS_SUCCESS,
+        "failed": api_pb2.STATUS_FAILURE,
+        "running": api_pb2.STATUS_RUNNING,
+    }
+    code = codes.get(status, api_pb2.STATUS_UNKNOWN)
+    end = plugin_data_pb2.SessionEndInfo(status=code, end_time_secs=seconds)
+    data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
+    value = Summary.Value(
+        tag=metadata.SESSION_END_INFO_TAG,
+        metadata=metadata.create_summary_metadata(data),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return Summary(value=[value])
+
+
+def _domain(parameter: Parameter) -> Any:
+    """Return the domain of a parameter in HParams, which has numbers, strings and booleans."""
+    from tensorboard.plugins.hparams import summary_v2
+
+    if not parameter.values:
+        return summary_v2.RealInterval(
+            float(parameter.min_value or 0), float(parameter.max_value or 0)
+        )
+    types = {type(value) for value in parameter.values}
+    dtype = bool if types == {bool} else float if types <= {int, float} else str
+    return summary_v2.Discrete([_convert(dtype, v) for v in parameter.values], dtype=dtype)
+
+
+def _convert(dtype: type, value: Any) -> Any:
+    return text_of(value) if dtype is str else dtype(value)

@@ -1,0 +1,210 @@
+"""A running search, and the results that it leaves."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import shutil
+import sys
+from typing import Any
+
+from dualnet._files import write_whole
+from dualnet.training import versions
+from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.tuning.engine import processes
+from dualnet.tuning.engine.chief import LOOPBACK, Chief, chief_address, serve, supervise
+from dualnet.tuning.engine.oracles import count_trials
+from dualnet.tuning.engine.tuner import Tuner
+from dualnet.tuning.hypermodel import HyperModel
+from dualnet.tuning.report import write_report, write_tables
+from dualnet.tuning.report.display import Display
+from dualnet.tuning.report.rows import Row, best_row, read_rows
+from dualnet.tuning.report.tables import RESULTS
+from dualnet.tuning.search_folder import Search
+from dualnet.tuning.trial import RUN, TRIALS, write_task
+
+COMPARISON = "comparison"  # the folder of the evaluations before and after a search
+
+
+class SearchError(ValueError):
+    """A search in which no trial was completed; the message says why the first trial failed.
+
+    Example:
+
+    >>> from dualnet.tuning import SearchError
+    >>> issubclass(SearchError, ValueError)
+    True
+    """
+
+
+class SearchRun:
+    """Runs a search to its end.
+
+    Args:
+        search: `Search`.
+        hypermodel: its `HyperModel`, for a job of the kind "training".
+        interrupts: `Interrupts`. The search stops when they ask for it.
+        progress: bool. Whether to show the trials on standard error.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        hypermodel: HyperModel | None,
+        interrupts: Interrupts,
+        progress: bool,
+    ) -> None:
+        self.search = search
+        self.job = search.job
+        self.folder = search.folder
+        self.interrupts = interrupts
+        self.progress = progress
+        self.tuner = search.tuner(self.poll, hypermodel)
+        self.oracle = self.tuner.oracle
+        self.ended: dict[str, Row] = {}
+        self.reported = -1  # number of ended trials in the tables
+        self.display = Display(
+            job=search.job,
+            rows=self.rows,
+            total=count_trials(self.oracle),
+            deadline=search.deadline,
+            show=progress,
+        )
+
+    def run(self, workers: int, *, is_chief: bool) -> Tuner:
+        """Run all trials, report, and return the tuner.
+
+        Raises:
+            SearchError: if no trial was completed.
+            Stopped: after Ctrl-C or SIGTERM.
+        """
+        with self.display:
+            with contextlib.suppress(Stopped):
+                self._run_trials(workers, is_chief=is_chief)
+            for name in [] if is_chief else list(self.oracle.ongoing_trials):
+                self.oracle.release(name)  # no process of this machine works on it any more
+            self.display.update(at_once=True)
+        rows = self.rows()
+        if rows:
+            write_report(self.folder, self.job, rows)
+        left = sum(not row.has_ended for row in rows)
+        completed = sum(row.status == "completed" for row in rows)
+        if self.interrupts.asked:
+            raise Stopped(
+                f"Stopped, with {completed} trials completed and {left} begun. "
+                + self._how_to_continue("the same command")
+            )
+        if not completed:
+            raise SearchError(self._failure(rows))
+        comparison: list[dict[str, Any]] = []
+        if not left:
+            for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
+                shutil.rmtree(checkpoints)  # kept so that Hyperband could continue a trial
+            if self.job.kind == "evaluation":
+                comparison = self._compare(rows)
+        self._write_results(rows, comparison)
+        return self.tuner
+
+    def _run_trials(self, workers: int, *, is_chief: bool) -> None:
+        if is_chief:
+            with Chief(self.oracle, chief_address()) as chief:
+                self.display.say(f"Waiting for workers at {chief_address()}.")
+                serve(chief, self.poll)
+        elif workers > 1:
+            with Chief(self.oracle, f"{LOOPBACK}:0") as chief:
+                supervise(chief, self.folder, workers, self.poll)
+        else:
+            self.tuner.search()
+
+    def poll(self) -> bool:
+        """Write and show what is new; return whether to stop."""
+        if len(self.oracle.end_order) != self.reported:
+            self.reported = len(self.oracle.end_order)
+            if self.reported:
+                write_tables(self.folder, self.job, self.rows())
+        self.display.update()
+        return self.interrupts.asked or self.search.is_over()
+
+    def rows(self) -> list[Row]:
+        """Return a row for each trial so far; ended trials are read from disk once."""
+        trials = list(self.oracle.trials.values())
+        new = [trial for trial in trials if trial.trial_id not in self.ended]
+        # Read once: while a chief ends a trial, it is briefly in both lists.
+        ended = set(self.oracle.end_order)
+        ongoing = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())} - ended
+        rows = {row.trial: row for row in read_rows(self.folder, self.job, new, ongoing)}
+        self.ended |= {trial: row for trial, row in rows.items() if trial in ended}
+        rows |= self.ended
+        return [rows[trial.trial_id] for trial in sorted(trials, key=lambda t: int(t.trial_id))]
+
+    def _compare(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """Return the perplexities before and after the search, static and dynamic."""
+        if self.progress:
+            print("Evaluating on both splits ...", file=sys.stderr, flush=True)
+        fixed = self.job.fixed
+        comparison = []
+        for mode in ("static", "dynamic"):
+            best = best_row(
+                row for row in rows if {**fixed, **row.drawn}.get("evaluation", "static") == mode
+            )
+            if best is None:
+                continue
+            before = {**fixed, "evaluation": mode}
+            for when, settings in {"before": before, "after": {**fixed, **best.drawn}}.items():
+                result: dict[str, Any] = {"evaluation": mode, "when": when, "settings": settings}
+                for split in ("valid", "test"):
+                    folder = self.folder / COMPARISON / f"{mode}-{when}-{split}-{best.trial}"
+                    outcome = self._evaluate(folder, settings, split)
+                    if outcome["status"] == "failed":
+                        result["message"] = outcome["message"]
+                    result[f"{split}_perplexity"] = outcome["val_perplexity"]
+                comparison.append(result)
+        return comparison
+
+    def _evaluate(self, folder: Any, settings: dict[str, Any], split: str) -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_task(folder, self.search.task_with(settings, split))
+        try:
+            return processes.run_task(folder, lambda: self.interrupts.asked)
+        except Stopped:
+            raise Stopped(
+                "Stopped after the last trial, before both splits were evaluated. "
+                + self._how_to_continue("the same command")
+            ) from None
+
+    def _write_results(self, rows: list[Row], comparison: list[dict[str, Any]]) -> None:
+        """Write `results.json`."""
+        best = best_row(rows)
+        assert best is not None
+        keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters")
+        results = {
+            "job": self.job.name,
+            "kind": self.job.kind,
+            "tuner": self.job.tuner,
+            "trials": dict(collections.Counter(row.status for row in rows)),
+            "best": {**{key: getattr(best, key) for key in keys}, "settings": best.drawn},
+            "seed": self.job.seed,
+            "corpus": {
+                "sha256": self.search.corpus_sha256,
+                "vocabulary_sha256": self.search.vocabulary_sha256,
+            },
+            "versions": versions(),
+        }
+        if comparison:
+            results["comparison"] = comparison
+        write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
+
+    def _failure(self, rows: list[Row]) -> str:
+        """Return why no trial was completed."""
+        failed = [row for row in rows if row.status == "failed"]
+        if failed:
+            subject = f"All {len(failed)} trials" if len(failed) > 1 else "The only trial"
+            return f"{subject} failed. Trial {failed[0].trial}: {failed[0].message}"
+        limit = " within `max_hours`" if self.search.is_over() else ""
+        return f"No trial was completed{limit}. {self._how_to_continue('more time')}"
+
+    def _how_to_continue(self, what: str) -> str:
+        if self.job.tuner == "grid":
+            return "A grid search cannot be resumed: start a new one in another folder."
+        return f"Continue with {what} and --resume."

@@ -1,0 +1,226 @@
+"""The space of a search: its parameters, and the conditions among them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dualnet._checks import ArgumentError
+
+RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
+PARAMETER_KEYS = ("values", *RANGE_KEYS, "when")
+SAMPLINGS = ("linear", "log", "reverse_log")
+
+
+class JobError(ValueError):
+    """A mistake in a job, with its place in the file.
+
+    Args:
+        place: the keys that lead to it, e.g. `("max_hours",)` or `("space", "rank", "step")`.
+        message: str. What is required and what was received; the last keys of `place` are
+            put before it.
+    """
+
+    def __init__(self, place: Sequence[str], message: str) -> None:
+        names = place[:0:-1] if len(place) == 3 else place[-1:]
+        super().__init__(f"{' of '.join(f'`{name}`' for name in names)} {message}")
+        self.place = tuple(place)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def at(*place: str) -> Iterator[None]:
+        """Turn an `ArgumentError` into a `JobError` with this place."""
+        try:
+            yield
+        except ArgumentError as error:
+            raise JobError(place, str(error).removeprefix(f"`{error.argument}` ")) from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A searched parameter: its values or range, and the conditions under which it is active.
+
+    Attributes:
+        name: Name of the setting.
+        values: The choices: numbers, strings, booleans or lists. () for a range.
+        min_value: Lower end of a range. If both ends are integers, so are the values.
+        max_value: Upper end of a range, inclusive.
+        step: Difference between adjacent values; on a log scale, their ratio.
+        sampling: "linear", "log" or "reverse_log", as in KerasTuner.
+        when: Conditions: other parameters and the values they must have for this one to be
+            active.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+    min_value: float | int | None = None
+    max_value: float | int | None = None
+    step: float | int | None = None
+    sampling: str = "linear"
+    when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_integer_range(self) -> bool:
+        """Whether this is a range of integers."""
+        return isinstance(self.min_value, int)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All values, or both ends of the range."""
+        return self.values or (self.min_value, self.max_value)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is one value only."""
+        return len(self.values) == 1
+
+    def allows(self, value: Any) -> bool:
+        """Return whether `value` is one of the values, or an integer of the range."""
+        if self.values:
+            return is_among(value, self.values)
+        low: Any = self.min_value
+        high: Any = self.max_value
+        if not self.is_integer_range or type(value) is not int:
+            return False
+        if self.sampling == "linear" or self.step is None:
+            return value in range(low, high + 1, int(self.step or 1))
+        powers = (low * int(self.step) ** i for i in itertools.count())
+        allowed = list(itertools.takewhile(lambda power: power <= high, powers))
+        return (value if self.sampling == "log" else high + low - value) in allowed
+
+    def encoded(self, value: Any) -> Any:
+        """Return `value` as KerasTuner's space holds it: JSON where KerasTuner cannot hold it.
+
+        KerasTuner has no lists, confuses booleans with integers, and takes values of one type
+        only.
+        """
+        types = {type(choice) for choice in self.values}
+        return value if len(types) < 2 and types <= {str, int, float} else json.dumps(value)
+
+    def decoded(self, value: Any) -> Any:
+        """Return the value that KerasTuner's space holds as `value`.
+
+        Raises:
+            ValueError: if it is not one of the parameter's values.
+        """
+        for choice in self.values:
+            if self.encoded(choice) == value:
+                return choice
+        if self.values:
+            raise ArgumentError(
+                self.name,
+                f"must be one of {list(self.values)}. Received: {value!r}. The job has changed "
+                "since this trial was drawn: start a new search.",
+            )
+        if self.is_integer_range:
+            return int(value)
+        # On a log scale, rounding may go past the ends.
+        low: Any = self.min_value
+        high: Any = self.max_value
+        return float(min(max(value, low), high))
+
+    def declaration(self, when: Mapping[str, Sequence[Any]]) -> Any:
+        """Return the KerasTuner hyperparameter, active under the encoded conditions `when`."""
+        from keras_tuner.engine import hyperparameters
+
+        if self.values:
+            choices = [self.encoded(value) for value in self.values]
+            declared = hyperparameters.Choice(self.name, choices)
+        else:
+            kind = hyperparameters.Int if self.is_integer_range else hyperparameters.Float
+            high: Any = self.max_value
+            if self.step is not None and not self.is_integer_range:
+                # Rounding would exclude the last step: (0.6 - 0.3) // 0.1 is 2.
+                high += 1e-6 * self.step if self.sampling == "linear" else 0.0
+            declared = kind(self.name, self.min_value, high, self.step, self.sampling)
+        # `conditional_scope` would refuse two parents side by side.
+        conditions = [
+            {"class_name": "Parent", "config": {"name": parent, "values": list(values)}}
+            for parent, values in when.items()
+        ]
+        return type(declared).from_config({**declared.get_config(), "conditions": conditions})
+
+    def entry(self) -> dict[str, Any]:
+        """Return the table of this parameter in [space]."""
+        entry: dict[str, Any] = {"values": list(self.values)}
+        if not self.values:
+            keys = {key: getattr(self, key) for key in RANGE_KEYS}
+            entry = {key: value for key, value in keys.items() if value is not None}
+        if self.when:
+            entry["when"] = {name: list(values) for name, values in self.when.items()}
+        return entry
+
+
+def is_among(value: Any, values: Iterable[Any]) -> bool:
+    """Return whether `value` is one of `values`, where true and 1 differ."""
+    return any(
+        value == other and isinstance(value, bool) == isinstance(other, bool) for other in values
+    )
+
+
+def holds(when: Mapping[str, tuple[Any, ...]], settings: Mapping[str, Any]) -> bool:
+    """Return whether `settings` meet the conditions `when`."""
+    return all(
+        name in settings and is_among(settings[name], values) for name, values in when.items()
+    )
+
+
+def conditions_text(when: Mapping[str, tuple[Any, ...]]) -> str:
+    """Return conditions as text, e.g. "where rounds is 2 or 4 and rank is 50"; "" for none."""
+    conditions = [f"{name} is {' or '.join(map(json.dumps, v))}" for name, v in when.items()]
+    return f"where {' and '.join(conditions)}" if conditions else ""
+
+
+def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
+    """Return `parameters` with parents before children, otherwise in their order.
+
+    Raises:
+        JobError: if a parameter depends on itself.
+    """
+    ordered: list[Parameter] = []
+    left = {parameter.name: parameter for parameter in parameters}
+    while left:
+        ready = [name for name, parameter in left.items() if not left.keys() & parameter.when]
+        if not ready:
+            path = [next(iter(left))]
+            while path[-1] not in path[:-1]:
+                path.append(next(parent for parent in left[path[-1]].when if parent in left))
+            cycle = path[path.index(path[-1]) :]
+            raise JobError(
+                ("space", cycle[0], "when"),
+                f"must not lead back to it. Received: {' where '.join(cycle)}.",
+            )
+        ordered.append(left.pop(ready[0]))
+    return ordered
+
+
+def decided(parameters: Iterable[Parameter], fixed: Mapping[str, Any]) -> list[Parameter]:
+    """Return `parameters` with their conditions on fixed and constant settings resolved.
+
+    Parameters that can never be active are left out. Children inherit the conditions of
+    their parents.
+    """
+    possible: dict[str, Parameter] = {}
+    for parameter in in_order(parameters):
+        when: dict[str, tuple[Any, ...]] = {}
+
+        def narrow(name: str, values: Iterable[Any]) -> None:
+            allowed = tuple(values)
+            when[name] = tuple(v for v in when.get(name, allowed) if is_among(v, allowed))  # noqa: B023
+
+        for name, allowed in parameter.when.items():
+            options: Iterable[Any] = (fixed[name],) if name in fixed else ()
+            if name in possible and name not in fixed:
+                options = possible[name].values or allowed
+                for ancestor, values in possible[name].when.items():
+                    narrow(ancestor, values)
+            narrow(name, [value for value in options if is_among(value, allowed)])
+        if all(when.values()):
+            open_names = [n for n in when if n not in fixed and not possible[n].is_constant]
+            when = {name: when[name] for name in open_names}
+            possible[parameter.name] = dataclasses.replace(parameter, when=when)
+    return list(possible.values())

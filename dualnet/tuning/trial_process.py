@@ -1,0 +1,251 @@
+"""The program of a trial: `python -m dualnet.tuning.trial_process FOLDER`.
+
+It does the task in FOLDER and writes `outcome.json`. A training continues from its last
+checkpoint. The process ends with the one that started it, however that ends: it reads its
+standard input, which then closes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from dualnet._checks import ArgumentError
+from dualnet._files import write_whole, written_beside
+from dualnet.training.interrupts import Stopped
+from dualnet.tuning.trial import (
+    OUTCOME,
+    RUN,
+    STOPPED,
+    TASK,
+    Task,
+    read_epochs,
+    read_perplexities,
+    should_prune,
+)
+
+LOCK_SECONDS = 600.0  # how long to wait for a RUN that another process still writes to
+
+
+def main(folder: Path) -> int:
+    """Run the trial in `folder`; return 0 if it has ended, `STOPPED` if it was told to stop."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
+    start = time.monotonic()
+    task = Task(**json.loads((folder / TASK).read_text("utf-8")))
+    out_of_time = threading.Event()
+    try:
+        if task.max_seconds is not None:
+            _limit(task.max_seconds - _training_seconds(folder), out_of_time)
+        outcome = _evaluate(folder, task) if task.kind == "evaluation" else _train(folder, task)
+        if not math.isfinite(outcome["val_perplexity"]):
+            raise ValueError("The validation perplexity is not finite. Take a smaller step.")
+    except Stopped:
+        if not out_of_time.is_set():
+            return STOPPED
+        if read_epochs(folder):
+            outcome = _training_outcome(folder, "time")
+        else:
+            outcome = _outcome(
+                "failed",
+                message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
+                "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
+                "models.",
+            )
+    except filelock.Timeout:
+        return STOPPED
+    except (ValueError, OSError, ImportError) as error:  # dualnet's, with a way out
+        outcome = _outcome("failed", message=str(error))
+    except Exception as error:  # a backend's
+        traceback.print_exc()
+        outcome = _outcome("failed", message=f"{type(error).__name__}: {error}")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    outcome.setdefault("seconds", time.monotonic() - start)
+    write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
+    if not task.keep_checkpoints:
+        shutil.rmtree(folder / RUN / "checkpoints", ignore_errors=True)
+    return 0
+
+
+def end_with_parent() -> None:
+    """End this process with the one that started it, when standard input closes."""
+    while os.read(0, 4096):  # reading sys.stdin would lock it at exit
+        pass
+    os._exit(1)
+
+
+def _limit(seconds: float, out_of_time: threading.Event) -> None:
+    """After some seconds, end the training with a checkpoint, as SIGTERM does."""
+
+    def end() -> None:
+        out_of_time.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if seconds < threading.TIMEOUT_MAX:
+        timer = threading.Timer(max(seconds, 0.0), end)
+        timer.daemon = True
+        timer.start()
+
+
+def _raise_stopped(number: int, frame: Any) -> None:
+    raise Stopped("Stopped.")
+
+
+def _outcome(status: str, **fields: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("val_perplexity", "best_epoch", "epochs", "parameters"))
+    return {"status": status, **empty, "ended": "", "message": "", **fields}
+
+
+def _check_corpus(corpus: Any, task: Task) -> None:
+    if task.corpus_sha256 not in ("", corpus.sha256):
+        raise ArgumentError(
+            "corpus",
+            f"must not change during a search. Received: {corpus.name!r} from {corpus.source!r}, "
+            "whose words have changed. Restore it, or start a new search.",
+        )
+
+
+# --- training
+
+
+def _train(folder: Path, task: Task) -> dict[str, Any]:
+    from dualnet import training
+    from dualnet.tuning.budget import solve
+    from dualnet.tuning.corpus_files import find_card, load_corpus
+
+    run = folder / RUN
+    if run.exists():  # a worker that was given up may still be training
+        with filelock.FileLock(run / ".lock", timeout=LOCK_SECONDS):
+            pass
+    corpus = load_corpus(task.corpus, model=task.model, run=task.run)
+    _check_corpus(corpus, task)
+    resume = (run / "card.toml").is_file()
+    settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
+    if task.epochs is not None:
+        settings["epochs"] = task.epochs
+    settings |= {
+        "output": run,
+        "seed": None if resume else task.seed,
+        "resume": resume,
+        "evaluate": False,
+        "progress": False,
+        "checkpoint_steps": task.checkpoint_steps,
+        "stop": _stop_rule(folder) if task.early_stopping == "median" else None,
+    }
+    if task.kind == "gate":
+        result = training.train_gate(task.run, corpus, **settings)
+    else:
+        card = find_card(task.model, task.corpus)
+        if task.parameters is not None and not resume:
+            settings[task.solve_for] = solve(
+                card,
+                task.settings,
+                task.parameters,
+                solve_for=task.solve_for,
+                vocabulary_size=len(corpus.vocabulary),
+            )
+        result = training.train(card, corpus, **settings)
+    ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
+    return _training_outcome(folder, ended, parameters=result.model.count_params())
+
+
+def _training_outcome(folder: Path, ended: str, **fields: Any) -> dict[str, Any]:
+    perplexities = read_perplexities(folder)
+    best = min(perplexities)
+    return _outcome(
+        "completed",
+        val_perplexity=best,
+        best_epoch=perplexities.index(best) + 1,
+        epochs=len(perplexities),
+        seconds=_training_seconds(folder),
+        ended=ended,
+        **fields,
+    )
+
+
+def _training_seconds(folder: Path) -> float:
+    return sum(epoch["seconds"] for epoch in read_epochs(folder))
+
+
+def _planned_epochs(folder: Path) -> int:
+    from dualnet.training import read_card
+
+    return read_card(folder / RUN)["recipe"]["epochs"]
+
+
+def _stop_rule(folder: Path) -> Any:
+    def stop(history: Sequence[Mapping[str, Any]]) -> bool:
+        peers = [path for path in folder.parent.iterdir() if path != folder and path.is_dir()]
+        return should_prune(
+            [row["val_perplexity"] for row in history],
+            [read_perplexities(peer) for peer in peers],
+            _planned_epochs(folder),
+        )
+
+    return stop
+
+
+# --- evaluation
+
+
+def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
+    from dualnet import adaptation, builders, evaluation, training
+    from dualnet.tuning.corpus_files import load_corpus
+
+    model = training.load(task.run)
+    corpus = load_corpus(task.corpus, model="", run=task.run)
+    _check_corpus(corpus, task)
+    cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
+    settings = {k: v for k, v in task.settings.items() if not k.startswith("cache")}
+    if cache.get("size", 0):
+        model = builders.with_cache(model, **cache)
+    tokens = corpus.split(task.split)
+    if settings.pop("evaluation", "static") == "dynamic":
+        if settings.get("rule") == "rms":
+            # The statistics are always those of the text that the model was trained on.
+            text = training.corpus_of_run(task.run).train if task.corpus else corpus.train
+            settings["statistics"] = _statistics(folder, model, text, settings)
+        settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
+        perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
+    else:
+        by_sentence = training.read_card(task.run)["recipe"].get("batching") == "sentences"
+        perplexity = evaluation.evaluate(
+            model, tokens, by_sentence=by_sentence, **settings
+        ).perplexity
+    return _outcome("completed", val_perplexity=perplexity, parameters=model.count_params())
+
+
+def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, Any]) -> Any:
+    """Return the gradient statistics, stored once for all trials of the same segment length."""
+    from dualnet.adaptation import RULES, GradientStatistics, gradient_statistics
+
+    length = settings.get("sequence_length") or RULES["rms"]["sequence_length"]
+    if model.cache_size:  # a cache changes the gradients
+        return gradient_statistics(model, tokens, sequence_length=length)
+    path = folder.parents[1] / "statistics" / f"{length}.npz"
+    if not path.is_file():
+        statistics = gradient_statistics(model, tokens, sequence_length=length)
+        arrays: dict[str, Any] = {f"{i:05}": root for i, root in enumerate(statistics.roots)}
+        path.parent.mkdir(exist_ok=True)
+        with written_beside(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, batches=statistics.batches, **arrays)
+    with np.load(path, allow_pickle=False) as stored:
+        roots = [stored[f"{i:05}"] for i in range(len(stored.files) - 1)]
+        return GradientStatistics(roots, int(stored["batches"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
