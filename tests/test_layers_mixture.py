@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _given_words
+from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
 from tests.checks import (
     array,
@@ -22,14 +22,9 @@ UNITS = (3, 2, 4)  # of three layers
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def small_chunks(monkeypatch):
     """At most two tokens at a time, with four experts; so that the last chunk is not full."""
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
 
 
 def some_inputs(rng, units=UNITS, batch=BATCH, time=TIME):
@@ -116,25 +111,28 @@ def test_chunks_change_nothing(rng, monkeypatch):
 
     whole = results()
     # Of eight tokens at most four at a time: three chunks of three, one to spare.
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
     for a, b in zip(results(), whole):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
     for tokens in (0, 1, 2, 9, 10, 11, 840):
-        chunks = _given_words.Chunks(tokens, _given_words.CHUNK_BYTES // 10)
+        chunks = _fused_cross_entropy.Chunks(tokens, _fused_cross_entropy.CHUNK_BYTES // 10)
         count, chunk = chunks.count, chunks.length
         assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
-    assert _given_words.Chunks(3, 2 * _given_words.CHUNK_BYTES).length == 1
+    assert _fused_cross_entropy.Chunks(3, 2 * _fused_cross_entropy.CHUNK_BYTES).length == 1
 
 
 def test_a_chunk_of_a_large_vocabulary_has_the_rows_that_its_matrix_asks_for():
-    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES, least=100).length > 80
-    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES // 200, least=100).length > 100
+    assert _fused_cross_entropy.Chunks(800, _fused_cross_entropy.CHUNK_BYTES, least=100).length > 80
+    assert (
+        _fused_cross_entropy.Chunks(800, _fused_cross_entropy.CHUNK_BYTES // 200, least=100).length
+        > 100
+    )
 
 
-def test_given_words_get_what_all_words_get(rng):
+def test_fused_cross_entropy_get_what_all_words_get(rng):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
     inputs, targets = some_inputs(rng), some_targets(rng)
     layer(inputs)

@@ -22,11 +22,6 @@ from tests.checks import (
 BATCH, TIME, UNITS, HIDDEN, WORDS, SIZE = 2, 5, 3, 4, 6, 3
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 def some_tokens(rng, batch=BATCH, time=TIME):
     return rng.integers(0, WORDS, (batch, time)).astype("int32")
 

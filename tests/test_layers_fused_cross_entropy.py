@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import MixtureSoftmax, OutputProjection, _given_words
+from dualnet.layers import MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
 from tests.checks import array, check_against_reference, gradients, normal, randomise
 
@@ -14,17 +14,14 @@ TEMPERATURE = 1.7
 ROW = WORDS * 4  # bytes of the logits of a row
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
-
-
 @pytest.fixture(params=["all kept", "some kept", "none kept"])
 def kept(request, monkeypatch):
     """What the backward pass may keep: of 6 rows all, 2 or none, of the others 3 at a time."""
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
     if request.param != "all kept":
-        monkeypatch.setattr(_given_words, "KEPT_BYTES", 2 * ROW if "some" in request.param else 0)
+        monkeypatch.setattr(
+            _fused_cross_entropy, "SAVED_BYTES", 2 * ROW if "some" in request.param else 0
+        )
 
 
 def some_targets(rng, batch=BATCH, time=TIME):
@@ -69,7 +66,7 @@ def test_values_and_gradients_are_those_of_the_softmax(tied, use_bias, temperatu
     check_against_reference(call, variables, [hidden_of(rng)], expected)
 
 
-def test_given_words_get_what_all_words_get_and_padding_what_word_0_gets(kept, rng):
+def test_fused_cross_entropy_get_what_all_words_get_and_padding_what_word_0_gets(kept, rng):
     output, hidden, targets = an_output(rng, tied=True), hidden_of(rng), some_targets(rng)
     targets[0, 1] = -1
     log_p = array(ops.log_softmax(output(hidden, temperature=TEMPERATURE)))
@@ -115,7 +112,9 @@ def test_no_tensor_of_all_words_is_of_more_rows_than_may_be_kept(kept, rng, monk
     output, hidden, targets = an_output(rng, tied=True), hidden_of(rng), some_targets(rng)
     made = sizes_of_logits(monkeypatch)
     gradients(lambda: ops.sum(output(hidden, targets=targets)), [output.bias])
-    most = 6 if _given_words.KEPT_BYTES > 6 * ROW else 2  # of at most 3, the last chunk full, too
+    most = (
+        6 if _fused_cross_entropy.SAVED_BYTES > 6 * ROW else 2
+    )  # of at most 3, the last chunk full, too
     assert made and max(made) == most * WORDS
 
 
@@ -124,7 +123,7 @@ def test_no_tensor_of_all_words_is_of_all_experts_of_all_tokens(rng, monkeypatch
     output = MixtureSoftmax(WORDS, experts, UNITS)
     output.build((None, None, UNITS))
     hidden, targets = hidden_of(rng), some_targets(rng)
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
     made = sizes_of_logits(monkeypatch)
     gradients(lambda: ops.sum(output(hidden, targets=targets)), [output.bias])
     assert made and max(made) <= 3 * WORDS
@@ -132,14 +131,14 @@ def test_no_tensor_of_all_words_is_of_all_experts_of_all_tokens(rng, monkeypatch
 
 def sizes_of_logits(monkeypatch):
     """Return a list to which the size of all logits is added that are made."""
-    made, make = [], _given_words.logits
+    made, make = [], _fused_cross_entropy.logits
 
     def recording(rows, kernel, bias):
         found = make(rows, kernel, bias)
         made.append(int(np.prod(found.shape)))
         return found
 
-    monkeypatch.setattr(_given_words, "logits", recording)
+    monkeypatch.setattr(_fused_cross_entropy, "logits", recording)
     return made
 
 
@@ -147,12 +146,12 @@ def sizes_of_logits(monkeypatch):
 def test_the_traced_step_holds_no_tensor_of_all_words_and_rows(monkeypatch, rng):
     import jax
 
-    monkeypatch.setattr(_given_words, "KEPT_BYTES", 2 * ROW)
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "SAVED_BYTES", 2 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
     targets = rng.integers(0, WORDS, 40).astype("int32")
 
     def loss(rows, matrix):
-        return ops.sum(_given_words.log_probabilities(rows, matrix, None, targets))
+        return ops.sum(_fused_cross_entropy.log_probabilities(rows, matrix, None, targets))
 
     rows, matrix = normal(rng, 40, UNITS), normal(rng, UNITS, WORDS)
     traced = jax.make_jaxpr(jax.grad(loss, (0, 1)))(rows, matrix)
