@@ -85,7 +85,8 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise ArgumentError(
             name,
-            f"must be True or False (in TOML, true or false). Received: {name}={value!r}.",
+            f"must be a truth value. Received: {name}={value!r}. Use True or False, in TOML "
+            "true or false.",
         )
     return bool(value)
 

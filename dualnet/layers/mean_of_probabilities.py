@@ -33,8 +33,8 @@ class MeanOfProbabilities(keras.layers.Layer):
     >>> import numpy as np
     >>> from dualnet.layers import MeanOfProbabilities
     >>> first, second = np.log([[[0.5, 0.5]]]), np.log([[[0.1, 0.9]]])
-    >>> np.exp(MeanOfProbabilities()([first, second])).round(3).tolist()
-    [[[0.30000001192092896, 0.699999988079071]]]
+    >>> print(np.exp(MeanOfProbabilities()([first, second])).round(3))
+    [[[0.3 0.7]]]
     """
 
     def __init__(self, **kwargs):

@@ -40,8 +40,8 @@ class MixtureSoftmax(DOCOutput):
     >>> from dualnet.layers import MixtureSoftmax
     >>> layer = MixtureSoftmax(vocabulary_size=10, experts=3, latent_units=4)
     >>> log_p = layer(np.ones((2, 5, 6), "float32"))
-    >>> tuple(log_p.shape), bool(np.allclose(np.exp(log_p).sum(axis=-1), 1))
-    ((2, 5, 10), True)
+    >>> tuple(log_p.shape)
+    (2, 5, 10)
     """
 
     def __init__(
