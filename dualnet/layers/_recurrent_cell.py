@@ -1,7 +1,7 @@
 """What all recurrent cells have in common."""
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -91,7 +91,7 @@ class RecurrentCell(keras.layers.Layer):
         self.locked = _check_locked(locked, self.dropouts)
         self.state_size = [self.units]
         self.output_size = self.units
-        self.input_size = None  # set by `build`
+        self.input_size: Any = None  # set by `build`
 
     def __init_subclass__(cls, **kwargs):
         # `input_part` is the old name of `input_projection`. Subclasses may define either one,
@@ -99,7 +99,7 @@ class RecurrentCell(keras.layers.Layer):
         super().__init_subclass__(**kwargs)
         if "input_part" in vars(cls) and "input_projection" not in vars(cls):
             warn_about_input_part(cls)
-            cls.input_projection = cls.input_part
+            cls.input_projection = cls.input_part  # type: ignore[method-assign]
         cls.input_part = cls.input_projection
 
     def mask_specs(self):
