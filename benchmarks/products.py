@@ -12,7 +12,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from dualnet._backend import _turned
+from dualnet._backend import _transpose
 
 TURNS = 20  # products in one call, each waiting for the one before
 
@@ -43,7 +43,7 @@ def rates(count, units, dtype, repeats):
     forms = [
         (in_a_loop(tf.matmul), matrix),
         (
-            in_a_loop(lambda rows, left: _turned(tf.matmul(left, _turned(rows)))),
+            in_a_loop(lambda rows, left: _transpose(tf.matmul(left, _transpose(rows)))),
             tf.transpose(matrix),
         ),
     ]

@@ -1,4 +1,4 @@
-"""Checks of arguments, shared by all rooms."""
+"""Checks of arguments, shared by the whole package."""
 
 import difflib
 import numbers
@@ -16,7 +16,7 @@ class ArgumentError(ValueError):
         argument: str. Name of the argument.
         message: str. What is required, what was received and the way out. The text of the
             error is the name followed by the message. Without a message, `argument` is the
-            whole text: Keras re-raises errors of a layer's call so.
+            whole text, which is how Keras re-raises errors in a layer's call.
 
     >>> raise ArgumentError("rounds", "must be at least 0. Received: rounds=-1.")
     Traceback (most recent call last):
@@ -52,7 +52,7 @@ def check_count(name: str, value: Any, *, least: int) -> int:
 
 def check_rate(name: str, value: Any) -> float:
     """Return `value` if it is a dropout rate, `0 <= value < 1`, else raise `ValueError`."""
-    return check_fraction(name, value, of=" (the fraction that is dropped)")
+    return check_fraction(name, value, of=" (the fraction to drop)")
 
 
 def check_fraction(name: str, value: Any, *, of: str = "") -> float:
@@ -81,18 +81,18 @@ def check_finite(name: str, value: Any) -> float:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return `value` if it is a truth value, else raise `ValueError`."""
+    """Return `value` if it is a bool, else raise `ValueError`."""
     if not isinstance(value, (bool, np.bool_)):
         raise ArgumentError(
             name,
-            f"must be a truth value. Received: {name}={value!r}. Give True or False, in "
-            "TOML true or false.",
+            f"must be a truth value. Received: {name}={value!r}. Use True or False, in TOML "
+            "true or false.",
         )
     return bool(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Return `value` if it is one of `choices`, else raise `ValueError` with the nearest."""
+    """Return `value` if it is in `choices`, else raise `ValueError` and suggest the nearest."""
     choices = sorted(choices)
     if value not in choices:
         raise ArgumentError(
@@ -103,7 +103,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_texts(name: str, value: Any) -> list[str]:
-    """Return the strings of `value`, one alone or a sequence, else raise `ValueError`."""
+    """Return `value`, a string or a sequence of strings, as a list, else raise `ValueError`."""
     try:
         texts = [value] if isinstance(value, str) else list(value)
     except TypeError:
@@ -125,5 +125,5 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a real number and no bool."""
+    """Return whether `value` is a real number, but not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

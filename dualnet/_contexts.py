@@ -1,4 +1,4 @@
-"""Values of context variables for a while."""
+"""Context variables with a temporary value."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def held(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Let `variable` have `value` meanwhile."""
+def override(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set `variable` to `value` inside the `with` block."""
     token = variable.set(value)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What every optimizer here adds to that of Keras: dense gradients, one kernel for all weights."""
+"""The base class of all optimizers: dense gradients, and one kernel for all weights."""
 
 import math
 
@@ -7,16 +7,16 @@ from keras import ops
 
 from dualnet import _backend
 
-# Of fewer weights a step takes less time than it takes to be compiled.
+# With fewer weights a step takes less time than its compilation.
 LEAST_WEIGHTS = 10**6
 
 
 class CompiledUpdates(keras.optimizers.Optimizer):
     """Updates all weights in one compiled kernel, which reads and writes each number once.
 
-    Gradients are made dense first: TensorFlow has that of an embedding as rows,
-    several for a word that came several times, and Keras takes the norm of the
-    rows, and for Adam their squares, where those of their sum are meant.
+    Gradients are made dense first. TensorFlow represents the gradient of an embedding as rows,
+    with several rows for a word that occurs several times. Keras would take the norm of these
+    rows, and for Adam their squares, instead of those of their sum.
     """
 
     def apply(self, grads, trainable_variables=None):
@@ -28,13 +28,13 @@ class CompiledUpdates(keras.optimizers.Optimizer):
             self.update_all(list(grads), trainable_variables)
 
         if num_weights(weights) >= LEAST_WEIGHTS:
-            self.build(weights)  # a kernel makes no variables; nothing is done a second time
+            self.build(weights)  # a kernel cannot create variables; does nothing the second time
             update = _backend.compiled(update)
         update(*grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        # Of TensorFlow, which registers a gradient of this sum for the life of the process, and
-        # keeps the graph with it: the weights and moments of every model that was ever trained.
+        # TensorFlow registers a gradient of this sum for the life of the process, and with it
+        # keeps the graph: the weights and moments of every model that was ever trained.
         if self._distribution_strategy.num_replicas_in_sync == 1:
             return grads_and_vars
         return super()._all_reduce_sum_gradients(grads_and_vars)
@@ -45,11 +45,11 @@ class CompiledUpdates(keras.optimizers.Optimizer):
 
 
 def num_weights(variables):
-    """Return of how many numbers the variables are."""
+    """Return the total number of elements in `variables`."""
     return sum(math.prod(variable.shape) for variable in variables)
 
 
 def _dense(gradient, weight):
-    if type(gradient).__name__ != "IndexedSlices":  # of TensorFlow alone
+    if type(gradient).__name__ != "IndexedSlices":  # TensorFlow only
         return gradient
     return ops.segment_sum(gradient.values, gradient.indices, num_segments=weight.shape[0])

@@ -1,4 +1,4 @@
-"""Deprecated: `Recurrence` is in `dualnet.layers`."""
+"""Deprecated: import `Recurrence` and `without_gradients` from `dualnet.layers`."""
 
 import warnings
 from typing import Any

@@ -1,11 +1,14 @@
-"""What every layer must pass, on whichever backend is active."""
+"""Checks that every layer must pass, on whichever backend is active."""
 
+import functools
+import inspect
 import json
 
 import keras
 import numpy as np
 from keras import ops, tree
 
+from dualnet import layers
 from tests import reference
 
 if keras.backend.backend() == "jax":
@@ -38,27 +41,108 @@ def by_name(layer):
     return {weight.name: array(weight).astype("float64") for weight in layer.weights}
 
 
+def assert_close(found, expected, rtol=1e-5, atol=1e-6):
+    """All tensors of two lists are close."""
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array(a), array(b), rtol=rtol, atol=atol)
+
+
+def total(losses):
+    return float(sum(array(loss) for loss in losses))
+
+
 def gradients(function, variables):
     """Return the gradients of the scalar `function()` with respect to Keras variables."""
+    values = [variable.value for variable in variables]
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             scalar = function()
-        found = tape.gradient(scalar, [variable.value for variable in variables])
+        results = tape.gradient(scalar, values)
     elif keras.backend.backend() == "jax":
 
         def scalar_of(values):
             with keras.StatelessScope(state_mapping=list(zip(variables, values))):
                 return function()
 
-        found = jax.grad(scalar_of)([variable.value for variable in variables])
+        results = jax.grad(scalar_of)(values)
     else:
         import torch
 
-        values = [variable.value for variable in variables]
-        found = torch.autograd.grad(function(), values, allow_unused=True)
-    return [None if gradient is None else array(gradient) for gradient in found]
+        results = torch.autograd.grad(function(), values, allow_unused=True)
+    return [None if gradient is None else array(gradient) for gradient in results]
+
+
+# --- cells
+
+STEPS = {
+    layers.DepthGatedLSTMCell: reference.depth_gated_step,
+    layers.ElmanCell: reference.elman_step,
+    layers.GRUCell: reference.gru_step,
+    layers.LSTMCell: reference.lstm_step,
+    layers.LayerNormGRUCell: reference.layer_norm_gru_step,
+    layers.LayerNormLSTMCell: reference.layer_norm_lstm_step,
+    layers.MogrifierLSTMCell: reference.mogrifier_step,
+    layers.PerGateLSTMCell: reference.per_gate_lstm_step,
+    layers.RecurrentHighwayCell: reference.highway_step,
+}
+
+
+def reference_step(cell):
+    """Return the reference of `cell`, `step(x, states, weights, masks)`."""
+    function = STEPS[type(cell)]
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return functools.partial(function, **{name: getattr(cell, name) for name in names})
+
+
+def built(cell, rng, features):
+    """Return `cell`, built, with random weights."""
+    cell.build((2, features))
+    return randomise(cell, rng)
+
+
+def a_step(cell, rng, batch=2):
+    """Return x and the list of states of one time step, none of them zero."""
+    x, *states = [normal(rng, batch, size) for size in (cell.input_size, *cell.state_size)]
+    return x, states
+
+
+def random_masks(cell, rng, batch=2):
+    """Return random masks for one step of `cell`, and those of its weights apart.
+
+    They are zeros and values away from 1.
+    """
+    masks, weight_masks = {}, {}
+    for spec in cell.mask_specs():
+        of_weight = isinstance(spec.size, tuple)
+        shape = spec.size if of_weight else (batch, spec.size)
+        mask = np.where(rng.random(shape) < 0.4, 0, 1.7).astype("float32")
+        (weight_masks if of_weight else masks)[spec.name] = mask
+    return masks, weight_masks
+
+
+def check_step(cell, rng):
+    """Values and gradients of a step match the papers, with random masks if there is dropout."""
+    masks, weight_masks = random_masks(cell, rng)
+    x, states = a_step(cell, rng)
+
+    def call(x, *states):
+        dropped = {name: getattr(cell, name) * mask for name, mask in weight_masks.items()}
+        training = bool(masks or dropped)
+        out, states = cell(x, list(states), training=training, masks={**masks, **dropped})
+        return [out, *states]
+
+    def expected(weights, x, *states):
+        dropped = {name: weights[name] * mask for name, mask in weight_masks.items()}
+        states = reference_step(cell)(x, list(states), {**weights, **dropped}, masks)
+        return [reference.output_of(states), *states]
+
+    check_against_reference(call, cell.trainable_variables, [x, *states], expected)
+
+
+# --- any layer
 
 
 def check_against_reference(call, variables, inputs, expected):
@@ -75,14 +159,11 @@ def check_against_reference(call, variables, inputs, expected):
     def reference_outputs(*arrays):
         return expected(dict(zip(names, arrays)), *arrays[len(names) :])
 
-    right = reference_outputs(*start)
-    found = call(*[ops.convert_to_tensor(variable) for variable in inputs])
-    assert len(found) == len(right)
-    for a, b in zip(found, right):
-        np.testing.assert_allclose(array(a), b, rtol=1e-5, atol=1e-6)
+    outputs = reference_outputs(*start)
+    assert_close(call(*[ops.convert_to_tensor(variable) for variable in inputs]), outputs)
 
     rng = np.random.default_rng(0)
-    projections = [normal(rng, *np.shape(value)) for value in right]
+    projections = [normal(rng, *np.shape(value)) for value in outputs]
 
     def scalar():
         outputs = call(*[ops.convert_to_tensor(variable) for variable in inputs])
@@ -91,22 +172,21 @@ def check_against_reference(call, variables, inputs, expected):
     def reference_scalar(*arrays):
         return sum(np.sum(p * out) for p, out in zip(projections, reference_outputs(*arrays)))
 
-    wanted = reference.differences(reference_scalar, start)
-    got = gradients(scalar, [*variables, *inputs])
+    differences = reference.differences(reference_scalar, start)
     names += [variable.name for variable in inputs]
-    for name, a, b in zip(names, got, wanted):
+    for name, a, b in zip(names, gradients(scalar, [*variables, *inputs]), differences):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5, err_msg=f"gradient of {name}")
 
 
 def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
-    """Check what every layer owes its users; `layer(*inputs)` is how it is called.
+    """Check shapes, configuration, saving, bfloat16 and gradients of `layer(*inputs)`.
 
     Args:
-        layer: not yet built, or built with weights that may be changed.
+        layer: unbuilt, or built; its weights are overwritten.
         *inputs: arrays, or lists of arrays.
         folder: an empty folder to save in.
         dtypes: of the outputs under mixed_bfloat16, in order.
-        atol: how far an output may be off under mixed_bfloat16.
+        atol: tolerance of the outputs under mixed_bfloat16.
     """
     symbolic = tree.map_structure(_symbolic, inputs)
     symbolic_outputs = layer(*symbolic)
@@ -120,9 +200,9 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
 
     # The configuration goes through JSON and back, to the same layer.
     written = json.dumps(keras.saving.serialize_keras_object(layer))
-    again = keras.saving.deserialize_keras_object(json.loads(written))
-    assert json.dumps(keras.saving.serialize_keras_object(again)) == written
-    _assert_same(_with_weights_of(layer, again, inputs)(*inputs), outputs)
+    copy = keras.saving.deserialize_keras_object(json.loads(written))
+    assert json.dumps(keras.saving.serialize_keras_object(copy)) == written
+    _assert_same(_with_weights_of(layer, copy, inputs)(*inputs), outputs)
 
     # A functional model holds it, and gives the same after a save and a load.
     model = keras.Model(tree.flatten(symbolic), symbolic_outputs)
@@ -132,10 +212,9 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
 
     # bfloat16 comes near.
     coarse = keras.saving.deserialize_keras_object(_in_bfloat16(json.loads(written)))
-    found = tree.flatten(_with_weights_of(layer, coarse, inputs)(*inputs))
-    assert [keras.backend.standardize_dtype(out.dtype) for out in found] == list(dtypes)
-    for a, b in zip(found, outputs, strict=True):
-        np.testing.assert_allclose(array(a), array(b), rtol=0.05, atol=atol)
+    coarse_outputs = tree.flatten(_with_weights_of(layer, coarse, inputs)(*inputs))
+    assert [keras.backend.standardize_dtype(out.dtype) for out in coarse_outputs] == list(dtypes)
+    assert_close(coarse_outputs, outputs, rtol=0.05, atol=atol)
 
     # The gradient reaches every weight.
     rng = np.random.default_rng(4)
@@ -165,8 +244,7 @@ def _with_weights_of(layer, other, inputs):
 
 
 def _assert_same(found, outputs):
-    for a, b in zip(tree.flatten(found), outputs, strict=True):
-        np.testing.assert_allclose(array(a), array(b), rtol=1e-6, atol=1e-6)
+    assert_close(tree.flatten(found), outputs, rtol=1e-6)
 
 
 def _in_bfloat16(config):

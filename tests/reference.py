@@ -10,6 +10,8 @@ normalisation: Ba, Kiros and Hinton, 2016. Recurrent highway: Zilly et al., 2017
 to 9. Depth gates: Yao et al., 2015.
 """
 
+import functools
+
 import numpy as np
 
 
@@ -22,22 +24,42 @@ def softmax(z):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def lstm_step(x, h, c, weights):
-    """Return the new h and c. The weights hold the gates side by side: i, f, j, o."""
-    names = ("kernel", "recurrent_kernel", "bias")
-    W, U, b = (dict(zip("ifjo", np.split(weights[name], 4, axis=-1))) for name in names)
-    i = sigmoid(x @ W["i"] + h @ U["i"] + b["i"])
-    f = sigmoid(x @ W["f"] + h @ U["f"] + b["f"])
-    j = np.tanh(x @ W["j"] + h @ U["j"] + b["j"])
-    o = sigmoid(x @ W["o"] + h @ U["o"] + b["o"])
-    c = f * c + i * j
-    return o * np.tanh(c), c
+def per_gate(vector, weights, name, gates, mask=None):
+    """Return by gate the product of the masked vector and the gate's part of `name`.
+
+    `mask` is one for all gates, or holds one for each, side by side.
+    """
+    masks = gate_masks({} if mask is None else {"mask": mask}, "mask", gates, vector)
+    matrices = np.split(weights[name], len(gates), axis=1)
+    return {gate: (vector * masks[gate]) @ W for gate, W in zip(gates, matrices)}
 
 
-def mogrify(x, h, weights, *, rounds, rank=0, masks=None):
-    """Return the highest x^i and h^i; `masks` are between the factors, or before the matrix."""
-    masks = masks or {}
-    xs, hs = {-1: x}, {0: h}  # by the superscript of the paper
+def gate_masks(masks, name, gates, vector):
+    """Return the mask of `vector` for each gate: one for all, one for each, or ones."""
+    mask = masks.get(name, np.ones_like(vector))
+    parts = np.split(mask, mask.shape[1] // vector.shape[1], axis=1)
+    return dict(zip(gates, parts * len(gates) if len(parts) == 1 else parts, strict=True))
+
+
+# --- cells: `step(x, states, weights, masks, **options)` returns the list of new states
+
+
+def lstm_step(x, states, weights, masks, *, capped_input_gate=False):
+    """The weights hold the gates side by side: i, f, j, o."""
+    h, c = states
+    W = per_gate(x, weights, "kernel", "ifjo", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "ifjo", masks.get("recurrent"))
+    b = np.split(weights.get("bias", np.zeros(4 * h.shape[1])), 4)
+    i, f, j, o = (W[gate] + U[gate] + part for gate, part in zip("ifjo", b))
+    i, f, o = sigmoid(i), sigmoid(f), sigmoid(o)
+    c = f * c + (np.minimum(i, 1 - f) if capped_input_gate else i) * np.tanh(j)
+    return [o * np.tanh(c), c]
+
+
+def mogrifier_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
+    """`mogrifier_i` of `masks` is between the factors of round i, or before its matrix."""
+    h, c = states
+    xs, hs = {-1: x * masks.get("input", 1)}, {0: h * masks.get("recurrent", 1)}  # by superscript
     for i in range(1, rounds + 1):
         odd = i % 2 == 1
         reads = hs[i - 1] if odd else xs[i - 1]
@@ -52,29 +74,195 @@ def mogrify(x, h, weights, *, rounds, rank=0, masks=None):
             reads = reads if mask is None else reads * mask
             z = reads @ weights[f"mogrifier_{i}_kernel"] + bias
         (xs if odd else hs)[i] = 2 * sigmoid(z) * gated
-    return xs[max(xs)], hs[max(hs)]
+    states = [hs[max(hs)], c]
+    return lstm_step(xs[max(xs)], states, weights, {}, capped_input_gate=capped_input_gate)
 
 
-def cell_step(x, h, c, weights, *, rounds=0, rank=0, masks=None):
-    """Return the new h and c of the LSTM (no rounds) or the Mogrifier LSTM."""
-    masks = masks or {}
-    if "recurrent" in masks:
-        h = h * masks["recurrent"]
-    x, h = mogrify(x, h, weights, rounds=rounds, rank=rank, masks=masks)
-    return lstm_step(x, h, c, weights)
+def highway_step(x, states, weights, masks, *, depth):
+    """The weights hold the gates side by side: h, t; no bias is a bias of zero."""
+    [s] = states
+    x_masks = gate_masks(masks, "input", "ht", x)
+    s_masks = gate_masks(masks, "recurrent", "ht", s)
+    W = dict(zip("ht", np.split(weights["kernel"], 2, axis=1)))
+    for k in range(1, depth + 1):
+        R = dict(zip("ht", np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)))
+        b = dict(zip("ht", np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)))
+        z = {gate: (s * s_masks[gate]) @ R[gate] + b[gate] for gate in "ht"}
+        if k == 1:
+            z = {gate: z[gate] + (x * x_masks[gate]) @ W[gate] for gate in "ht"}
+        t = sigmoid(z["t"])
+        s = np.tanh(z["h"]) * t + s * (1 - t)
+    return [s]
 
 
-def recurrence(sequence, h, c, weights, *, rounds=0, rank=0, masks=None):
-    """Return all outputs `(batch, time, units)` and the last h and c.
+def depth_gated_step(
+    x, states, weights, masks, *, peepholes, coupled, first_gate, stabilised, affine
+):
+    """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
+    units, below, new_states = states[0].shape[1], None, []
+    for k in range(1, len(states) // 2 + 1):
+        h, c = states[2 * k - 2 : 2 * k]
+        layer = {n.removesuffix(f"_{k}"): w for n, w in weights.items() if n.endswith(f"_{k}")}
+        on_h = "ijo" if coupled else "ifjo"
+        on_x = on_h if k == 1 and first_gate == "none" else on_h + "d"
+        W = dict(zip(on_x, np.split(layer["kernel"], len(on_x), axis=1)))
+        U = dict(zip(on_h, np.split(layer["recurrent_kernel"], len(on_h), axis=1)))
+        b = dict(zip(on_x, np.split(layer.get("bias", np.zeros(len(on_x) * units)), len(on_x))))
+        if k == 1:
+            m = gate_masks(masks, "input", on_x + ("M" if first_gate == "own" else ""), x)
+            if first_gate == "own":
+                below = (x * m["M"]) @ weights["memory_kernel"]
+            elif first_gate == "shared":
+                below = (x * m["d"]) @ W["d"]
+        else:
+            m = dict.fromkeys(on_x, 1)
+            x = new_states[-2] * masks.get(f"internal_{k - 1}", 1)
+            if affine:
+                x = x @ layer["affine_kernel"] + layer.get("affine_bias", 0)
+        if stabilised:
+            x = np.exp(layer["stabiliser"]) * x
+        h_masks = gate_masks(masks, f"recurrent_{k}", on_h, h)
+        z = {gate: (x * m[gate]) @ W[gate] + b[gate] for gate in on_x}
+        z |= {gate: z[gate] + (h * h_masks[gate]) @ U[gate] for gate in on_h}
 
-    `masks` are those of every step, each `(batch, time, size)`.
+        def peep(gate, memory, layer=layer):
+            P = layer[f"peephole_{gate}"]
+            return memory @ (P if peepholes == "full" else np.diag(P))
+
+        i = sigmoid(z["i"] + peep("input", c))
+        f = 1 - i if coupled else sigmoid(z["f"] + peep("forget", c))
+        memory = f * c + i * np.tanh(z["j"])
+        if "d" in on_x:
+            lower = layer["depth_lower"] * below if k > 1 else 0
+            memory = memory + sigmoid(z["d"] + layer["depth_previous"] * c + lower) * below
+        o = sigmoid(z["o"] + peep("output", memory))
+        new_states += [o * np.tanh(memory), memory]
+        below = memory
+    return new_states
+
+
+def elman_step(x, states, weights, masks):
+    [h] = states
+    W = per_gate(x, weights, "kernel", "h", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "h", masks.get("recurrent"))
+    return [np.tanh(W["h"] + U["h"] + weights.get("bias", 0))]
+
+
+def two_biases(weights, gates, units):
+    """Return the rows of a GRU's bias, each by gate."""
+    both = weights.get("bias", np.zeros((2, len(gates) * units)))
+    return [dict(zip(gates, np.split(row, len(gates)))) for row in both]
+
+
+def gru_step(x, states, weights, masks):
+    [h] = states
+    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
+    b, b_recurrent = two_biases(weights, "zrn", h.shape[1])
+    r = sigmoid(W["r"] + b["r"] + U["r"] + b_recurrent["r"])
+    z = sigmoid(W["z"] + b["z"] + U["z"] + b_recurrent["z"])
+    n = np.tanh(W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"]))
+    return [n + z * (h - n)]
+
+
+def per_gate_lstm_step(x, states, weights, masks, **options):
+    """The LSTM whose weights come apart, `kernel_i` and so on."""
+    names = {name.rsplit("_", 1)[0] for name in weights}
+    parts = {name: [weights[f"{name}_{gate}"] for gate in "ifjo"] for name in names}
+    fused = {name: np.concatenate(matrices, axis=-1) for name, matrices in parts.items()}
+    return lstm_step(x, states, fused, masks, **options)
+
+
+def layer_norm(v, epsilon):
+    deviation = np.sqrt(v.var(axis=-1, keepdims=True) + epsilon)
+    return (v - v.mean(axis=-1, keepdims=True)) / deviation
+
+
+def normalise(weights, epsilon, name, v, part=slice(None)):
+    """Return LN(v) with the gain and shift `name`, if there are any, cut to `part`."""
+    gain, shift = (weights.get(f"{name}_{kind}") for kind in ("gain", "shift"))
+    v = layer_norm(v, epsilon)
+    return v if gain is None else v * gain[part] + shift[part]
+
+
+def layer_norm_lstm_step(x, states, weights, masks, *, placement, epsilon):
+    h, c = states
+    normalised = functools.partial(normalise, weights, epsilon)
+    units = h.shape[1]
+    W = per_gate(x, weights, "kernel", "ifjo", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "ifjo", masks.get("recurrent"))
+    a, u = (np.concatenate(list(products.values()), axis=1) for products in (W, U))
+    b = weights.get("bias", np.zeros(4 * units))
+    if placement == "separate":
+        sums = normalised("input", a) + normalised("recurrent", u) + b
+    elif placement == "joint":
+        sums = normalised("gates", a + u + b)
+    elif placement == "gates":
+        parts = [slice(k * units, (k + 1) * units) for k in range(4)]
+        normal = [normalised("gates", a[:, part] + u[:, part], part) for part in parts]
+        sums = np.concatenate(normal, axis=1) + b
+    else:
+        sums = a + u + b
+    i, f, j, o = np.split(sums, 4, axis=1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
+    shown = c if placement in ("output", "none") else normalised("cell", c)
+    h = sigmoid(o) * np.tanh(shown)
+    return [normalised("output", h) if placement == "output" else h, c]
+
+
+def layer_norm_gru_step(x, states, weights, masks, *, placement, epsilon):
+    if placement in ("output", "none"):
+        [h] = gru_step(x, states, weights, masks)
+        if placement == "output":
+            h = layer_norm(h, epsilon) * weights.get("output_gain", 1)
+            h = h + weights.get("output_shift", 0)
+        return [h]
+    [h] = states
+    units = h.shape[1]
+
+    normalised = functools.partial(normalise, weights, epsilon)
+    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
+    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
+    b, b_recurrent = two_biases(weights, "zrn", units)
+    W_zr, U_zr = (np.concatenate([products["z"], products["r"]], axis=1) for products in (W, U))
+    b_zr = np.concatenate([b[gate] + b_recurrent[gate] for gate in "zr"])
+    if placement == "separate":
+        gates = normalised("input_gates", W_zr) + normalised("recurrent_gates", U_zr) + b_zr
+        z, r = np.split(sigmoid(gates), 2, axis=1)
+        reset = r * (normalised("recurrent_candidate", U["n"]) + b_recurrent["n"])
+        n = np.tanh(normalised("input_candidate", W["n"]) + b["n"] + reset)
+    elif placement == "joint":
+        z, r = np.split(sigmoid(normalised("gates", W_zr + U_zr + b_zr)), 2, axis=1)
+        n = np.tanh(normalised("candidate", W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"])))
+    else:
+        halves = slice(0, units), slice(units, 2 * units)
+        z, r = (
+            sigmoid(normalised("gates", W[gate] + U[gate], half) + b[gate] + b_recurrent[gate])
+            for gate, half in zip("zr", halves)
+        )
+        n = np.tanh(normalised("candidate", W["n"] + r * (U["n"] + b_recurrent["n"])) + b["n"])
+    return [(1 - z) * n + z * h]
+
+
+def over_time(step, sequence, states, weights, masks=None):
+    """Return `[outputs, *last_states]` of `step(x, states, weights, masks)`.
+
+    The outputs are `(batch, time, units)`, `masks` those of all steps, `(batch, time, size)`.
     """
     outputs = []
     for t in range(sequence.shape[1]):
-        now = {name: mask[:, t] for name, mask in (masks or {}).items()}
-        h, c = cell_step(sequence[:, t], h, c, weights, rounds=rounds, rank=rank, masks=now)
-        outputs.append(h)
-    return np.stack(outputs, axis=1), h, c
+        step_masks = {name: mask[:, t] for name, mask in (masks or {}).items()}
+        states = step(sequence[:, t], states, weights, step_masks)
+        outputs.append(output_of(states))
+    return [np.stack(outputs, axis=1), *states]
+
+
+def output_of(states):
+    """Return the output of a step: the only state, or the h of the last pair h, c."""
+    return states[-2:][0]
+
+
+# --- connection, output, model
 
 
 def dual(embedded, hidden, weights, *, use_input=True):
@@ -111,12 +299,13 @@ def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, 
     embedded = x = embeddings[tokens]
     new_states, activations = [], []
     for k in range(1, layers + 1):
-        own = of(f"cell_{k}")
+        cell = of(f"cell_{k}")
         if states is None:
-            h = c = np.zeros((len(tokens), len(own["recurrent_kernel"])))
+            h = c = np.zeros((len(tokens), len(cell["recurrent_kernel"])))
         else:
             h, c = states[2 * k - 2 : 2 * k]
-        x, h, c = recurrence(x, h, c, own, rounds=rounds, rank=rank)
+        step = functools.partial(mogrifier_step, rounds=rounds, rank=rank)
+        x, h, c = over_time(step, x, [h, c], cell)
         new_states += [h, c]
         activations.append(x)
     if connection != "plain":
@@ -140,224 +329,6 @@ def differences(function, arrays, step=1e-5):
             derivative[index] = (above - below) / (2 * step)
         derivatives.append(derivative)
     return derivatives
-
-
-def gate_masks(masks, name, gates, vector):
-    """Return a mask of `vector` for each gate; one alone is for all, none at all is ones."""
-    mask = (masks or {}).get(name, np.ones_like(vector))
-    parts = np.split(mask, mask.shape[1] // vector.shape[1], axis=1)
-    return dict(zip(gates, parts * len(gates) if len(parts) == 1 else parts, strict=True))
-
-
-def highway_step(x, s, weights, *, depth, masks=None):
-    """Return the new s. The weights hold the gates side by side: h, t; no bias is zero bias."""
-    x_masks, s_masks = (
-        gate_masks(masks, *of) for of in (("input", "ht", x), ("recurrent", "ht", s))
-    )
-    W = dict(zip("ht", np.split(weights["kernel"], 2, axis=1)))
-    for k in range(1, depth + 1):
-        R = dict(zip("ht", np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)))
-        b = dict(zip("ht", np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)))
-        z = {gate: (s * s_masks[gate]) @ R[gate] + b[gate] for gate in "ht"}
-        if k == 1:
-            z = {gate: z[gate] + (x * x_masks[gate]) @ W[gate] for gate in "ht"}
-        t = sigmoid(z["t"])
-        s = np.tanh(z["h"]) * t + s * (1 - t)
-    return s
-
-
-def depth_gated_step(
-    x,
-    states,
-    weights,
-    *,
-    peepholes="full",
-    coupled=True,
-    first_gate="own",
-    stabilised=False,
-    affine=False,
-    masks=None,
-):
-    """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
-    masks = masks or {}
-    units, below, new_states = states[0].shape[1], None, []
-    for k in range(1, len(states) // 2 + 1):
-        h, c = states[2 * k - 2 : 2 * k]
-        own = {n.removesuffix(f"_{k}"): w for n, w in weights.items() if n.endswith(f"_{k}")}
-        on_h = "ijo" if coupled else "ifjo"
-        on_x = on_h if k == 1 and first_gate == "none" else on_h + "d"
-        W = dict(zip(on_x, np.split(own["kernel"], len(on_x), axis=1)))
-        U = dict(zip(on_h, np.split(own["recurrent_kernel"], len(on_h), axis=1)))
-        b = dict(zip(on_x, np.split(own.get("bias", np.zeros(len(on_x) * units)), len(on_x))))
-        if k == 1:
-            m = gate_masks(masks, "input", on_x + ("M" if first_gate == "own" else ""), x)
-            if first_gate == "own":
-                below = (x * m["M"]) @ weights["memory_kernel"]
-            elif first_gate == "shared":
-                below = (x * m["d"]) @ W["d"]
-        else:
-            m = dict.fromkeys(on_x, 1)
-            x = new_states[-2] * masks.get(f"internal_{k - 1}", 1)
-            if affine:
-                x = x @ own["affine_kernel"] + own.get("affine_bias", 0)
-        if stabilised:
-            x = np.exp(own["stabiliser"]) * x
-        h_masks = gate_masks(masks, f"recurrent_{k}", on_h, h)
-        z = {gate: (x * m[gate]) @ W[gate] + b[gate] for gate in on_x}
-        z |= {gate: z[gate] + (h * h_masks[gate]) @ U[gate] for gate in on_h}
-
-        def peep(gate, memory, own=own):
-            P = own[f"peephole_{gate}"]
-            return memory @ (P if peepholes == "full" else np.diag(P))
-
-        i = sigmoid(z["i"] + peep("input", c))
-        f = 1 - i if coupled else sigmoid(z["f"] + peep("forget", c))
-        memory = f * c + i * np.tanh(z["j"])
-        if "d" in on_x:
-            lower = own["depth_lower"] * below if k > 1 else 0
-            memory = memory + sigmoid(z["d"] + own["depth_previous"] * c + lower) * below
-        o = sigmoid(z["o"] + peep("output", memory))
-        new_states += [o * np.tanh(memory), memory]
-        below = memory
-    return new_states
-
-
-# --- simple, gated and normalised cells; their steps take and return lists of states
-
-
-def per_gate(vector, weights, name, gates, mask=None):
-    """Return by gate the product of the masked vector and the gate's part of `name`.
-
-    `mask` is one for all gates, or holds one for each, side by side.
-    """
-    count, size = len(gates), vector.shape[1]
-    if mask is None:
-        mask = np.ones((1, size))
-    own = [mask] * count if mask.shape[1] == size else np.split(mask, count, axis=1)
-    matrices = np.split(weights[name], count, axis=1)
-    return {gate: (vector * m) @ W for gate, m, W in zip(gates, own, matrices)}
-
-
-def elman_step(x, states, weights, masks):
-    [h] = states
-    W = per_gate(x, weights, "kernel", "h", masks.get("input"))
-    U = per_gate(h, weights, "recurrent_kernel", "h", masks.get("recurrent"))
-    return [np.tanh(W["h"] + U["h"] + weights.get("bias", 0))]
-
-
-def two_biases(weights, gates, units):
-    """Return the rows of a GRU's bias, each by gate."""
-    both = weights.get("bias", np.zeros((2, len(gates) * units)))
-    return [dict(zip(gates, np.split(row, len(gates)))) for row in both]
-
-
-def gru_step(x, states, weights, masks):
-    [h] = states
-    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
-    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
-    b, b_recurrent = two_biases(weights, "zrn", h.shape[1])
-    r = sigmoid(W["r"] + b["r"] + U["r"] + b_recurrent["r"])
-    z = sigmoid(W["z"] + b["z"] + U["z"] + b_recurrent["z"])
-    n = np.tanh(W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"]))
-    return [n + z * (h - n)]
-
-
-def per_gate_lstm_step(x, states, weights, masks):
-    """The LSTM whose weights come apart, `kernel_i` and so on."""
-    h, c = states
-    z = {}
-    for k, gate in enumerate("ifjo"):
-        z[gate] = weights.get(f"bias_{gate}", 0)
-        for vector, name, mask in ((x, "kernel", "input"), (h, "recurrent_kernel", "recurrent")):
-            size, mask = vector.shape[1], masks.get(mask)
-            if mask is not None:
-                start = 0 if mask.shape[1] == size else k * size
-                vector = vector * mask[:, start : start + size]
-            z[gate] = z[gate] + vector @ weights[f"{name}_{gate}"]
-    c = sigmoid(z["f"]) * c + sigmoid(z["i"]) * np.tanh(z["j"])
-    return [sigmoid(z["o"]) * np.tanh(c), c]
-
-
-def layer_norm(v, epsilon):
-    deviation = np.sqrt(v.var(axis=-1, keepdims=True) + epsilon)
-    return (v - v.mean(axis=-1, keepdims=True)) / deviation
-
-
-def layer_norm_lstm_step(x, states, weights, masks, *, placement, epsilon):
-    h, c = states
-
-    def normalised(name, v, part=slice(None)):
-        gain, shift = (weights.get(f"{name}_{kind}") for kind in ("gain", "shift"))
-        v = layer_norm(v, epsilon)
-        return v if gain is None else v * gain[part] + shift[part]
-
-    units = h.shape[1]
-    W = per_gate(x, weights, "kernel", "ifjo", masks.get("input"))
-    U = per_gate(h, weights, "recurrent_kernel", "ifjo", masks.get("recurrent"))
-    a, u = (np.concatenate(list(products.values()), axis=1) for products in (W, U))
-    b = weights.get("bias", np.zeros(4 * units))
-    if placement == "separate":
-        sums = normalised("input", a) + normalised("recurrent", u) + b
-    elif placement == "joint":
-        sums = normalised("gates", a + u + b)
-    elif placement == "gates":
-        parts = [slice(k * units, (k + 1) * units) for k in range(4)]
-        normal = [normalised("gates", a[:, part] + u[:, part], part) for part in parts]
-        sums = np.concatenate(normal, axis=1) + b
-    else:
-        sums = a + u + b
-    i, f, j, o = np.split(sums, 4, axis=1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
-    shown = c if placement in ("output", "none") else normalised("cell", c)
-    h = sigmoid(o) * np.tanh(shown)
-    return [normalised("output", h) if placement == "output" else h, c]
-
-
-def layer_norm_gru_step(x, states, weights, masks, *, placement, epsilon):
-    if placement in ("output", "none"):
-        [h] = gru_step(x, states, weights, masks)
-        if placement == "output":
-            h = layer_norm(h, epsilon) * weights.get("output_gain", 1)
-            h = h + weights.get("output_shift", 0)
-        return [h]
-    [h] = states
-    units = h.shape[1]
-
-    def normalised(name, v, part=slice(None)):
-        gain, shift = (weights.get(f"{name}_{kind}") for kind in ("gain", "shift"))
-        v = layer_norm(v, epsilon)
-        return v if gain is None else v * gain[part] + shift[part]
-
-    W = per_gate(x, weights, "kernel", "zrn", masks.get("input"))
-    U = per_gate(h, weights, "recurrent_kernel", "zrn", masks.get("recurrent"))
-    b, b_recurrent = two_biases(weights, "zrn", units)
-    W_zr, U_zr = (np.concatenate([products["z"], products["r"]], axis=1) for products in (W, U))
-    b_zr = np.concatenate([b[gate] + b_recurrent[gate] for gate in "zr"])
-    if placement == "separate":
-        gates = normalised("input_gates", W_zr) + normalised("recurrent_gates", U_zr) + b_zr
-        z, r = np.split(sigmoid(gates), 2, axis=1)
-        reset = r * (normalised("recurrent_candidate", U["n"]) + b_recurrent["n"])
-        n = np.tanh(normalised("input_candidate", W["n"]) + b["n"] + reset)
-    elif placement == "joint":
-        z, r = np.split(sigmoid(normalised("gates", W_zr + U_zr + b_zr)), 2, axis=1)
-        n = np.tanh(normalised("candidate", W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"])))
-    else:
-        halves = slice(0, units), slice(units, 2 * units)
-        z, r = (
-            sigmoid(normalised("gates", W[gate] + U[gate], half) + b[gate] + b_recurrent[gate])
-            for gate, half in zip("zr", halves)
-        )
-        n = np.tanh(normalised("candidate", W["n"] + r * (U["n"] + b_recurrent["n"])) + b["n"])
-    return [(1 - z) * n + z * h]
-
-
-def over_time(step, sequence, states, *arguments, **options):
-    """Return all outputs `(batch, time, units)` and the last states of a step function."""
-    outputs = []
-    for x in np.moveaxis(sequence, 1, 0):
-        states = step(x, states, *arguments, **options)
-        outputs.append(states[0])
-    return [np.stack(outputs, axis=1), *states]
 
 
 def neural_cache(tokens, hidden, logits, *, size, weight, scale, start):

@@ -101,17 +101,35 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
-def test_keras_loads_a_model_after_an_import_of_the_layers_alone(build, tmp_path):
-    build("dual_mdlstm").save(tmp_path / "model.keras")
-    code = (
-        "import sys, keras, dualnet.layers;"
-        "print(type(keras.models.load_model(sys.argv[1])).__name__)"
+def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(
+    build, corpus, tmp_path
+):
+    model = build("dual_mdlstm")
+    model.compile(optimizer="nadam")
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(3)
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "tokens.npy", corpus.test[None, :9])
+    np.save(tmp_path / "logits.npy", ops.convert_to_numpy(model(corpus.test[None, :9])))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, keras, numpy as np, dualnet.layers\n"
+        "folder = sys.argv[1]\n"
+        "model = keras.models.load_model(folder + '/model.keras')\n"
+        "from dualnet.builders import LanguageModel\n"
+        "assert type(model) is LanguageModel\n"
+        "assert keras.saving.get_registered_object('dualnet>LanguageModel') is LanguageModel\n"
+        "logits = keras.ops.convert_to_numpy(model(np.load(folder + '/tokens.npy')))\n"
+        "np.testing.assert_allclose(logits, np.load(folder + '/logits.npy'), atol=1e-6)\n"
+        "assert model.compiled and int(model.optimizer.iterations) == 3\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "model.keras")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.split()[-1] == "LanguageModel"
+    finished = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    # Python shows the warning by default, since it points at the user's script.
+    assert "script.py:3: DeprecationWarning" in finished.stderr
+    assert "Import `dualnet.builders` first" in finished.stderr
 
 
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):

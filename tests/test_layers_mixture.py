@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _given_words
+from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
 from tests.checks import (
     array,
+    assert_close,
     by_name,
     check_against_reference,
     check_layer,
     gradients,
     normal,
     randomise,
+    total,
 )
 
 BATCH, TIME, LATENT, WORDS = 2, 3, 3, 6
@@ -22,14 +24,9 @@ UNITS = (3, 2, 4)  # of three layers
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def small_chunks(monkeypatch):
-    """At most two tokens at a time, with four experts; so that the last chunk is not full."""
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
+    """Chunks of at most two tokens, with four experts, so that the last chunk is not full."""
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 2 * 4 * WORDS * 4)
 
 
 def some_inputs(rng, units=UNITS, batch=BATCH, time=TIME):
@@ -46,16 +43,25 @@ def mixture(weights, hidden, experts, activation="tanh"):
     total, j = 0.0, 0
     for n, (h, count) in enumerate(zip(hidden, experts)):
         for i in range(count):
-            own = slice(i * LATENT, (i + 1) * LATENT)
-            k = h @ weights[f"latent_kernel_{n}"][:, own]
+            part = slice(i * LATENT, (i + 1) * LATENT)
+            k = h @ weights[f"latent_kernel_{n}"][:, part]
             if activation == "tanh":
-                k = np.tanh(k + weights[f"latent_bias_{n}"][own])
+                k = np.tanh(k + weights[f"latent_bias_{n}"][part])
             E = weights["embeddings"] if "embeddings" in weights else weights["kernel"].T
             total = total + pi[..., j : j + 1] * reference.softmax(
                 k @ E.T + weights.get("bias", 0.0)
             )
             j += 1
     return total
+
+
+def randomised(layer, rng, **sizes):
+    """Return inputs of `layer`, which is built and gets random weights."""
+    inputs = some_inputs(rng, **sizes)
+    inputs = inputs[-1] if isinstance(layer, MixtureSoftmax) else inputs
+    layer(inputs)
+    randomise(layer, rng)
+    return inputs
 
 
 def chosen(values, targets):
@@ -81,18 +87,16 @@ def test_values_and_gradients_match_the_papers(
         WORDS, list(experts), LATENT, tied_to=embedding, use_bias=use_bias,
         latent_activation=activation,
     )  # fmt: skip
-    inputs, targets = some_inputs(rng), some_targets(rng)
-    layer(inputs)
-    randomise(layer, rng)
+    inputs, targets = randomised(layer, rng), some_targets(rng)
     variables = list(layer.trainable_variables)
-    assert ("embeddings" in {each.name for each in variables}) == tied
+    assert ("embeddings" in {variable.name for variable in variables}) == tied
 
-    def unread(hidden):  # TensorFlow has no gradient for what nobody reads
+    def unread(hidden):  # TensorFlow has no gradient for unused inputs
         return [h for h, count in zip(hidden[:-1], experts) if not count]
 
     def call(*hidden):
-        found = layer(list(hidden), targets) if given else layer(list(hidden))
-        return [found, *unread(hidden)]
+        log_p = layer(list(hidden), targets) if given else layer(list(hidden))
+        return [log_p, *unread(hidden)]
 
     def expected(weights, *hidden):
         log_p = np.log(mixture(weights, hidden, experts, activation))
@@ -103,9 +107,7 @@ def test_values_and_gradients_match_the_papers(
 
 def test_chunks_change_nothing(rng, monkeypatch):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
-    inputs, targets = some_inputs(rng, time=4), some_targets(rng, time=4)
-    layer(inputs)
-    randomise(layer, rng)
+    inputs, targets = randomised(layer, rng, time=4), some_targets(rng, time=4)
     weights = layer.trainable_variables
 
     def both():
@@ -116,34 +118,32 @@ def test_chunks_change_nothing(rng, monkeypatch):
 
     whole = results()
     # Of eight tokens at most four at a time: three chunks of three, one to spare.
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
-    for a, b in zip(results(), whole):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 4 * 4 * WORDS * 4)
+    assert_close(results(), whole)
 
 
 def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes():
     for tokens in (0, 1, 2, 9, 10, 11, 840):
-        chunks = _given_words.Chunks(tokens, _given_words.CHUNK_BYTES // 10)
+        chunks = _fused_cross_entropy.Chunks(tokens, _fused_cross_entropy.CHUNK_BYTES // 10)
         count, chunk = chunks.count, chunks.length
         assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
-    assert _given_words.Chunks(3, 2 * _given_words.CHUNK_BYTES).length == 1
+    assert _fused_cross_entropy.Chunks(3, 2 * _fused_cross_entropy.CHUNK_BYTES).length == 1
 
 
 def test_a_chunk_of_a_large_vocabulary_has_the_rows_that_its_matrix_asks_for():
-    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES, least=100).length > 80
-    assert _given_words.Chunks(800, _given_words.CHUNK_BYTES // 200, least=100).length > 100
-
-
-def test_given_words_get_what_all_words_get(rng):
-    layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
-    inputs, targets = some_inputs(rng), some_targets(rng)
-    layer(inputs)
-    randomise(layer, rng)
-    everything = array(layer(inputs))
-    np.testing.assert_allclose(np.exp(everything).sum(axis=-1), 1, rtol=1e-5)
-    np.testing.assert_allclose(
-        array(layer(inputs, targets)), -chosen(everything, targets), rtol=1e-5, atol=1e-6
+    assert _fused_cross_entropy.Chunks(800, _fused_cross_entropy.CHUNK_BYTES, least=100).length > 80
+    assert (
+        _fused_cross_entropy.Chunks(800, _fused_cross_entropy.CHUNK_BYTES // 200, least=100).length
+        > 100
     )
+
+
+def test_fused_cross_entropy_get_what_all_words_get(rng):
+    layer = DOCOutput(WORDS, [1, 0, 3], LATENT)
+    inputs, targets = randomised(layer, rng), some_targets(rng)
+    log_p = array(layer(inputs))
+    np.testing.assert_allclose(np.exp(log_p).sum(axis=-1), 1, rtol=1e-5)
+    assert_close([layer(inputs, targets)], [-chosen(log_p, targets)])
     padded = np.where(targets == targets[0, 0], -1, targets)
     assert np.all(np.isfinite(array(layer(inputs, padded))))
 
@@ -159,8 +159,7 @@ def test_one_linear_expert_with_identity_weights_is_the_plain_softmax(rng):
     layer.bias.assign(plain.bias)
     layer.latent_kernels["0"].assign(np.eye(LATENT))
     logits = array(plain(inputs)).astype("float64")
-    wanted = np.log(reference.softmax(logits))
-    np.testing.assert_allclose(array(layer(inputs)), wanted, rtol=1e-5, atol=1e-6)
+    assert_close([layer(inputs)], [np.log(reference.softmax(logits))])
 
 
 def test_all_experts_in_the_last_layer_are_a_mixture_of_softmaxes(rng):
@@ -177,12 +176,9 @@ def test_all_experts_in_the_last_layer_are_a_mixture_of_softmaxes(rng):
 
 def test_priors_are_the_weights_of_the_experts_lowest_layer_first(rng):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT, latent_dropout=0.5)
-    inputs = some_inputs(rng)
-    layer(inputs)
-    randomise(layer, rng)
-    weights = by_name(layer)
-    wanted = reference.softmax(inputs[-1] @ weights["prior_kernel"])
-    np.testing.assert_allclose(array(layer.priors(inputs)), wanted, rtol=1e-5)
+    inputs = randomised(layer, rng)
+    expected = reference.softmax(inputs[-1] @ by_name(layer)["prior_kernel"])
+    assert_close([layer.priors(inputs)], [expected])
     # The first expert has all the weight: the first layer alone decides.
     layer.prior_kernel.assign(np.zeros((UNITS[-1], 4)))
     before = array(layer(inputs))
@@ -198,9 +194,7 @@ def test_priors_are_the_weights_of_the_experts_lowest_layer_first(rng):
 
 def test_log_probabilities_are_exact_where_every_softmax_underflows(rng):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT, latent_activation="linear")
-    inputs, targets = some_inputs(rng), some_targets(rng)
-    layer(inputs)
-    randomise(layer, rng)
+    inputs, targets = randomised(layer, rng), some_targets(rng)
     bias = np.array([1e3, -1e3, 500, -500, 999, 0])
     layer.bias.assign(bias)
     weights = by_name(layer)
@@ -213,13 +207,12 @@ def test_log_probabilities_are_exact_where_every_softmax_underflows(rng):
     s = s - np.log(np.exp(s).sum(axis=-1, keepdims=True))
     s = s + np.log(pi)[..., None]
     most = s.max(axis=2, keepdims=True)
-    wanted = (most + np.log(np.exp(s - most).sum(axis=2, keepdims=True)))[:, :, 0]
-    assert wanted.min() < -1900
-    np.testing.assert_allclose(array(layer(inputs)), wanted.astype("float64"), rtol=1e-5, atol=1e-4)
-    for gradient in gradients(lambda: ops.mean(layer(inputs, targets)), layer.trainable_variables):
-        assert np.all(np.isfinite(gradient))
-    for gradient in gradients(lambda: ops.mean(layer(inputs)), layer.trainable_variables):
-        assert np.all(np.isfinite(gradient))
+    expected = (most + np.log(np.exp(s - most).sum(axis=2, keepdims=True)))[:, :, 0]
+    assert expected.min() < -1900
+    assert_close([layer(inputs)], [expected.astype("float64")], atol=1e-4)
+    for arguments in ([inputs, targets], [inputs]):
+        mean = lambda arguments=arguments: ops.mean(layer(*arguments))  # noqa: E731
+        assert all(np.isfinite(g).all() for g in gradients(mean, layer.trainable_variables))
 
 
 # --- dropout of the latents
@@ -271,9 +264,7 @@ def numpy_balance(pi, form):
 @pytest.mark.parametrize("padding", ["none", "mask", "targets"])
 def test_the_penalty_is_the_squared_variation_of_use_without_padding(form, padding, rng):
     layer = DOCOutput(WORDS, [1, 0, 3], LATENT, balance=0.3, balance_form=form)
-    inputs, targets = some_inputs(rng), some_targets(rng)
-    layer(inputs)
-    randomise(layer, rng)
+    inputs, targets = randomised(layer, rng), some_targets(rng)
     pi = array(layer.priors(inputs)).astype("float64")
     mask = np.ones((BATCH, TIME), bool)
     if padding != "none":
@@ -282,21 +273,19 @@ def test_the_penalty_is_the_squared_variation_of_use_without_padding(form, paddi
         layer(inputs, mask=[None, None, mask], training=True)
     else:
         layer(inputs, np.where(mask, targets, -1), training=True)
-    wanted = 0.3 * numpy_balance(pi * mask[..., None], form)
-    np.testing.assert_allclose(array(sum(layer.losses)), wanted, rtol=1e-4)
+    expected = 0.3 * numpy_balance(pi * mask[..., None], form)
+    assert total(layer.losses) == pytest.approx(expected, rel=1e-4)
     layer(inputs, training=False)
-    assert sum(float(array(loss)) for loss in layer.losses) == 0
+    assert total(layer.losses) == 0
 
 
 def test_the_penalty_is_added_to_the_loss_and_reaches_the_prior(rng):
     layer = MixtureSoftmax(WORDS, 3, LATENT, balance=1.0)
-    inputs = normal(rng, BATCH, TIME, 4)
-    layer(inputs)
-    randomise(layer, rng)
-    (found,) = gradients(
+    inputs = randomised(layer, rng)
+    (slope,) = gradients(
         lambda: layer.squared_variation(layer.priors(inputs)), [layer.prior_kernel]
     )
-    assert np.abs(found).max() > 1e-4
+    assert np.abs(slope).max() > 1e-4
     assert float(array(layer.squared_variation(np.zeros((2, 3, 3), "float32")))) == 0
 
 
@@ -321,12 +310,11 @@ def test_the_state_of_the_generator_and_the_weights_are_saved(rng, tmp_path):
     model(data, training=True)
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    other = keras.models.clone_model(model)
-    other.load_weights(tmp_path / "model.weights.h5")
-    wanted = array(model(data, training=True))
-    np.testing.assert_array_equal(array(again(data, training=True)), wanted)
-    np.testing.assert_array_equal(array(other(data, training=True)), wanted)
+    expected = array(model(data, training=True))
+    clone = keras.models.clone_model(model)
+    clone.load_weights(tmp_path / "model.weights.h5")
+    for copy in (keras.models.load_model(tmp_path / "model.keras"), clone):
+        np.testing.assert_array_equal(array(copy(data, training=True)), expected)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -359,8 +347,8 @@ def test_the_mask_of_the_last_input_is_passed_on(rng):
     several = DOCOutput(WORDS, [1, 2], LATENT)([first, last])
     one = MixtureSoftmax(WORDS, 2, LATENT)(last)
     none = MixtureSoftmax(WORDS, 2, LATENT)(first)
-    found = [getattr(each, "_keras_mask", None) for each in (several, one, none)]
-    assert found[0] is not None and found[1] is not None and found[2] is None
+    masks = [getattr(log_p, "_keras_mask", None) for log_p in (several, one, none)]
+    assert [mask is not None for mask in masks] == [True, True, False]
 
 
 # --- bad arguments
@@ -370,9 +358,12 @@ def test_the_mask_of_the_last_input_is_passed_on(rng):
     ("make", "message"),
     [
         (lambda: DOCOutput(0, [1], 2), "`vocabulary_size` must be an integer of at least 1"),
-        (lambda: DOCOutput(5, 3, 2), "`experts` must be a list of integers, one for each layer"),
+        (lambda: DOCOutput(5, 3, 2), "`experts` must be a list of integers, one per layer"),
         (lambda: DOCOutput(5, [], 2), "`experts` must be a list of integers"),
-        (lambda: DOCOutput(5, [0, 0], 2), "`experts` must have a count above 0.*OutputProjection"),
+        (
+            lambda: DOCOutput(5, [0, 0], 2),
+            "`experts` must contain a count above 0.*OutputProjection",
+        ),
         (lambda: DOCOutput(5, [2, -1], 2), "`experts\\[1\\]` must be an integer of at least 0"),
         (lambda: DOCOutput(5, [2, 1.5], 2), "`experts\\[1\\]` must be an integer"),
         (lambda: MixtureSoftmax(5, 0, 2), "`experts` must be an integer of at least 1"),
@@ -388,7 +379,7 @@ def test_the_mask_of_the_last_input_is_passed_on(rng):
         (lambda: DOCOutput(5, [1], 2, use_bias="no"), "`use_bias` must be a truth value"),
         (lambda: DOCOutput(5, [2], 2, balance=-1), "`balance` must be a finite number"),
         (lambda: DOCOutput(5, [2], 2, balance_form="codes"), "Did you mean 'code'"),
-        (lambda: DOCOutput(5, [0, 1], 2, balance=0.1), "`balance` must be 0 where there is one"),
+        (lambda: DOCOutput(5, [0, 1], 2, balance=0.1), "`balance` must be 0 with a single expert"),
         (
             lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(6, 2)),
             "`vocabulary_size` must equal the 6 rows",
@@ -399,7 +390,7 @@ def test_the_mask_of_the_last_input_is_passed_on(rng):
         ),
         (
             lambda: DOCOutput(5, [1, 1], 2)([keras.Input((None, 3))]),
-            "`experts` must have one count for each.*layer that does not exist",
+            "`experts` must have one count per input. Received.* for 1 inputs",
         ),
         (
             lambda: DOCOutput(5, [1, 1, 1], 2)(keras.Input((None, 3))),

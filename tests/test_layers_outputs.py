@@ -1,4 +1,4 @@
-"""What stands behind the logits: gates, the continuous cache, and the mean of an ensemble."""
+"""Layers on top of the logits: gates, the continuous cache and the mean of an ensemble."""
 
 import keras
 import numpy as np
@@ -11,6 +11,7 @@ from dualnet.layers import FeatureGate, IOGate, MeanOfProbabilities, NeuralCache
 from tests import reference
 from tests.checks import (
     array,
+    assert_close,
     by_name,
     check_against_reference,
     check_layer,
@@ -20,11 +21,6 @@ from tests.checks import (
 )
 
 BATCH, TIME, UNITS, HIDDEN, WORDS, SIZE = 2, 5, 3, 4, 6, 3
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def some_tokens(rng, batch=BATCH, time=TIME):
@@ -61,8 +57,8 @@ def test_gate_and_its_gradients_match_the_paper(use_hidden, members, rng):
     hidden = [normal(rng, BATCH, TIME, HIDDEN)] if use_hidden else []
 
     def call(*inputs):
-        found = gate([ops.convert_to_tensor(tokens), *inputs])
-        return found if members > 1 else [found]
+        gated = gate([ops.convert_to_tensor(tokens), *inputs])
+        return gated if members > 1 else [gated]
 
     def expected(weights, *inputs):
         g = numpy_gates(tokens, weights, *inputs[: len(hidden)])
@@ -85,8 +81,7 @@ def test_gate_of_features_and_its_gradients_match_the_paper(rng):
     check_against_reference(
         lambda *inputs: gate(list(inputs)), gate.trainable_variables, inputs, expected
     )
-    [right] = expected(by_name(gate), inputs[0], 1.0)
-    np.testing.assert_allclose(array(gate.gates(inputs[0])), right, rtol=1e-5)
+    assert_close([gate.gates(inputs[0])], expected(by_name(gate), inputs[0], 1.0))
 
 
 @pytest.mark.parametrize("use_hidden", [False, True])
@@ -163,9 +158,9 @@ def test_gate_dropout_goes_on_where_it_was_saved(rng, tmp_path):
     randomise(gate, rng)
     gates_under_dropout(gate, tokens)
     model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras").layers[-1]
-    following = array(gates_under_dropout(gate, tokens))
-    np.testing.assert_array_equal(array(gates_under_dropout(again, tokens)), following)
+    loaded = keras.models.load_model(tmp_path / "model.keras").layers[-1]
+    gates = [array(gates_under_dropout(layer, tokens)) for layer in (gate, loaded)]
+    np.testing.assert_array_equal(*gates)
 
 
 def test_gates_pass_the_common_checks(rng, tmp_path):
@@ -183,8 +178,8 @@ def test_logits_keep_float32_under_every_policy(rng):
     gate, tokens = a_gate(rng, dtype="mixed_bfloat16"), some_tokens(rng)
     gate.bias.assign(np.full(WORDS, 40.0))
     logits = some_logits(rng, 2)
-    for found, right in zip(gate([tokens, *logits]), logits):
-        np.testing.assert_array_equal(array(found), right)
+    for gated, ungated in zip(gate([tokens, *logits]), logits):
+        np.testing.assert_array_equal(array(gated), ungated)
     mean = MeanOfProbabilities(dtype="mixed_bfloat16")([logits[0]])
     np.testing.assert_array_equal(array(mean), array(MeanOfProbabilities()([logits[0]])))
 
@@ -199,7 +194,7 @@ def a_text(rng, batch=BATCH, time=TIME):
 
 
 def compiled(cache):
-    """Return `cache` as it is called; on JAX one compilation, in place of one an operation."""
+    """Return `cache`, compiled as a whole on JAX, which otherwise compiles each operation."""
     if keras.backend.backend() != "jax":
         return cache
     import jax
@@ -208,7 +203,7 @@ def compiled(cache):
 
 
 def read_in_segments(cache, text, lengths):
-    """Return log p of all segments, joined, and the states behind the last."""
+    """Return log p of all segments, joined, and the final states."""
     batch, read = len(text[0]), compiled(cache)
     states = [np.zeros((batch, n), "float32") for n in cache.state_sizes(text[1].shape[-1])]
     parts, at = [], 0
@@ -262,10 +257,7 @@ def test_the_cut_into_segments_changes_nothing(cuts, size, start):
     cache, text = NeuralCache(**options), a_text(rng, time=time)
     whole, states = read_in_segments(cache, text, [time])
     cut, cut_states = read_in_segments(cache, text, lengths)
-    np.testing.assert_allclose(
-        whole, reference.neural_cache(*text, **options), rtol=1e-5, atol=1e-6
-    )
-    np.testing.assert_allclose(cut, whole, rtol=1e-5, atol=1e-6)
+    assert_close([whole, cut], [reference.neural_cache(*text, **options)] * 2)
     for a, b in zip(states, cut_states):
         np.testing.assert_array_equal(a, b)
 
@@ -288,38 +280,35 @@ def test_rows_of_a_batch_do_not_mix(rng):
     cache, text = NeuralCache(SIZE), a_text(rng, batch=3, time=7)
     together, states = read_in_segments(cache, text, [4, 3])
     for row in range(3):
-        alone, own = read_in_segments(cache, [part[[row]] for part in text], [4, 3])
-        np.testing.assert_allclose(together[[row]], alone, rtol=1e-5, atol=1e-6)
-        for state, mine in zip(states, own):
-            np.testing.assert_array_equal(state[[row]], mine)
+        alone, row_states = read_in_segments(cache, [part[[row]] for part in text], [4, 3])
+        assert_close([together[[row]]], [alone])
+        for state, row_state in zip(states, row_states):
+            np.testing.assert_array_equal(state[[row]], row_state)
 
 
 def test_rows_may_have_read_different_numbers_of_tokens(rng):
     cache = NeuralCache(SIZE, start="when_full")
     texts = [a_text(rng, batch=1, time=time) for time in (5, 9)]
-    rights = [read_in_segments(cache, text, [text[0].shape[1]])[0] for text in texts]
+    expected = [read_in_segments(cache, text, [text[0].shape[1]])[0][0, -4:] for text in texts]
     heads = [[part[:, :-4] for part in text] for text in texts]  # 1 and 5 tokens
     states = [read_in_segments(cache, head, [head[0].shape[1]])[1] for head in heads]
     joined = [np.concatenate(pair) for pair in zip(*states)]
     tails = [np.concatenate([a[:, -4:], b[:, -4:]]) for a, b in zip(*texts)]
-    found = array(compiled(cache)(tails, joined)[0])
-    for row, right in enumerate(rights):
-        np.testing.assert_allclose(found[row], right[0, -4:], rtol=1e-5, atol=1e-6)
+    assert_close(array(compiled(cache)(tails, joined)[0]), expected)
 
 
 def test_a_cache_of_weight_0_is_the_softmax(rng):
     text = a_text(rng)
-    found = NeuralCache(SIZE, weight=0.0)(text)[0]
-    np.testing.assert_array_equal(array(found), array(ops.log_softmax(text[2])))
+    log_p = NeuralCache(SIZE, weight=0.0)(text)[0]
+    np.testing.assert_array_equal(array(log_p), array(ops.log_softmax(text[2])))
 
 
 def test_a_cache_of_scale_0_counts_the_last_words(rng):
     text = a_text(rng)
     tokens = text[0]
-    found = np.exp(array(NeuralCache(SIZE, weight=0.6, scale=0.0)(text)[0]))
+    p = np.exp(array(NeuralCache(SIZE, weight=0.6, scale=0.0)(text)[0]))
     counts = np.stack([np.bincount(row[-SIZE:], minlength=WORDS) for row in tokens]) / SIZE
-    wanted = 0.6 * counts + 0.4 * reference.softmax(text[2][:, -1])
-    np.testing.assert_allclose(found[:, -1], wanted, rtol=1e-5)
+    assert_close([p[:, -1]], [0.6 * counts + 0.4 * reference.softmax(text[2][:, -1])])
 
 
 def test_large_scores_and_unlikely_words_stay_finite(rng):
@@ -332,10 +321,9 @@ def test_large_scores_and_unlikely_words_stay_finite(rng):
         cache.scale = scale
         return cache([tokens, *[ops.convert_to_tensor(v) for v in variables]])[0]
 
-    found = array(log_p())
-    assert found.min() < -100  # far below what float32 can hold as a probability
-    small = np.exp(found.astype("float64")).sum(-1)
-    np.testing.assert_allclose(small, 1, rtol=1e-4)
+    values = array(log_p()).astype("float64")
+    assert values.min() < -100  # far below what float32 can hold as a probability
+    np.testing.assert_allclose(np.exp(values).sum(-1), 1, rtol=1e-4)
     for scale in (0.01, 1.0, 50.0):  # exp would overflow
         assert np.isfinite(array(log_p(scale))).all()
         for gradient in gradients(lambda scale=scale: ops.sum(log_p(scale)), variables):
@@ -343,7 +331,7 @@ def test_large_scores_and_unlikely_words_stay_finite(rng):
 
 
 def test_ids_survive_a_coarse_policy(rng):
-    """bfloat16 holds integers up to 256 alone."""
+    """bfloat16 is exact for integers up to 256 only."""
     words, units = 5000, 2
     tokens = np.array([[4321, 7, 4321, 300, 4999]], "int32")
     hidden = normal(rng, 1, 5, units)
@@ -358,24 +346,20 @@ def test_ids_survive_a_coarse_policy(rng):
     )]  # fmt: skip
     model = keras.Model(inputs, with_policy(inputs[:3], inputs[3:]))
     states = [np.zeros((1, n), "float32") for n in (4, 2, 1)]
-    found = []
+    outputs = []
     for at in range(5):
         segment = [part[:, at : at + 1] for part in (tokens, hidden, logits)]
         log_p, *states = model.predict_on_batch([*segment, *states])
-        found.append(log_p)
-    np.testing.assert_allclose(np.concatenate(found, 1), exact, rtol=1e-5, atol=1e-5)
+        outputs.append(log_p)
+    assert_close([np.concatenate(outputs, 1)], [exact], atol=1e-5)
     np.testing.assert_array_equal(states[1], [[300, 4999]])
 
 
 def test_the_cache_passes_the_common_checks(rng, tmp_path):
-    cache, text = NeuralCache(SIZE, weight=0.3, scale=0.7, start="when_full"), a_text(rng)
-    _, states = read_in_segments(cache, a_text(rng, time=3), [3])
-    check_layer(NeuralCache(**options_of(cache)), text, states, folder=tmp_path,
-                dtypes=["float32"] * 4)  # fmt: skip
-
-
-def options_of(cache):
-    return {key: getattr(cache, key) for key in ("size", "weight", "scale", "start")}
+    options = {"weight": 0.3, "scale": 0.7, "start": "when_full"}
+    _, states = read_in_segments(NeuralCache(SIZE, **options), a_text(rng, time=3), [3])
+    cache = NeuralCache(SIZE, **options)
+    check_layer(cache, a_text(rng), states, folder=tmp_path, dtypes=["float32"] * 4)
 
 
 # --- ensemble
@@ -397,14 +381,14 @@ def test_an_ensemble_of_twins_is_the_twin(rng):
     [logits] = some_logits(rng)
     log_p = array(ops.log_softmax(logits))
     np.testing.assert_array_equal(array(MeanOfProbabilities()([logits])), log_p)
-    found = array(MeanOfProbabilities()([logits] * 4))
-    np.testing.assert_allclose(np.exp(found), np.exp(log_p), rtol=1e-6)
+    twins = array(MeanOfProbabilities()([logits] * 4))
+    np.testing.assert_allclose(np.exp(twins), np.exp(log_p), rtol=1e-6)
 
 
 def test_an_ensemble_of_sure_members_stays_finite():
     sure = np.array([[[500.0, 0.0, -500.0]]], "float32")
-    found = array(MeanOfProbabilities()([sure, sure[..., ::-1].copy()]))
-    np.testing.assert_allclose(found, [[[-np.log(2), -500, -np.log(2)]]], rtol=1e-6)
+    mean = MeanOfProbabilities()([sure, sure[..., ::-1].copy()])
+    np.testing.assert_allclose(array(mean), [[[-np.log(2), -500, -np.log(2)]]], rtol=1e-6)
 
 
 def test_the_mean_passes_the_common_checks(rng, tmp_path):
@@ -448,7 +432,7 @@ def tensors(*shapes):
         ),
         (
             lambda: IOGate(5)(tensors((1, 2), (1, 2, 5), (1, 2, 6))),
-            r"must hold logits \(batch, time, 5\) behind tokens.*Received.*\(1, 2, 6\)",
+            r"must hold logits \(batch, time, 5\) after tokens.*Received.*\(1, 2, 6\)",
         ),
         (lambda: FeatureGate(5)(tensors((1, 2, 5))[0]), "`inputs` must be a list of features"),
         (lambda: IOGate(5).gates([[1]], hidden=[[1.0]]), "`hidden` must be left out"),
@@ -462,11 +446,11 @@ def tensors(*shapes):
             lambda: NeuralCache(2)(
                 tensors((1, 2), (1, 2, 3), (1, 2, 4)), tensors((1, 3), (1, 1), (1, 1))
             ),
-            r"`initial_state` must be three tensors of the sizes \[6, 2, 1\]",
+            r"`initial_state` must be three tensors of sizes \[6, 2, 1\]",
         ),
         (
             lambda: MeanOfProbabilities()(tensors((1, 2, 3), (1, 2, 4))),
-            r"`inputs` must be logits of one vocabulary.*\[3, 4\]",
+            r"`inputs` must be logits of the same vocabulary.*\[3, 4\]",
         ),
         (lambda: MeanOfProbabilities()(tensors((1, 2, 3))[0]), "Put it in a list"),
     ],

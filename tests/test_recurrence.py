@@ -1,3 +1,5 @@
+"""`Recurrence`: against the papers, the plain loop and Keras; states, masks, padding."""
+
 import keras
 import numpy as np
 import pytest
@@ -5,19 +7,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from dualnet.builders import cells
 from dualnet.builders.functional import language_model
-from dualnet.layers import LSTMCell, MogrifierLSTMCell, Recurrence
-from dualnet.layers._masks import MaskSpec
+from dualnet.layers import (
+    DepthGatedLSTMCell,
+    GRUCell,
+    LayerNormLSTMCell,
+    LSTMCell,
+    MogrifierLSTMCell,
+    PerGateLSTMCell,
+    Recurrence,
+    RecurrentHighwayCell,
+    without_gradients,
+)
+from dualnet.layers._recurrent_cell import MaskSpec
 from tests import reference
 from tests.checks import (
+    STEPS,
     array,
+    assert_close,
     by_name,
     check_against_reference,
     check_layer,
     gradients,
     normal,
     randomise,
+    reference_step,
+    total,
 )
 
 BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
@@ -27,12 +42,15 @@ CELLS = {
     "full": (MogrifierLSTMCell, {"rounds": 5}),
     "low_rank": (MogrifierLSTMCell, {"rounds": 4, "rank": 2}),
 }
+KINDS = {kind.__name__: (kind, {}) for kind in STEPS} | {
+    "low_rank": CELLS["low_rank"],
+    "highway": (RecurrentHighwayCell, {"depth": 2}),
+    "stack": (DepthGatedLSTMCell, {"depth": 2}),
+}
 DROPPED = {"recurrent_dropout": 0.4, "mogrifier_dropout": 0.3}
 
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
+each_cell = pytest.mark.parametrize("name", CELLS)
+each_policy = pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 
 
 @keras.saving.register_keras_serializable("dualnet_tests")
@@ -79,108 +97,136 @@ LOCKED, FRESH = MaskSpec("locked", 0.3, 50, True), MaskSpec("fresh", 0.3, 50, Fa
 
 
 def a_recurrence(name, rng, seed=None, **arguments):
-    """Return a recurrence over a built cell with random weights, and its reference arguments."""
-    kind, own = CELLS[name]
-    layer = Recurrence(kind(UNITS, **own, **arguments), seed=seed)
+    """Return a recurrence over a built cell with random weights."""
+    kind, options = KINDS[name] if name in KINDS else CELLS[name]
+    layer = Recurrence(kind(UNITS, **options, **arguments), seed=seed)
     layer.build((None, None, FEATURES))
-    return randomise(layer, rng), own
+    return randomise(layer, rng)
+
+
+def expected_outputs(layer, sequence, states, masks=None):
+    """Return what the papers say about `layer`, `[outputs, *states]`."""
+    return reference.over_time(reference_step(layer.cell), sequence, states, by_name(layer), masks)
 
 
 def a_sequence(rng, time=TIME):
     return normal(rng, BATCH, time, FEATURES)
 
 
-def some_states(rng):
-    return [normal(rng, BATCH, UNITS) for _ in range(2)]
-
-
-def assert_close(found, expected, rtol=1e-5, atol=1e-6):
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(array(a), array(b), rtol=rtol, atol=atol)
+def some_states(rng, layer=None):
+    sizes = [UNITS, UNITS] if layer is None else layer.cell.state_size
+    return [normal(rng, BATCH, size) for size in sizes]
 
 
 # --- values and gradients
 
 
 @pytest.mark.parametrize("time", [1, 3])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", KINDS)
 def test_outputs_states_and_gradients_match_the_papers(name, time, rng):
-    layer, own = a_recurrence(name, rng)
+    layer = a_recurrence(name, rng)
 
-    def call(sequence, h, c):
-        return list(layer(sequence, initial_state=[h, c]))
+    def call(sequence, *states):
+        return list(layer(sequence, initial_state=list(states)))
 
-    def expected(weights, sequence, h, c):
-        return list(reference.recurrence(sequence, h, c, weights, **own))
+    def expected(weights, sequence, *states):
+        return reference.over_time(reference_step(layer.cell), sequence, states, weights)
 
-    inputs = [a_sequence(rng, time), *some_states(rng)]
+    inputs = [a_sequence(rng, time), *some_states(rng, layer)]
     check_against_reference(call, layer.trainable_variables, inputs, expected)
 
 
-@pytest.mark.parametrize("locked", [["recurrent", "mogrifier"], ["recurrent"], ["mogrifier"], []])
-@pytest.mark.parametrize("name", ["full", "low_rank"])
-def test_a_training_pass_matches_the_papers_under_the_masks_drawn(name, locked, rng):
-    layer, own = a_recurrence(name, rng, seed=7, **DROPPED, locked=locked)
+ALL_DROPPED = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "weight_dropout": 0.4}
+MOGRIFIER_DROPPED = {**ALL_DROPPED, "mogrifier_dropout": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *[
+            (name, {**MOGRIFIER_DROPPED, "locked": locked})
+            for name in ("MogrifierLSTMCell", "low_rank")
+            for locked in (["input", "recurrent", "mogrifier"], ["recurrent"], ["mogrifier"], [])
+        ],
+        *[
+            (name, {**ALL_DROPPED, **options, "mask_per_gate": True, "locked": locked})
+            for name, options in (("highway", {}), ("stack", {"internal_dropout": 0.4}))
+            for locked in (["input", "recurrent"], [])
+        ],
+    ],
+)
+def test_a_training_pass_matches_the_papers_under_the_masks_drawn(name, options, rng):
+    layer = a_recurrence(name, rng, seed=7, **options)
+    sequence, states = a_sequence(rng), some_states(rng, layer)
+    outputs = layer(sequence, initial_state=states, training=True)
+    # Another one with the same seed draws the same.
+    locked, fresh = Recurrence(layer.cell, seed=7)._draw_masks(BATCH, TIME)
     specs = layer.cell.mask_specs()
-    assert [spec.locked for spec in specs] == [spec.name.split("_")[0] in locked for spec in specs]
-    sequence, (h, c) = a_sequence(rng), some_states(rng)
-    # One that shows its masks draws the same with the same seed.
-    masks = masks_of(echo(specs, seed=7), BATCH, TIME)
+    assert {spec.name for spec in specs if spec.locked} == {*locked}
+    assert {spec.name for spec in specs if not spec.locked} == {*fresh}
+    weights = by_name(layer)
+    masks = {name: array(mask) for name, mask in locked.items() if name not in weights}
+    masks = {name: np.repeat(mask[:, None], TIME, axis=1) for name, mask in masks.items()}
+    masks |= {name: np.swapaxes(array(mask), 0, 1) for name, mask in fresh.items()}
     assert any(np.any(mask == 0) for mask in masks.values())
-    expected = reference.recurrence(sequence, h, c, by_name(layer), **own, masks=masks)
-    assert_close(layer(sequence, initial_state=[h, c], training=True), expected)
+    weights |= {name: array(kernel) for name, kernel in locked.items() if name in weights}
+    step = reference_step(layer.cell)
+    assert_close(outputs, reference.over_time(step, sequence, states, weights, masks), atol=1e-5)
 
 
 @pytest.mark.parametrize("time", [1, 3])
 @pytest.mark.parametrize("locked", [["recurrent"], []])
 def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, time, rng):
-    layer, _ = a_recurrence("lstm", rng, seed=7, recurrent_dropout=0.5, locked=locked)
+    layer = a_recurrence("lstm", rng, seed=7, recurrent_dropout=0.5, locked=locked)
     masks = masks_of(echo(layer.cell.mask_specs(), seed=7), BATCH, time)
     start = array(layer.seed_generator.state)
 
-    def call(sequence, h, c):
+    def call(sequence, *states):
         layer.seed_generator.state.assign(start)  # the same masks at each call
-        return list(layer(sequence, initial_state=[h, c], training=True))
+        return list(layer(sequence, initial_state=list(states), training=True))
 
-    def expected(weights, sequence, h, c):
-        return list(reference.recurrence(sequence, h, c, weights, masks=masks))
+    def expected(weights, sequence, *states):
+        return reference.over_time(reference_step(layer.cell), sequence, states, weights, masks)
 
     inputs = [a_sequence(rng, time), *some_states(rng)]
     check_against_reference(call, layer.trainable_variables, inputs, expected)
 
 
-@pytest.mark.parametrize(
-    "cell", [LSTMCell(UNITS), MogrifierLSTMCell(UNITS, rounds=0)], ids=lambda cell: cell.name
-)
-def test_without_rounds_it_equals_keras_lstm(cell, rng):
+def test_an_lstm_equals_that_of_keras_gradients_included(rng):
     sequence, states = a_sequence(rng), some_states(rng)
     stock = keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
     stock.build(sequence.shape)
     randomise(stock, rng)
-    layer = Recurrence(cell)
-    layer.build(sequence.shape)
+    layer = a_recurrence("lstm", rng)
     layer.set_weights(stock.get_weights())
     assert_close(layer(sequence), stock(sequence))
     assert_close(layer(sequence, initial_state=states), stock(sequence, initial_state=states))
 
     projection = normal(rng, BATCH, TIME, UNITS)
-    found, expected = [
+    slopes, expected = [
         gradients(
-            lambda one=one: ops.sum(ops.multiply(one(sequence)[0], projection)),
-            one.trainable_variables,
+            lambda lstm=lstm: ops.sum(ops.multiply(lstm(sequence)[0], projection)),
+            lstm.trainable_variables,
         )
-        for one in (layer, stock)
+        for lstm in (layer, stock)
     ]
-    assert_close(found, expected, rtol=1e-4)
+    assert_close(slopes, expected, rtol=1e-4)
+
+
+def test_without_gradients_the_outputs_are_the_same(rng):
+    layer, sequence = a_recurrence("low_rank", rng), a_sequence(rng)
+    with without_gradients():
+        outputs = layer(sequence)
+    assert_close(outputs, layer(sequence))
 
 
 # --- one step without a loop
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@each_policy
 @pytest.mark.parametrize("with_state", [True, False])
 def test_one_step_is_the_loop_of_one_turn(with_state, policy, rng):
-    layer, _ = a_recurrence("low_rank", rng, seed=7, **DROPPED)
+    layer = a_recurrence("low_rank", rng, seed=7, **DROPPED)
     layer.dtype_policy = layer.cell.dtype_policy = keras.DTypePolicy(policy)
     sequence, states = a_sequence(rng, 2), some_states(rng) if with_state else None
     projections = [normal(rng, BATCH, 1, UNITS), *(normal(rng, BATCH, UNITS) for _ in range(2))]
@@ -211,50 +257,45 @@ def test_one_step_is_the_loop_of_one_turn(with_state, policy, rng):
 
 # --- the same as the plain loop, whatever the cell
 
-ALL_DROPPED = {"input_dropout": 0.3, "recurrent_dropout": 0.3, "weight_dropout": 0.3}
-OF_ALL_KINDS = {
-    **{name: (kind, {}) for name, kind in cells.CELLS.items()},
-    "mogrifier of low rank": (MogrifierLSTMCell, {"rounds": 3, "rank": 2, **ALL_DROPPED}),
-    "per gate, masks": (
-        cells.CELLS["lstm_per_gate"],
-        {**ALL_DROPPED, "mask_per_gate": True},
-    ),
+PLAIN_LOOP = KINDS | {
+    "low_rank": (MogrifierLSTMCell, {"rounds": 3, "rank": 2, **ALL_DROPPED}),
+    "per gate, masks": (PerGateLSTMCell, {**ALL_DROPPED, "mask_per_gate": True}),
     "masks per gate": (LSTMCell, {**ALL_DROPPED, "mask_per_gate": True}),
-    "fresh masks": (cells.CELLS["gru"], {**ALL_DROPPED, "locked": ()}),
-    "layer norm, gates": (cells.CELLS["layernorm_lstm"], {"placement": "gates", **ALL_DROPPED}),
+    "fresh masks": (GRUCell, {**ALL_DROPPED, "locked": ()}),
+    "layer norm, gates": (LayerNormLSTMCell, {"placement": "gates", **ALL_DROPPED}),
     "stack": (
-        cells.CELLS["depth_gated_lstm"],
+        DepthGatedLSTMCell,
         {"depth": 2, "affine": True, "stabilised": True, "coupled": False, **ALL_DROPPED},
     ),
     "stack, diagonal": (
-        cells.CELLS["depth_gated_lstm"],
+        DepthGatedLSTMCell,
         {"depth": 2, "peepholes": "diagonal", "first_gate": "shared", "internal_dropout": 0.3},
     ),
-    "highway": (cells.CELLS["recurrent_highway"], {"depth": 2, **ALL_DROPPED}),
+    "highway": (RecurrentHighwayCell, {"depth": 2, **ALL_DROPPED}),
 }
 
 
-def the_plain_loop(layer, sequence, states, mask):
+def the_plain_loop(layer, sequence, states, padding_mask):
     """Return what `layer` returns in training, step by step, each weight read at each step."""
     cell, training = layer.cell, bool(layer.cell.mask_specs())
     locked, fresh = layer._draw_masks(*sequence.shape[:2])
     dtype = layer.cell.compute_dtype
-    locked = {name: ops.cast(each, dtype) for name, each in locked.items()}
+    locked = {name: ops.cast(mask, dtype) for name, mask in locked.items()}
     outputs = []
     for t in range(sequence.shape[1]):
-        masks = {**locked, **{name: ops.cast(each[t], dtype) for name, each in fresh.items()}}
+        masks = {**locked, **{name: ops.cast(mask[t], dtype) for name, mask in fresh.items()}}
         before, x = [ops.cast(state, dtype) for state in states], ops.cast(sequence[:, t], dtype)
         output, states = cell(x, before, training=training, masks=masks)
-        real = ops.convert_to_tensor(mask[:, t, None])
+        real = ops.convert_to_tensor(padding_mask[:, t, None])
         outputs.append(ops.where(real, output, ops.zeros_like(output)))
         states = [ops.where(real, *pair) for pair in zip(states, before)]
     return [ops.stack(outputs, axis=1), *states]
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("name", OF_ALL_KINDS)
+@each_policy
+@pytest.mark.parametrize("name", PLAIN_LOOP)
 def test_values_and_gradients_are_those_of_the_plain_loop(name, policy, rng):
-    kind, options = OF_ALL_KINDS[name]
+    kind, options = PLAIN_LOOP[name]
     layer = Recurrence(kind(UNITS, **options, dtype=policy), seed=5, dtype=policy)
     layer.build((None, None, FEATURES))
     randomise(layer, rng)
@@ -289,46 +330,42 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, policy, rng):
 # --- what every layer owes its users
 
 
-@pytest.mark.parametrize("with_state", [True, False])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    ("name", "with_state"), [*[(name, False) for name in KINDS], ("lstm", True), ("low_rank", True)]
+)
 def test_recurrence_passes_the_common_checks(name, with_state, rng, tmp_path):
-    kind, own = CELLS[name]
-    layer = Recurrence(kind(UNITS, **own, recurrent_dropout=0.2, input_l2=0.1), seed=3)
-    inputs = [a_sequence(rng), *([some_states(rng)] if with_state else [])]
-    dtypes = ["bfloat16", "float32", "float32"]
+    kind, options = (KINDS | CELLS)[name]
+    rates = {"recurrent_dropout": 0.2, "weight_dropout": 0.2, "input_l2": 0.1}
+    layer = Recurrence(kind(UNITS, **options, **rates), seed=3)
+    inputs = [a_sequence(rng), *([some_states(rng, layer)] if with_state else [])]
+    dtypes = ["bfloat16", *["float32"] * len(layer.cell.state_size)]
     check_layer(layer, *inputs, folder=tmp_path, dtypes=dtypes)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("kind", cells.CELLS.values())
-def test_the_shapes_and_kinds_said_without_a_call_are_those_of_its_outputs(kind, policy, rng):
+@each_policy
+@pytest.mark.parametrize("kind", STEPS)
+def test_symbolic_outputs_have_the_shapes_and_dtypes_of_eager_ones(kind, policy, rng):
     layer = Recurrence(kind(UNITS, dtype=policy), dtype=policy)
     sequence = a_sequence(rng)
-    found, said = layer(sequence), layer(keras.KerasTensor(sequence.shape))
-    for output, spec in zip(found, said, strict=True):
+    outputs, symbolic = layer(sequence), layer(keras.KerasTensor(sequence.shape))
+    for output, spec in zip(outputs, symbolic, strict=True):
         assert tuple(output.shape) == spec.shape
         assert keras.backend.standardize_dtype(output.dtype) == spec.dtype
 
 
 def test_recurrence_has_the_weights_and_penalties_of_its_cell(rng):
-    layer, _ = a_recurrence("low_rank", rng, input_l2=0.1, mogrifier_l2=0.2)
+    layer = a_recurrence("low_rank", rng, input_l2=0.1, mogrifier_l2=0.2)
     assert [w.name for w in layer.weights] == [w.name for w in layer.cell.weights]
-    found, own = (float(sum(array(loss) for loss in one.losses)) for one in (layer, layer.cell))
-    weights = by_name(layer)
-    expected = 0.1 * np.sum(weights["kernel"] ** 2)
-    for i in range(1, 5):
-        for side in ("left", "right"):
-            expected += 0.2 * np.sum(weights[f"mogrifier_{i}_{side}"] ** 2)
-    assert found == own == pytest.approx(expected, rel=1e-5)
+    assert total(layer.losses) == total(layer.cell.losses) > 0
 
 
 # --- state
 
 
-@pytest.mark.parametrize("name", CELLS)
+@each_cell
 def test_one_pass_equals_segments_of_any_lengths_with_carried_state(name):
     rng = np.random.default_rng(2)
-    layer, _ = a_recurrence(name, rng)
+    layer = a_recurrence(name, rng)
     sequence, start = a_sequence(rng, 5), some_states(rng)
     outputs, *end = layer(sequence, initial_state=start)
 
@@ -344,9 +381,9 @@ def test_one_pass_equals_segments_of_any_lengths_with_carried_state(name):
     check()
 
 
-@pytest.mark.parametrize("name", CELLS)
+@each_cell
 def test_no_output_depends_on_a_later_input(name, rng):
-    layer, _ = a_recurrence(name, rng)
+    layer = a_recurrence(name, rng)
     sequence = a_sequence(rng)
     before = array(layer(sequence)[0])
     for t in (0, 2, 4):
@@ -357,26 +394,26 @@ def test_no_output_depends_on_a_later_input(name, rng):
         assert np.all(np.any(after[:, t:] != before[:, t:], axis=-1))
 
 
-@pytest.mark.parametrize("name", CELLS)
+@each_cell
 def test_the_two_states_are_told_apart(name, rng):
-    layer, own = a_recurrence(name, rng)
+    layer = a_recurrence(name, rng)
     sequence, (h, c) = a_sequence(rng), some_states(rng)
     outputs, last_h, last_c = layer(sequence, initial_state=[h, c])
     np.testing.assert_array_equal(array(last_h), array(outputs)[:, -1])
     assert np.abs(array(last_h) - array(last_c)).max() > 0.01
     swapped = layer(sequence, initial_state=[c, h])
     assert np.abs(array(swapped[0]) - array(outputs)).max() > 0.01
-    assert_close(swapped, reference.recurrence(sequence, c, h, by_name(layer), **own))
+    assert_close(swapped, expected_outputs(layer, sequence, [c, h]))
 
 
 def test_state_left_out_is_the_zero_state(rng):
-    layer, _ = a_recurrence("full", rng)
+    layer = a_recurrence("full", rng)
     sequence, zeros = a_sequence(rng), np.zeros((BATCH, UNITS), "float32")
     assert_close(layer(sequence), layer(sequence, initial_state=[zeros, zeros]))
 
 
 def test_calls_keep_nothing_of_each_other(rng):
-    layer, _ = a_recurrence("full", rng)
+    layer = a_recurrence("full", rng)
     sequence = a_sequence(rng)
     first = layer(sequence)
     layer(a_sequence(rng), initial_state=some_states(rng))
@@ -384,19 +421,11 @@ def test_calls_keep_nothing_of_each_other(rng):
 
 
 def test_rows_keep_apart(rng):
-    layer, _ = a_recurrence("low_rank", rng)
+    layer = a_recurrence("low_rank", rng)
     sequence, (h, c) = a_sequence(rng), some_states(rng)
     outputs, *_ = layer(sequence, initial_state=[h, c])
     alone, *_ = layer(sequence[1:], initial_state=[h[1:], c[1:]])
     np.testing.assert_allclose(array(alone), array(outputs)[1:], rtol=1e-5, atol=1e-6)
-
-
-def test_a_state_that_is_not_two_of_its_cell_may_be_one_or_more(rng):
-    inputs = normal(rng, BATCH, TIME, 3)
-    layer = echo([], features=3)
-    outputs, steps = layer(inputs, initial_state=[np.ones((BATCH, 1), "float32")])
-    np.testing.assert_array_equal(array(outputs), inputs)
-    np.testing.assert_array_equal(array(steps), np.full((BATCH, 1), 1 + TIME))
 
 
 # --- masks
@@ -445,44 +474,19 @@ def test_masks_of_many_sizes_and_rates_reach_the_cell_under_their_names(rng):
     assert np.any(masks["a"][..., :100] != masks["c"])
 
 
-def test_the_cells_ask_for_the_masks_of_their_manual():
-    assert LSTMCell(4).mask_specs() == []
-    assert LSTMCell(4, recurrent_dropout=0.1).mask_specs() == [("recurrent", 0.1, 4, True)]
-    fresh = LSTMCell(4, recurrent_dropout=0.1, locked=[])
-    assert fresh.mask_specs() == [("recurrent", 0.1, 4, False)]
-
-    def specs(**arguments):
-        cell = MogrifierLSTMCell(4, rounds=3, **arguments)
-        cell.build((None, 3))
-        return cell.mask_specs()
-
-    assert specs() == []
-    assert specs(mogrifier_dropout=0.2, locked=[]) == [
-        ("mogrifier_1", 0.2, 4, False),
-        ("mogrifier_2", 0.2, 3, False),
-        ("mogrifier_3", 0.2, 4, False),
-    ]
-    assert specs(mogrifier_dropout=0.2, recurrent_dropout=0.1, rank=2, locked=["mogrifier"]) == [
-        ("recurrent", 0.1, 4, False),
-        ("mogrifier_1", 0.2, 2, True),
-        ("mogrifier_2", 0.2, 2, True),
-        ("mogrifier_3", 0.2, 2, True),
-    ]
-
-
 @pytest.mark.parametrize("name", ["full", "low_rank"])
 def test_nothing_is_dropped_or_drawn_outside_training(name, rng):
-    layer, own = a_recurrence(name, rng, **DROPPED, locked=["recurrent"])
-    sequence, (h, c) = a_sequence(rng), some_states(rng)
+    layer = a_recurrence(name, rng, **DROPPED, locked=["recurrent"])
+    sequence, states = a_sequence(rng), some_states(rng)
     before = array(layer.seed_generator.state)
-    expected = reference.recurrence(sequence, h, c, by_name(layer), **own)
-    assert_close(layer(sequence, initial_state=[h, c]), expected)
-    assert_close(layer(sequence, initial_state=[h, c], training=False), expected)
+    expected = expected_outputs(layer, sequence, states)
+    assert_close(layer(sequence, initial_state=states), expected)
+    assert_close(layer(sequence, initial_state=states, training=False), expected)
     np.testing.assert_array_equal(array(layer.seed_generator.state), before)
 
 
 def test_without_dropout_training_changes_and_draws_nothing(rng):
-    layer, _ = a_recurrence("low_rank", rng)
+    layer = a_recurrence("low_rank", rng)
     sequence, before = a_sequence(rng), array(layer.seed_generator.state)
     assert_close(layer(sequence, training=True), layer(sequence))
     np.testing.assert_array_equal(array(layer.seed_generator.state), before)
@@ -576,7 +580,7 @@ PADDED = {
 
 @pytest.mark.parametrize("side", PADDED)
 def test_padding_leaves_the_states_and_the_words_as_they_are(side, rng):
-    layer, _ = a_recurrence("low_rank", rng)
+    layer = a_recurrence("low_rank", rng)
     sequence, states, mask = a_sequence(rng), some_states(rng), np.array(PADDED[side])
     outputs, *last = layer(sequence, initial_state=states, mask=mask)
     for row in range(BATCH):
@@ -591,19 +595,8 @@ def test_padding_leaves_the_states_and_the_words_as_they_are(side, rng):
         assert not np.any(array(outputs)[row, ~mask[row]])
 
 
-def test_one_step_of_padding_leaves_the_states_as_they_are(rng):
-    layer, _ = a_recurrence("lstm", rng)
-    sequence, states = a_sequence(rng, 1), some_states(rng)
-    outputs, *last = layer(sequence, initial_state=states, mask=np.array([[False], [True]]))
-    expected, *new = layer(sequence, initial_state=states)
-    assert not np.any(array(outputs)[0])
-    assert_close([array(outputs)[1]], [array(expected)[1]])
-    for state, found, stepped in zip(states, last, new):
-        assert_close([array(found)[0], array(found)[1]], [state[0], array(stepped)[1]])
-
-
 def test_a_mask_of_another_kind_is_refused(rng):
-    layer, _ = a_recurrence("lstm", rng)
+    layer = a_recurrence("lstm", rng)
     for mask in (np.ones((BATCH, TIME, 1), bool), np.ones((BATCH, TIME), "float32")):
         with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(batch, time\)"):
             layer(a_sequence(rng), mask=mask)
@@ -622,7 +615,7 @@ def test_the_mask_of_an_embedding_reaches_the_recurrence_and_goes_on(with_state,
     assert getattr(outputs, "_keras_mask", None) is not None
 
 
-# --- dropped weights and masks per gate
+# --- dropped weights
 
 
 def test_dropped_weights_are_one_draw_for_all_rows_and_steps(rng):
@@ -647,99 +640,34 @@ def test_weight_drop_zeroes_its_rate_of_the_matrix_and_keeps_the_expectation():
     assert abs((drawn == 0).mean() - 0.3) < 0.03
 
 
-def test_dropped_weights_and_their_gradients_match_the_paper(rng):
-    cell = LSTMCell(UNITS, weight_dropout=0.5)
-    cell.build((BATCH, FEATURES))
-    randomise(cell, rng)
-    keep = np.where(rng.random((UNITS, 4 * UNITS)) < 0.5, 0.0, 2.0)
-
-    def call(x, h, c):
-        dropped = cell.recurrent_kernel * keep.astype("float32")
-        out, [h, c] = cell(x, [h, c], training=True, masks={"recurrent_kernel": dropped})
-        return [out, h, c]
-
-    def expected(weights, x, h, c):
-        dropped = {**weights, "recurrent_kernel": weights["recurrent_kernel"] * keep}
-        h, c = reference.lstm_step(x, h, c, dropped)
-        return [h, h, c]
-
-    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
-    check_against_reference(call, cell.trainable_variables, inputs, expected)
+# --- the old name of a method
 
 
-def test_masks_per_gate_and_their_gradients_match_the_paper(rng):
-    rates = {"input_dropout": 0.4, "recurrent_dropout": 0.4}
-    cell = LSTMCell(UNITS, mask_per_gate=True, **rates)
-    cell.build((BATCH, FEATURES))
-    randomise(cell, rng)
-    masks = {
-        spec.name: np.where(rng.random((BATCH, spec.size)) < 0.4, 0, 1.7).astype("float32")
-        for spec in cell.mask_specs()
-    }
-    assert {name: mask.shape[1] for name, mask in masks.items()} == {
-        "input": 4 * FEATURES,
-        "recurrent": 4 * UNITS,
-    }
+class HalvingCell(keras.layers.Layer):
+    """A user's cell from before `input_part` was renamed."""
 
-    def call(x, h, c):
-        out, [h, c] = cell(x, [h, c], training=True, masks=masks)
-        return [out, h, c]
+    state_size, output_size = [FEATURES], FEATURES
 
-    def expected(weights, x, h, c):
-        z = dict.fromkeys("ifjo", 0)
-        for name, vector, mask in (
-            ("kernel", x, masks["input"]),
-            ("recurrent_kernel", h, masks["recurrent"]),
-        ):
-            parts = zip("ifjo", np.split(mask, 4, axis=1), np.split(weights[name], 4, axis=1))
-            for gate, m, matrix in parts:
-                z[gate] = z[gate] + (vector * m) @ matrix
-        for gate, bias in zip("ifjo", np.split(weights["bias"], 4)):
-            z[gate] = z[gate] + bias
-        i, f, o = (reference.sigmoid(z[gate]) for gate in "ifo")
-        c = f * c + i * np.tanh(z["j"])
-        return [o * np.tanh(c), o * np.tanh(c), c]
+    def mask_specs(self):
+        return []
 
-    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
-    check_against_reference(call, cell.trainable_variables, inputs, expected)
+    def input_part(self, inputs, masks):
+        return 0.5 * inputs
+
+    def step(self, part, states, masks):
+        return part + states[0], [part + states[0]]
 
 
-def test_a_capped_input_gate_and_its_gradients_match_the_paper(rng):
-    cell = MogrifierLSTMCell(UNITS, rounds=3, rank=2, capped_input_gate=True, use_bias=True)
-    cell.build((BATCH, FEATURES))
-    randomise(cell, rng)
-
-    def call(x, h, c):
-        out, [h, c] = cell(x, [h, c])
-        return [out, h, c]
-
-    def expected(weights, x, h, c):
-        x, h = reference.mogrify(x, h, weights, rounds=3, rank=2)
-        i, f, j, o = np.split(
-            x @ weights["kernel"] + h @ weights["recurrent_kernel"] + weights["bias"], 4, axis=-1
-        )
-        i, f, o = reference.sigmoid(i), reference.sigmoid(f), reference.sigmoid(o)
-        c = f * c + np.minimum(1 - f, i) * np.tanh(j)
-        return [o * np.tanh(c), o * np.tanh(c), c]
-
-    inputs = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
-    check_against_reference(call, cell.trainable_variables, inputs, expected)
+def test_a_cell_may_define_input_projection_by_its_old_name(rng):
+    with pytest.warns(DeprecationWarning, match="Rename it to `input_projection`") as warnings:
+        layer = Recurrence(HalvingCell())
+    assert warnings[0].filename == __file__
+    sequence = a_sequence(rng)
+    assert_close([layer(sequence)[0]], [0.5 * np.cumsum(sequence, axis=1)])
 
 
-@pytest.mark.parametrize("kind", [LSTMCell, MogrifierLSTMCell])
-def test_a_cell_without_bias_is_one_whose_bias_is_zero(kind, rng):
-    plain, bare = kind(UNITS), kind(UNITS, use_bias=False)
-    for cell in (plain, bare):
-        cell.build((BATCH, FEATURES))
-    randomise(plain, rng)
-    plain.bias.assign(np.zeros(4 * UNITS))
-    bare.set_weights(
-        [w for w in plain.get_weights() if w is not None][:2] + plain.get_weights()[3:]
-    )
-    x, *states = [normal(rng, BATCH, size) for size in (FEATURES, UNITS, UNITS)]
-    assert_close([bare(x, states)[0]], [plain(x, states)[0]])
+def test_the_old_module_of_the_recurrence_still_has_it():
+    from dualnet import recurrence
 
-
-def test_masks_per_gate_are_refused_where_the_gates_share_their_input():
-    with pytest.raises(ValueError, match="`mask_per_gate` must be False for the Mogrifier"):
-        MogrifierLSTMCell(UNITS, mask_per_gate=True)
+    with pytest.warns(DeprecationWarning, match="Use dualnet.layers.Recurrence"):
+        assert recurrence.Recurrence is Recurrence

@@ -1,5 +1,6 @@
-"""Cells, connections, outputs, dropouts and penalties, for use in any Keras model."""
+"""Cells, connections, outputs, dropouts and penalties for any Keras model."""
 
+from dualnet.layers._registration import register_lazy_language_model
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
@@ -51,3 +52,5 @@ __all__ = [
     "StepDropout",
     "without_gradients",
 ]
+
+register_lazy_language_model()

@@ -1,4 +1,4 @@
-"""What the layers that gate logits have in common."""
+"""The base class of the layers that gate logits."""
 
 import keras
 from keras import ops
@@ -7,42 +7,39 @@ from dualnet._checks import ArgumentError, check_count, check_penalty
 
 
 class Gate(keras.layers.Layer):
-    """Multiplies logits by `sigmoid(f W + b)`, a gate for each word.
+    """Multiplies logits by `sigmoid(f W + b)`, one gate per word.
 
     Args:
         vocabulary_size: int, at least 1.
-        initializer_range: float, at least 0. Matrices start uniform within it.
+        initializer_range: float, at least 0. Bound of the uniform initial values of matrices.
     """
 
     def __init__(self, vocabulary_size, *, initializer_range=0.05, **kwargs):
-        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
-        initializer_range = check_penalty("initializer_range", initializer_range)
-        # Float inputs are cast here: Keras would cast the logits, too.
-        super().__init__(autocast=False, **kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.initializer_range = initializer_range
+        super().__init__(autocast=False, **kwargs)  # Keras would cast the logits, too
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.initializer_range = check_penalty("initializer_range", initializer_range)
         self.supports_masking = True
 
     def check_inputs(self, shapes, *names):
-        """Raise `ValueError` unless `shapes` are those of `names` and then of logits."""
+        """Raise `ValueError` unless `shapes` are those of `names`, followed by logits."""
         logits = shapes[len(names) :] if isinstance(shapes, list) else []
         if not logits:
             raise ArgumentError(
                 "inputs",
-                f"must be a list of {', '.join(names)} and the logits of one model or "
-                f"more. Received: shapes {shapes!r}.",
+                f"must be a list of {', '.join(names)} and the logits of one or more models. "
+                f"Received: shapes {shapes!r}.",
             )
         for shape in logits:
             if len(shape) != 3 or shape[-1] != self.vocabulary_size:
                 raise ArgumentError(
                     "inputs",
-                    f"must hold logits (batch, time, {self.vocabulary_size}) behind "
-                    f"{', '.join(names)}, as `vocabulary_size` is {self.vocabulary_size}. "
+                    f"must hold logits (batch, time, {self.vocabulary_size}) after "
+                    f"{', '.join(names)}, since `vocabulary_size` is {self.vocabulary_size}. "
                     f"Received: logits of shape {tuple(shape)!r}.",
                 )
 
     def add_gate(self, features):
-        """Make the weights of a gate that reads vectors of the size `features`."""
+        """Add the weights of a gate that reads vectors of size `features`."""
         self.kernel = self.add_matrix("kernel", (features, self.vocabulary_size))
         self.bias = self.add_weight(name="bias", shape=(self.vocabulary_size,), initializer="zeros")
 
@@ -51,21 +48,21 @@ class Gate(keras.layers.Layer):
         uniform = keras.initializers.RandomUniform(-scale, scale)
         return self.add_weight(name=name, shape=shape, initializer=uniform)
 
-    def gates_of(self, features):
+    def compute_gates(self, features):
         """Return the gates for `features`, float32."""
         kernel = ops.cast(self.kernel, self.compute_dtype)
         product = ops.matmul(ops.cast(features, self.compute_dtype), kernel)
         return ops.sigmoid(ops.cast(product, "float32") + ops.cast(self.bias, "float32"))
 
     @staticmethod
-    def gated(gates, logits):
-        """Return the list `logits` times `gates`; one alone comes without a list."""
-        products = [gates * ops.cast(one, "float32") for one in logits]
-        return products[0] if len(products) == 1 else products
+    def apply_gates(gates, logits):
+        """Return `gates` times each of `logits`: a list, or a single tensor for a single one."""
+        gated = [gates * ops.cast(member, "float32") for member in logits]
+        return gated[0] if len(gated) == 1 else gated
 
     @staticmethod
-    def masks_of(masks):
-        """Return the masks of the logits, in the form of `gated`."""
+    def select_masks(masks):
+        """Return the masks of the logits, in the form of `apply_gates`."""
         return masks[0] if len(masks) == 1 else list(masks)
 
     def get_config(self):

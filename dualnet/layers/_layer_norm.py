@@ -9,41 +9,39 @@ from dualnet.layers._recurrent_cell import RecurrentCell
 
 
 class NormalisedCell(RecurrentCell):
-    """What a cell with layer normalisation has beside its equations.
+    """Adds layer normalisation to a cell, which comes after it among the bases of a subclass.
 
-    Stands before the plain cell among the bases of a subclass. That lists in
-    `normalised` for each placement what is normalised there: the name of a vector,
-    which is also that of its gain and shift, and its size in units.
+    The subclass lists in `normalised`, for each placement, the vectors that are normalised:
+    their names, which are also those of their gains and shifts, and their sizes in units.
     """
 
     normalised: dict[str, dict[str, int]] = {}
 
     def __init__(self, units, *, placement="separate", affine=True, epsilon=1e-5, **kwargs):
         placement = check_choice("placement", placement, self.normalised)
-        # A single feature less its mean is 0: a cell of one unit would put out a constant.
+        # A single feature minus its mean is 0: the output of a cell of one unit would be constant.
         units = check_count("units", units, least=1 if placement == "none" else 2)
         if not is_number(epsilon) or not 0 < epsilon < math.inf:
             raise ArgumentError(
                 "epsilon", f"must be a finite number above 0. Received: epsilon={epsilon!r}."
             )
-        affine = check_flag("affine", affine)
         super().__init__(units, **kwargs)
         self.placement = placement
-        self.affine = affine
+        self.affine = check_flag("affine", affine)
         self.epsilon = float(epsilon)
 
     def build(self, input_shape):
         super().build(input_shape)
         if self.affine:
             for name, size in self.normalised[self.placement].items():
-                for kind, start in (("gain", "ones"), ("shift", "zeros")):
+                for kind, initializer in (("gain", "ones"), ("shift", "zeros")):
                     weight = self.add_weight(
-                        name=f"{name}_{kind}", shape=(size * self.units,), initializer=start
+                        name=f"{name}_{kind}", shape=(size * self.units,), initializer=initializer
                     )
                     setattr(self, weight.name, weight)
 
     def normalise(self, name, vector, parts=1):
-        """Return `vector`, each of its `parts` normalised by itself, if the placement says so."""
+        """Return `vector`, normalised if the placement says so, each of its `parts` separately."""
         if name not in self.normalised[self.placement]:
             return vector
         vector = layer_norm(vector, self.epsilon, parts)
@@ -52,7 +50,7 @@ class NormalisedCell(RecurrentCell):
         return vector
 
     def normalise_sum(self, name, vector, bias, parts=1):
-        """Return `normalise(name, vector)`, with `bias` (or None) in it or, mostly, after it."""
+        """Return `normalise(name, vector)` plus `bias`, which "joint" adds before it."""
         if bias is None:
             return self.normalise(name, vector, parts)
         if self.placement == "joint":

@@ -1,33 +1,33 @@
-"""The one place where recurrent cells multiply by matrices: who runs them can step in."""
+"""Products with weight matrices: cells make all of them here, so that the engine can intercept."""
 
 import contextvars
 
 from keras import ops
 
-from dualnet._contexts import held
+from dualnet._contexts import override
 
 _product = contextvars.ContextVar("product", default=None)
 
 
 def matmul(vector, kernel, columns=None):
-    """Return `vector @ kernel`, or what `made_by` says it is.
+    """Return `vector @ kernel`.
 
     Args:
         vector: `(..., features)`.
         kernel: `(features, units)`, a variable or a tensor.
-        columns: None, or `(i, n)`: the i-th of n equal parts of the columns of `kernel` alone.
+        columns: None for the whole kernel, or `(i, n)` for the i-th of n equal parts of its
+            columns.
     """
     product = _product.get()
     if product is not None:
         return product([vector], [kernel], columns)
-    return ops.matmul(vector, columns_of(kernel, columns))
+    return ops.matmul(vector, select_columns(kernel, columns))
 
 
 def sum_of_products(vectors, kernels):
-    """Return the sum of the products of each vector and its kernel, or what `made_by` says it is.
+    """Return the sum of `vector @ kernel` over all pairs.
 
-    Who steps in can make one product of it: of the vectors side by side and the kernels one
-    below the other.
+    The engine turns it into one product: the vectors side by side times the stacked kernels.
     """
     product = _product.get()
     if product is not None:
@@ -35,14 +35,14 @@ def sum_of_products(vectors, kernels):
     return sum(map(ops.matmul, vectors, kernels))
 
 
-def columns_of(kernel, columns):
-    """Return the columns of `kernel` that `matmul` was asked for."""
+def select_columns(kernel, columns):
+    """Return the `columns` of `kernel`, as described in `matmul`."""
     if columns is None:
         return kernel
     i, n = columns
     return ops.split(kernel, n, axis=-1)[i]
 
 
-def made_by(product):
-    """Let `product(vectors, kernels, columns)` make all products of cells meanwhile."""
-    return held(_product, product)
+def intercept_products(product):
+    """Let `product(vectors, kernels, columns)` compute all products inside the `with` block."""
+    return override(_product, product)

@@ -1,44 +1,65 @@
 """What all recurrent cells have in common."""
 
+import warnings
+from typing import Any, NamedTuple
+
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_flag, check_penalty, check_rate
-from dualnet.layers._masks import MaskSpec, check_locked
+from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
 from dualnet.layers._products import matmul
 
 
-class RecurrentCell(keras.layers.Layer):
-    """One step of a recurrent layer; a pure function, which is handed its masks.
+class MaskSpec(NamedTuple):
+    """A dropout of a cell. Whoever runs the cell draws its mask before the loop.
 
-    A subclass has `build`, `step`, `gates` and, where they are not those of here,
-    `input_part` and `state_size`. Its equations are in its own docstring. A step has two
-    parts, of which whoever runs the cell over time takes the first for all steps at once:
-    what can be said of the input before the state is known, and the rest. All products
-    with matrices go through `product`.
+    Attributes:
+        name: str. The key under which the cell looks up the mask.
+        rate: float. Fraction to drop.
+        size: int, the number of features of a mask `(batch, size)`; or the shape, a tuple, of
+            the cell's weight `name`: the cell then receives a dropped-out copy of this
+            weight in place of a mask (DropConnect), the same for all rows and steps.
+        locked: bool. Whether one mask holds for the whole segment; otherwise each step
+            has a fresh one.
+    """
+
+    name: str
+    rate: float
+    size: int | tuple[int, ...]
+    locked: bool
+
+
+class RecurrentCell(keras.layers.Layer):
+    """One step of a recurrent layer, as a pure function: the masks are arguments.
+
+    A step has two parts: `input_projection`, which depends on the input alone, so that it can
+    be computed for all steps at once, and `step`, which depends on the states too. All
+    products with matrices go through `product`.
+
+    A subclass defines `build`, `step` and `gates`, and where the defaults do not fit
+    `input_projection`, `mask_specs` and `state_size`. Its equations are in its docstring.
 
     Args:
         units: int, at least 1. Size of each state and of the output.
         use_bias: bool.
-        input_dropout: float, at least 0 and below 1, on the input.
-        recurrent_dropout: float, at least 0 and below 1, on the incoming h where
-            it enters a product. A state that is carried past the products is
-            not dropped out.
+        input_dropout: float, at least 0 and below 1. Dropout of the input.
+        recurrent_dropout: float, at least 0 and below 1. Dropout of the incoming h in the
+            products. A state that is carried past the products is not dropped out.
         weight_dropout: float, at least 0 and below 1. Drops single weights of the
-            recurrent matrices, one draw per segment for all rows and steps
+            recurrent matrices: one draw per segment for all rows and steps
             (DropConnect; Merity et al., 2018).
-        mask_per_gate: bool. A mask of its own for each gate, for input and h
-            ("untied weights" of Gal and Ghahramani, 2016), or one for all gates.
-        input_l2: float, at least 0. Adds `input_l2 * sum(w ** 2)` of the input
+        mask_per_gate: bool. Whether each gate has its own mask, for the input and for h
+            ("untied weights" of Gal and Ghahramani, 2016), instead of one for all gates.
+        input_l2: float, at least 0. Adds `input_l2 * sum(w ** 2)` over the input
             matrices to the loss.
         recurrent_l2: float, at least 0. The same for the recurrent matrices.
-        locked: the dropouts whose mask is kept for a segment, some of "input" and
-            "recurrent". The others are drawn at each step.
+        locked: list of the dropouts that keep their mask for a whole segment, some of
+            "input" and "recurrent". The others draw a fresh mask at each step.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Raises:
-        ValueError: if an argument is out of range, or in training without masks
-            where a dropout rate is above 0.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
     """
 
     dropouts: tuple[str, ...] = ("input", "recurrent")
@@ -58,104 +79,103 @@ class RecurrentCell(keras.layers.Layer):
         locked=("input", "recurrent"),
         **kwargs,
     ):
-        units = check_count("units", units, least=1)
-        use_bias = check_flag("use_bias", use_bias)
-        mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
-        input_dropout = check_rate("input_dropout", input_dropout)
-        recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
-        weight_dropout = check_rate("weight_dropout", weight_dropout)
-        input_l2 = check_penalty("input_l2", input_l2)
-        recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
         super().__init__(**kwargs)
-        self.units = units
-        self.use_bias = use_bias
-        self.input_dropout = input_dropout
-        self.recurrent_dropout = recurrent_dropout
-        self.weight_dropout = weight_dropout
-        self.mask_per_gate = mask_per_gate
-        self.input_l2 = input_l2
-        self.recurrent_l2 = recurrent_l2
-        self.locked = check_locked(locked, self.dropouts)
-        self.state_size = [units]
-        self.output_size = units
-        self.input_size = None  # known once built
+        self.units = check_count("units", units, least=1)
+        self.use_bias = check_flag("use_bias", use_bias)
+        self.input_dropout = check_rate("input_dropout", input_dropout)
+        self.recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
+        self.weight_dropout = check_rate("weight_dropout", weight_dropout)
+        self.mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
+        self.input_l2 = check_penalty("input_l2", input_l2)
+        self.recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
+        self.locked = _check_locked(locked, self.dropouts)
+        self.state_size = [self.units]
+        self.output_size = self.units
+        self.input_size: Any = None  # set by `build`
+
+    def __init_subclass__(cls, **kwargs):
+        # `input_part` is the old name of `input_projection`. Subclasses may define either one,
+        # and call that of their base class by either name.
+        super().__init_subclass__(**kwargs)
+        if "input_part" in vars(cls) and "input_projection" not in vars(cls):
+            warn_about_input_part(cls)
+            cls.input_projection = cls.input_part  # type: ignore[method-assign]
+        cls.input_part = cls.input_projection
 
     def mask_specs(self):
-        """Return what a training step needs drawn, a list of `MaskSpec`."""
+        """Return the masks that a training step needs, a list of `MaskSpec`."""
         times = self.gates if self.mask_per_gate else 1
         sizes = {"input": self.input_size, "recurrent": self.units}
         rates = {"input": self.input_dropout, "recurrent": self.recurrent_dropout}
         specs = [
-            MaskSpec(place, rates[place], times * sizes[place], place in self.locked)
-            for place in rates
-            if rates[place] > 0
+            MaskSpec(name, rate, times * sizes[name], name in self.locked)
+            for name, rate in rates.items()
+            if rate > 0
         ]
         return specs + self.weight_specs()
 
     def weight_specs(self):
-        """Return the part of `mask_specs` that `weight_dropout` asks for."""
+        """Return the entries of `mask_specs` for `weight_dropout`."""
         if self.weight_dropout == 0:
             return []
         shapes = {name: tuple(getattr(self, name).shape) for name in self.recurrent_kernels()}
         return [MaskSpec(name, self.weight_dropout, shape, True) for name, shape in shapes.items()]
 
     def recurrent_kernels(self):
-        """Return the names of the matrices that `weight_dropout` is on."""
+        """Return the names of the matrices that `weight_dropout` acts on."""
         return ["recurrent_kernel"]
 
     def call(self, inputs, states, training=False, masks=None):
-        masks = self.masks_for(masks, training)
-        return self.step(self.input_part(inputs, masks), states, masks)
+        if masks is None and training and self.mask_specs():
+            raise ValueError(
+                f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
+                "`keras.layers.RNN`, which passes no masks to a cell. Wrap it in "
+                "`dualnet.layers.Recurrence`, or set its dropout rates to 0."
+            )
+        masks = masks or {}
+        return self.step(self.input_projection(inputs, masks), states, masks)
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         """Return what `step` reads of the input: a tensor, or a list of tensors.
 
         Args:
             inputs: `(batch, features)`, or `(time, batch, features)` for all steps.
-            masks: as for `call`, with those that are fresh at each step `(time, batch, size)`.
+            masks: as in `call`; fresh masks of all steps are `(time, batch, size)`.
         """
         return inputs
 
-    def step(self, part, states, masks):
-        """Return the output and the list of new states; `part` is from `input_part`."""
+    input_part = input_projection
+
+    def step(self, projection, states, masks):
+        """Return the output and the list of new states.
+
+        Args:
+            projection: the result of `input_projection` for one step.
+            states: list of `(batch, size)`.
+            masks: dict from the names in `mask_specs()` to masks or dropped-out weights.
+        """
         raise NotImplementedError
 
-    def masks_for(self, masks, training):
-        """Return the masks to use in one step; raise `ValueError` if they are missing."""
-        if masks is not None:
-            return masks
-        if training and self.mask_specs():
-            raise ValueError(
-                f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
-                "`keras.layers.RNN`, which gives a cell no masks. Wrap it in "
-                "`dualnet.layers.Recurrence`, or set the cell's dropout rates to 0."
-            )
-        return {}
-
     def recurrent_product(self, h, masks, name="recurrent_kernel", mask="recurrent"):
-        """Return h, masked by `mask`, times the matrix `name`, which may lack single weights."""
+        """Return the product of h, dropped out, and the matrix `name`, dropped out."""
         return product(h, masks.get(name, getattr(self, name)), masks.get(mask))
 
     # --- weights
 
     def add_input_kernel(self, name, shape, initializer="glorot_uniform"):
+        regularizer = keras.regularizers.L2(self.input_l2)
         return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            regularizer=keras.regularizers.L2(self.input_l2),
+            name=name, shape=shape, initializer=initializer, regularizer=regularizer
         )
 
     def add_recurrent_kernel(self, name, shape, initializer="orthogonal"):
+        regularizer = keras.regularizers.L2(self.recurrent_l2)
         return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=initializer,
-            regularizer=keras.regularizers.L2(self.recurrent_l2),
+            name=name, shape=shape, initializer=initializer, regularizer=regularizer
         )
 
     def add_bias(self, name, size, initializer="zeros"):
-        """Return a bias of `size`, an int or a shape, or None where the cell has none."""
+        """Return a bias of `size`, an int or a shape, or None without `use_bias`."""
         if not self.use_bias:
             return None
         shape = size if isinstance(size, tuple) else (size,)
@@ -176,10 +196,28 @@ class RecurrentCell(keras.layers.Layer):
         }
 
 
-def product(vector, kernel, mask=None):
-    """Return `vector @ kernel`, with `vector` masked by one mask, or by one for each gate.
+class FusedCell(RecurrentCell):
+    """A cell whose gates share `kernel`, `recurrent_kernel` and `bias`, side by side."""
 
-    Masks of several gates stand side by side, as the gates' parts of `kernel` do.
+    def build(self, input_shape):
+        self.input_size = input_shape[-1]
+        size = self.gates * self.units
+        self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
+        self.recurrent_kernel = self.add_recurrent_kernel("recurrent_kernel", (self.units, size))
+        self.bias = self.add_gate_bias()
+
+    def add_gate_bias(self):
+        return self.add_bias("bias", self.gates * self.units)
+
+    def input_projection(self, inputs, masks):
+        z = product(inputs, self.kernel, masks.get("input"))
+        return z + self.bias if self.use_bias else z
+
+
+def product(vector, kernel, mask=None):
+    """Return `vector @ kernel` with `vector` dropped out by one mask, or by one per gate.
+
+    The masks of several gates stand side by side, as the gates' parts of `kernel` do.
     """
     if mask is None:
         return matmul(vector, kernel)
@@ -188,3 +226,22 @@ def product(vector, kernel, mask=None):
         return matmul(vector * mask, kernel)
     masks = enumerate(ops.split(mask, gates, axis=-1))
     return ops.concatenate([matmul(vector * m, kernel, (i, gates)) for i, m in masks], axis=-1)
+
+
+def warn_about_input_part(cls):
+    """Warn that the method `input_part` of the cell class `cls` has a new name."""
+    warnings.warn(
+        f"`{cls.__name__}.input_part` is deprecated. Rename it to `input_projection`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _check_locked(locked, dropouts):
+    if isinstance(locked, str) or not set(locked) <= set(dropouts):
+        raise ArgumentError(
+            "locked",
+            f"must be a list of some of {list(dropouts)}: the dropouts that keep their mask for "
+            f"a whole segment. Received: locked={locked!r}.",
+        )
+    return tuple(locked)

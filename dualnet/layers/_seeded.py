@@ -1,18 +1,22 @@
-"""What every layer that draws random numbers has in common."""
+"""Layers that draw random numbers."""
 
 import random
 
 import keras
 
+from dualnet._checks import check_rate
+
+STATE = "seed_generator_state"
+
 
 class SeededLayer(keras.layers.Layer):
-    """A layer without weights of its own that owns a random generator and saves its state.
+    """A layer that owns a random generator and saves its state with the weights.
 
-    Keras stores the state of no `SeedGenerator`, so that a resumed run would
-    repeat its masks; this layer writes it beside the weights.
+    Keras does not save the state of a `SeedGenerator`, so a resumed run would repeat its
+    masks.
 
     Args:
-        seed: int or None. None draws one from `keras.utils.set_random_seed`.
+        seed: int or None. With None, `keras.utils.set_random_seed` determines the seed.
     """
 
     def __init__(self, *, seed=None, **kwargs):
@@ -23,11 +27,43 @@ class SeededLayer(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator(drawn)
 
     def save_own_variables(self, store):
-        store["seed_generator_state"] = self.seed_generator.state.numpy()
+        super().save_own_variables(store)
+        store[STATE] = self.seed_generator.state.numpy()
 
     def load_own_variables(self, store):
-        if "seed_generator_state" in store:  # absent: saved before the layer drew numbers
-            self.seed_generator.state.assign(store["seed_generator_state"][...])
+        if STATE in store:  # absent from files of layers that drew nothing when they were saved
+            self.seed_generator.state.assign(store[STATE][...])
+        names = set(store.keys()) - {STATE}
+        super().load_own_variables({name: store[name] for name in names})
 
     def get_config(self):
         return {**super().get_config(), "seed": self.seed}
+
+
+class SeededDropout(SeededLayer):
+    """Dropout with one mask of the shape `noise_shape(inputs)` per call.
+
+    Args:
+        rate: float, at least 0 and below 1. Fraction to drop.
+        seed: int or None.
+    """
+
+    def __init__(self, rate, *, seed=None, **kwargs):
+        super().__init__(seed=seed, **kwargs)
+        self.rate = check_rate("rate", rate)
+        self.supports_masking = True
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        noise_shape = self.noise_shape(inputs)
+        return keras.random.dropout(
+            inputs, self.rate, noise_shape=noise_shape, seed=self.seed_generator
+        )
+
+    def noise_shape(self, inputs):
+        """Return the shape of the mask; None for that of the inputs."""
+        return None
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate}

@@ -1,4 +1,22 @@
-"""One segment: the loop over its steps, and the backward pass through them."""
+"""The engine: the loop over the time steps of one segment, and its backward pass.
+
+How the states pass through a segment:
+
+1. `Segment.__init__` calls `cell.input_projection` for all steps at once: whatever depends
+   on the input alone stays out of the loop.
+2. `Segment.run` receives the initial states. The `StepPlan` says which weight matrices a
+   step multiplies by; the first segment finds out by tracing one step.
+3. `_forward` scans over time. Each step maps its states to the next ones (`cell.step`). For
+   the backward pass it saves the states that each step started from and its products.
+4. `_backward` scans over time in reverse. It replays each step from the saved states with
+   the saved products, and turns the gradient at a step's new states into the gradient at
+   the states before it. For each product it collects the left operand and the gradient at
+   the result.
+5. `_matrix_gradients` forms the gradient of each matrix from these: one large product for
+   the whole segment, where a plain loop adds up a small one per step.
+
+`scan`, `vjp` and `custom_gradient` are in `dualnet._backend`.
+"""
 
 import contextvars
 import itertools
@@ -8,209 +26,259 @@ import keras
 from keras import ops, tree
 
 from dualnet import _backend
-from dualnet._contexts import held
-from dualnet.layers._products import columns_of, made_by
+from dualnet._contexts import override
+from dualnet.layers._products import intercept_products, select_columns
 
 _without_gradients = contextvars.ContextVar("without_gradients", default=False)
 
 
 def without_gradients():
-    """Let recurrences keep nothing for a backward pass meanwhile."""
-    return held(_without_gradients, True)
+    """Return a context in which a `Recurrence` saves nothing for a backward pass.
+
+    Use it for inference: a graph that is traced inside the `with` block needs less memory.
+    The outputs are the same, but no gradient flows through the recurrence.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import LSTMCell, Recurrence, without_gradients
+    >>> recurrence = Recurrence(LSTMCell(4))
+    >>> with without_gradients():
+    ...     outputs, h, c = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape)
+    (2, 5, 4)
+    """
+    return override(_without_gradients, True)
 
 
-class _Product(NamedTuple):
-    """One of the products of a step with a matrix, or with several, one below the other.
+class WeightProduct(NamedTuple):
+    """A product that every step makes with a weight matrix, or with several stacked ones.
 
     Attributes:
-        weights: places of the matrices among the cell's weights.
-        columns: None for all of them, or as in `layers._products.matmul`.
-        entering: sizes of what is multiplied by each of them.
+        weights: indices of the matrices in `cell.weights`.
+        columns: the columns that are used, as in `_products.matmul`.
+        input_sizes: for each matrix, the size of the vector that it multiplies.
         units: int. Size of the result.
     """
 
     weights: tuple[int, ...]
     columns: tuple[int, int] | None
-    entering: tuple[int, ...]
+    input_sizes: tuple[int, ...]
     units: int
 
 
-class Known:
-    """What a layer knows of its steps; no dictionary of its own, which Keras would save.
+class StepPlan(NamedTuple):
+    """How a step uses the weights of its cell.
 
     Attributes:
-        products: by what sets the steps apart, their products in order and the places of the
-            weights without one.
+        products: the products of the step, in order.
+        matrices: indices in `cell.weights` of the matrices in these products.
+        vectors: indices of the weights that are in no product at all: biases, gains and
+            other weights that act elementwise.
+    """
+
+    products: list[WeightProduct]
+    matrices: list[int]
+    vectors: list[int]
+
+
+class StepPlans:
+    """The plans of a `Recurrence`, by training mode and names of the masks.
+
+    An object of its own, since Keras would track and save a dict.
     """
 
     def __init__(self):
-        self.products: dict[Any, tuple[list[_Product], list[int]]] = {}
+        self.by_mode: dict[Any, StepPlan] = {}
 
 
 class Segment:
-    """The steps of one segment, and their backward pass.
+    """The steps of one segment.
 
-    All tensors have time first, those of one step have no time. Lists of them are what a
-    step reads beside the states: `parts`, with gradients, and `constants`, without.
+    All tensors here have time first; those of a single step have no time axis.
+
+    Args:
+        recurrence: the `Recurrence` that runs the segment.
+        sequence: `(time, batch, features)`.
+        locked: dict. Masks that hold for all steps, and dropped-out copies of weights.
+        fresh: dict. Masks of each step, `(time, batch, size)`.
+        mask: bool `(time, batch, 1)`, False where a step is padding, or None.
+        training: bool.
     """
 
-    def __init__(self, layer, sequence, locked, fresh, mask, training):
-        self.cell = layer.cell
-        self.dtype = layer.dtype_policy.compute_dtype
-        self.fine_dtype = layer.variable_dtype
-        self.known = layer.known
+    def __init__(self, recurrence, sequence, locked, fresh, mask, training):
+        self.cell = recurrence.cell
+        self.compute_dtype = recurrence.dtype_policy.compute_dtype  # of products with matrices
+        self.dtype = recurrence.variable_dtype  # of everything else
+        self.plans = recurrence.step_plans.by_mode
         self.training = training
         self.locked = locked
-        self.fresh = list(fresh)
-        self.masked = mask is not None
-        self.constants = [*fresh.values(), *([mask] if self.masked else [])]
-        self.weights = list(self.cell.weights)
-        # A dropped-out matrix takes the place of the whole one.
-        self.values = [locked.get(weight.name, weight) for weight in self.weights]
-        self.places = {id(weight): i for i, weight in enumerate(self.weights)}
-        self.places |= {id(value): i for i, value in enumerate(self.values)}
-        self.found: list[_Product] = []
-        part = sequence
-        if hasattr(self.cell, "input_part"):
-            with made_by(self._plain_product):
-                part = self.cell.input_part(sequence, {**locked, **fresh})
-        self.structure = part
-        self.parts = tree.flatten(part)
+        self.fresh_names = list(fresh)
+        self.is_masked = mask is not None
+        # What a step reads besides its states: `inputs`, with gradients, and `constants`, without.
+        self.constants = [*fresh.values(), *([mask] if self.is_masked else [])]
+        self.variables = list(self.cell.weights)
+        # A dropped-out copy of a weight replaces the weight itself.
+        self.weights = [locked.get(variable.name, variable) for variable in self.variables]
+        self.index_of_weight = {
+            id(weight): i
+            for weights in (self.variables, self.weights)
+            for i, weight in enumerate(weights)
+        }
+        self.traced_products: list[WeightProduct] = []
+        projection = sequence
+        if hasattr(self.cell, "input_projection"):
+            with intercept_products(self._traced_product):
+                projection = self.cell.input_projection(sequence, {**locked, **fresh})
+        self.input_structure = projection
+        self.inputs = tree.flatten(projection)
 
     def run(self, states):
-        """Return the outputs, `(time, batch, size)`, and the last states, given the first ones."""
-        if self.parts[0].shape[0] == 1:
+        """Return the outputs `(time, batch, size)` and the final states."""
+        if self.inputs[0].shape[0] == 1:
             output, states = self._first_step(states)
             return output[None], states
-        products, others = self._products(states)
-        matrices = sorted({place for product in products for place in product.weights})
-        values = [ops.convert_to_tensor(self.values[i]) for i in (*matrices, *others)]
-        arguments = [*self.parts, *states, *values]
-        counts = len(self.parts), len(states), len(matrices), len(others)
-        self.vectors = [self.weights[i] for i in others]
-        keep = not _without_gradients.get()
+        plan = self._plan(states)
+        self.elementwise = [self.variables[i] for i in plan.vectors]
+        weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
+        arguments = [*self.inputs, *states, *weights]
+        counts = len(self.inputs), len(states), len(plan.matrices), len(plan.vectors)
+        save = not _without_gradients.get()
 
         def function(*arguments):
-            parts, states, values, vectors = _split(arguments, counts)
-            cast = dict(zip(matrices, map(self._cast, values)))  # once for all steps
-            kernels = [
-                _joined([columns_of(cast[place], product.columns) for place in product.weights], 0)
-                for product in products
-            ]
-            kernels = [(kernel, ops.transpose(kernel)) for kernel in kernels]
-            outputs, last, kept = self._forward(parts, states, kernels, vectors, keep)
+            inputs, states, matrices, vectors = _split(arguments, counts)
+            kernels = self._kernels(plan, matrices)
+            outputs, final_states, saved = self._forward(inputs, states, kernels, vectors, save)
 
             def gradient(*cotangents):
-                d_parts, d_states, d_vectors, entered, d_products = self._backward(
-                    parts, kept, kernels, vectors, cotangents
+                d_inputs, d_states, d_vectors, operands, d_products = self._backward(
+                    inputs, saved, kernels, vectors, cotangents
                 )
-                d_values = _gradients_of_matrices(matrices, products, entered, d_products)
-                d_values = [ops.cast(each, self.fine_dtype) for each in d_values]
-                return [*d_parts, *d_states, *d_values, *d_vectors]
+                d_matrices = _matrix_gradients(plan, operands, d_products)
+                d_matrices = [ops.cast(d_matrix, self.dtype) for d_matrix in d_matrices]
+                return [*d_inputs, *d_states, *d_matrices, *d_vectors]
 
-            return [outputs, *last], gradient
+            return [outputs, *final_states], gradient
 
-        if keep:
+        if save:
             outputs, *states = _backend.custom_gradient(function, arguments)
         else:
             (outputs, *states), _ = function(*arguments)
         return outputs, states
 
-    def _step(self, states, parts, constants):
-        """Return the output of a step and its new states."""
-        masks = {**self.locked, **dict(zip(self.fresh, constants))}
-        part = tree.pack_sequence_as(self.structure, parts)
+    # --- one step
+
+    def _step(self, states, inputs, constants):
+        """Return the output and the new states of one step."""
+        masks = {**self.locked, **dict(zip(self.fresh_names, constants))}
+        projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
-            output, new_states = self.cell.step(part, states, masks)
+            output, new_states = self.cell.step(projection, states, masks)
         else:
-            output, new_states = self.cell.call(part, states, training=self.training, masks=masks)
-        output = ops.cast(output, self.fine_dtype)
-        new_states = [ops.cast(state, self.fine_dtype) for state in new_states]
-        if self.masked:
+            output, new_states = self.cell.call(
+                projection, states, training=self.training, masks=masks
+            )
+        output = ops.cast(output, self.dtype)
+        new_states = [ops.cast(state, self.dtype) for state in new_states]
+        if self.is_masked:
             mask = constants[-1]
             output = ops.where(mask, output, 0)
             new_states = [ops.where(mask, *pair) for pair in zip(new_states, states)]
         return output, new_states
 
     def _first_step(self, states):
-        first = [each[0] for each in self.parts], [each[0] for each in self.constants]
-        with made_by(self._plain_product):
-            return self._step(states, *first)
+        inputs, constants = ([x[0] for x in xs] for xs in (self.inputs, self.constants))
+        with intercept_products(self._traced_product):
+            return self._step(states, inputs, constants)
 
-    def _plain_product(self, vectors, kernels, columns):
-        parts = [self._cast(columns_of(kernel, columns)) for kernel in kernels]
+    def _traced_product(self, vectors, kernels, columns):
+        """Return the product outside of the loop, and note it in `traced_products`."""
+        parts = [self._cast(select_columns(kernel, columns)) for kernel in kernels]
         pairs = zip(map(self._cast, vectors), parts)
-        product = sum(ops.cast(ops.matmul(*pair), self.fine_dtype) for pair in pairs)
-        places = tuple(self.places[id(kernel)] for kernel in kernels)
-        entering = tuple(vector.shape[-1] for vector in vectors)
-        self.found.append(_Product(places, columns, entering, product.shape[-1]))
+        product = sum(ops.cast(ops.matmul(*pair), self.dtype) for pair in pairs)
+        indices = tuple(self.index_of_weight[id(kernel)] for kernel in kernels)
+        input_sizes = tuple(vector.shape[-1] for vector in vectors)
+        self.traced_products.append(WeightProduct(indices, columns, input_sizes, product.shape[-1]))
         return product
 
     def _cast(self, tensor):
-        return ops.cast(tensor, self.dtype)
+        return ops.cast(tensor, self.compute_dtype)
+
+    def _plan(self, states):
+        """Return the plan of a step. Tracing a step finds it; later segments look it up."""
+        mode = self.training, *self.locked, *self.fresh_names
+        if mode not in self.plans:
+            in_projection, self.traced_products = self.traced_products, []
+            self._first_step(states)  # for its products alone
+            in_step = self.traced_products
+            matrices = sorted({i for product in in_step for i in product.weights})
+            multiplied = {*matrices, *(i for product in in_projection for i in product.weights)}
+            vectors = [i for i in range(len(self.weights)) if i not in multiplied]
+            self.plans[mode] = StepPlan(in_step, matrices, vectors)
+        return self.plans[mode]
 
     # --- the loop
 
-    def _products(self, states):
-        """Return the products of a step in order, and the places of the weights without one.
+    def _kernels(self, plan, matrices):
+        """Return for each product its kernel and the transpose, cast once for all steps."""
+        cast = dict(zip(plan.matrices, map(self._cast, matrices)))
+        kernels = [
+            _concatenate([select_columns(cast[i], product.columns) for i in product.weights], 0)
+            for product in plan.products
+        ]
+        return [(kernel, ops.transpose(kernel)) for kernel in kernels]
 
-        A step finds them; they are then known for all segments with the same masks.
+    def _forward(self, inputs, states, kernels, vectors, save):
+        """Return the outputs, the final states and what the backward pass needs.
+
+        The latter are lists of tensors `(time, ...)`, empty unless `save`: the states that
+        each step started from, and its products.
         """
-        key = self.training, *self.locked, *self.fresh
-        if key not in self.known.products:
-            of_inputs, self.found = self.found, []
-            self._first_step(states)  # what it returns is not used
-            used = {place for each in (*of_inputs, *self.found) for place in each.weights}
-            others = [i for i in range(len(self.weights)) if i not in used]
-            self.known.products[key] = self.found, others
-        return self.known.products[key]
-
-    def _forward(self, parts, states, kernels, vectors, keep):
-        """Return the outputs, the last states, and of each step the first ones and all products."""
 
         def step(states, elements):
-            parts, constants = _split(elements, [len(self.parts), len(self.constants)])
-            made: list[Any] = []
+            inputs, constants = _split(elements, [len(self.inputs), len(self.constants)])
+            products: list[Any] = []
 
             def product(vectors, *_):
-                vector = _joined(list(map(self._cast, vectors)), -1)
-                made.append(_backend.matmul(vector, *kernels[len(made)]))
-                return ops.cast(made[-1], self.fine_dtype)
+                operand = _concatenate(list(map(self._cast, vectors)), -1)
+                products.append(_backend.matmul(operand, *kernels[len(products)]))
+                return ops.cast(products[-1], self.dtype)
 
-            output, new_states = self._step_of(product, vectors, states, parts, constants)
-            return new_states, [output, *states, *made] if keep else [output]
+            output, new_states = self._step_with(product, vectors, states, inputs, constants)
+            return new_states, [output, *states, *products] if save else [output]
 
         batch = states[0].shape[0]
-        like = [keras.KerasTensor((batch, self.cell.output_size), self.fine_dtype)]
-        if keep:
-            like += [keras.KerasTensor((batch, s.shape[-1]), self.fine_dtype) for s in states]
-            like += [keras.KerasTensor((batch, k.shape[-1]), self.dtype) for k, _ in kernels]
-        sequences = [*parts, *self.constants]
-        last, (outputs, *kept) = _backend.scan(
-            step, states, sequences, like, length=self._time(), stacked=1
+        like = [keras.KerasTensor((batch, self.cell.output_size), self.dtype)]
+        if save:
+            like += [keras.KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
+            like += [
+                keras.KerasTensor((batch, k.shape[-1]), self.compute_dtype) for k, _ in kernels
+            ]
+        final_states, (outputs, *saved) = _backend.scan(
+            step, states, [*inputs, *self.constants], like, length=self._time(), stacked=1
         )
-        return outputs, last, kept
+        return outputs, final_states, saved
 
-    def _backward(self, parts, kept, kernels, vectors, cotangents):
-        """Return gradients: at parts, first states and vectors; then what entered products.
+    def _backward(self, inputs, saved, kernels, vectors, cotangents):
+        """Return all gradients but those of the matrices, and what these are made of.
 
-        Last come the gradients at these products.
+        These are the gradients at the inputs, the initial states and the vectors; then for
+        each product its left operands and the gradients at its results, `(time, batch, size)`.
         """
         d_outputs, *d_states = cotangents
-        counts = len(parts), len(d_states), len(kernels), len(vectors)
+        counts = len(inputs), len(d_states), len(kernels), len(vectors)
 
-        def replay_of(constants, entered):
+        def replay_with(constants, operands):
             def replay(*arguments):
-                parts, states, products, vectors = _split(arguments, counts)
+                inputs, states, products, vectors = _split(arguments, counts)
 
                 def product(vectors, *_):
-                    i = len(entered)
-                    entered.append(_joined(list(map(self._cast, vectors)), -1))
-                    found = _as_before(entered[i], products[i], *kernels[i])
-                    return ops.cast(found, self.fine_dtype)
+                    i = len(operands)
+                    operands.append(_concatenate(list(map(self._cast, vectors)), -1))
+                    return ops.cast(_replayed(operands[i], products[i], *kernels[i]), self.dtype)
 
-                output, new_states = self._step_of(product, vectors, states, parts, constants)
-                return [output, *new_states], entered
+                output, new_states = self._step_with(product, vectors, states, inputs, constants)
+                return [output, *new_states], operands
 
             return replay
 
@@ -219,71 +287,70 @@ class Segment:
             (d_output,), arguments, constants = _split(
                 elements, [1, sum(counts[:3]), len(self.constants)]
             )
-            gradients, entered = _backend.vjp(
-                replay_of(constants, []), [*arguments, *vectors], [d_output, *d_states]
+            gradients, operands = _backend.vjp(
+                replay_with(constants, []), [*arguments, *vectors], [d_output, *d_states]
             )
-            d_parts, d_states, d_products, more = _split(gradients, counts)
-            d_vectors = [total + each for total, each in zip(d_vectors, more)]
-            return [*d_states, *d_vectors], [*d_parts, *d_products, *entered]
+            d_inputs, d_states, d_products, increments = _split(gradients, counts)
+            d_vectors = [total + increment for total, increment in zip(d_vectors, increments)]
+            return [*d_states, *d_vectors], [*d_inputs, *d_products, *operands]
 
-        sequences = [ops.convert_to_tensor(d_outputs), *parts, *kept, *self.constants]
+        sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.constants]
         carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
         batch = d_states[0].shape[0]
-        like = [keras.KerasTensor(each.shape[1:], each.dtype) for each in parts]
-        like += [keras.KerasTensor((batch, k.shape[1]), self.dtype) for k, _ in kernels]
-        like += [keras.KerasTensor((batch, k.shape[0]), self.dtype) for k, _ in kernels]
-        carry, found = _backend.scan(
+        like = [keras.KerasTensor(x.shape[1:], x.dtype) for x in inputs]
+        like += [keras.KerasTensor((batch, k.shape[1]), self.compute_dtype) for k, _ in kernels]
+        like += [keras.KerasTensor((batch, k.shape[0]), self.compute_dtype) for k, _ in kernels]
+        carry, results = _backend.scan(
             step, carry, sequences, like, length=self._time(), reverse=True
         )
         d_states, d_vectors = _split(carry, [counts[1], counts[3]])
-        d_parts, d_products, entered = _split(found, [counts[0], counts[2], counts[2]])
-        return d_parts, d_states, d_vectors, entered, d_products
+        d_inputs, d_products, operands = _split(results, [counts[0], counts[2], counts[2]])
+        return d_inputs, d_states, d_vectors, operands, d_products
 
-    def _step_of(self, product, vectors, *arguments):
-        with made_by(product), keras.StatelessScope(list(zip(self.vectors, vectors))):
+    def _step_with(self, product, vectors, *arguments):
+        """Return `_step(*arguments)` with `product` for products and `vectors` for weights."""
+        scope = keras.StatelessScope(list(zip(self.elementwise, vectors)))
+        with intercept_products(product), scope:
             return self._step(*arguments)
 
     def _time(self):
-        return ops.shape(self.parts[0])[0]
+        return ops.shape(self.inputs[0])[0]
 
 
-def _as_before(vector, product, matrix, transposed):
-    """Return `product`, which is `vector` times a matrix, with the gradients at both."""
+def _replayed(operand, product, kernel, transposed):
+    """Return `product`, the saved `operand @ kernel`, with gradients at both."""
 
-    def function(vector, product):
-        return [product], lambda d: [_backend.matmul_transposed(d, matrix, transposed), d]
+    def function(operand, product):
+        return [product], lambda d: [_backend.matmul_transposed(d, kernel, transposed), d]
 
-    return _backend.custom_gradient(function, [vector, product])[0]
+    return _backend.custom_gradient(function, [operand, product])[0]
 
 
-def _gradients_of_matrices(matrices, products, entered, d_products):
-    """Return the gradient at each matrix: one product for each time that a step uses it."""
-    found: dict[int, dict[Any, Any]] = {place: {} for place in matrices}
-    for product, a, d in zip(products, entered, d_products):
-        a = ops.reshape(a, (-1, sum(product.entering)))
-        whole = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
-        ends = list(itertools.accumulate(product.entering))[:-1]
-        for place, each in zip(product.weights, ops.split(whole, ends) if ends else [whole]):
-            before = found[place].get(product.columns)
-            found[place][product.columns] = each if before is None else before + each
-    totals = []
-    for columns in found.values():
-        whole = columns.pop(None, None)
+def _matrix_gradients(plan, operands, d_products):
+    """Return the gradient of each matrix: one product per use of it in a step."""
+    by_columns: dict[int, dict[Any, Any]] = {i: {} for i in plan.matrices}
+    for product, a, d in zip(plan.products, operands, d_products):
+        a = ops.reshape(a, (-1, sum(product.input_sizes)))
+        stacked = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
+        ends = list(itertools.accumulate(product.input_sizes))[:-1]
+        for i, part in zip(product.weights, ops.split(stacked, ends) if ends else [stacked]):
+            total = by_columns[i].get(product.columns)
+            by_columns[i][product.columns] = part if total is None else total + part
+    gradients = []
+    for columns in by_columns.values():
+        gradient = columns.pop(None, None)
         if columns:
             parts = ops.concatenate([columns[i] for i in sorted(columns)], axis=-1)
-            whole = parts if whole is None else whole + parts
-        totals.append(whole)
-    return totals
+            gradient = parts if gradient is None else gradient + parts
+        gradients.append(gradient)
+    return gradients
 
 
-def _joined(tensors, axis):
+def _concatenate(tensors, axis):
     return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis)
 
 
 def _split(values, counts):
-    """Return `values` in lists of so many each."""
-    values, lists = list(values), []
-    for count in counts:
-        lists.append(values[:count])
-        values = values[count:]
-    return lists
+    """Return `values` as consecutive lists of the lengths `counts`."""
+    values = iter(values)
+    return [list(itertools.islice(values, count)) for count in counts]

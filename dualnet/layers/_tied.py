@@ -1,11 +1,67 @@
-"""What the layers that use the matrix of an embedding have in common."""
+"""Layers that may share the matrix of an embedding."""
 
 import keras
+from keras import ops
+
+from dualnet._checks import ArgumentError
 
 
-def with_embedding(config):
-    """Return the `config` of a layer with the embedding that it is `tied_to` made again."""
-    tied_to = config["tied_to"]
-    if isinstance(tied_to, dict):
-        tied_to = keras.saving.deserialize_keras_object(tied_to)
-    return {**config, "tied_to": tied_to}
+class TiedLayer(keras.layers.Layer):
+    """A layer with the argument `tied_to`, a `keras.layers.Embedding` or None.
+
+    An output layer has `vocabulary_size` and `use_bias`, too, and calls `build_output` and
+    `output_weights`.
+    """
+
+    def __init__(self, *, tied_to, **kwargs):
+        super().__init__(**kwargs)
+        self.tied_to = tied_to
+
+    def build_output(self, units):
+        """Add `kernel` (units, vocabulary) unless it is tied, and `bias` if used."""
+        if self.tied_to is None:
+            self.kernel = self.add_weight(
+                name="kernel", shape=(units, self.vocabulary_size), initializer="glorot_uniform"
+            )
+        else:
+            self.build_embedding()
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.vocabulary_size,), initializer="zeros"
+            )
+
+    def build_embedding(self):
+        if not self.tied_to.built:
+            self.tied_to.build()
+
+    def output_weights(self):
+        """Return the output matrix in the compute dtype and the bias in float32, or None.
+
+        The matrix is `(vocabulary, units)` if tied, else `(units, vocabulary)`.
+        """
+        matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
+        bias = ops.cast(self.bias, "float32") if self.use_bias else None
+        return ops.cast(matrix, self.compute_dtype), bias
+
+    def get_config(self):
+        tied_to = self.tied_to
+        if tied_to is not None:
+            tied_to = keras.saving.serialize_keras_object(tied_to)
+        return {**super().get_config(), "tied_to": tied_to}
+
+    @classmethod
+    def from_config(cls, config):
+        tied_to = config["tied_to"]
+        if isinstance(tied_to, dict):
+            tied_to = keras.saving.deserialize_keras_object(tied_to)
+        return cls(**{**config, "tied_to": tied_to})
+
+
+def check_tied_size(argument, value, size, of):
+    """Raise `ValueError` unless `value` is `size`, the number `of` rows or units of a matrix."""
+    if value != size:
+        raise ArgumentError(
+            argument,
+            f"must equal the {size} {of} of the embedding that the output is tied to. "
+            f"Received: {argument}={value!r}.",
+        )

@@ -2,8 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_flag, check_rate
-from dualnet.layers._masks import MaskSpec
-from dualnet.layers._recurrent_cell import RecurrentCell, product
+from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell, product
 
 PEEPHOLES = ("full", "diagonal")
 FIRST_GATES = ("own", "shared", "none")
@@ -11,7 +10,7 @@ FIRST_GATES = ("own", "shared", "none")
 
 @keras.saving.register_keras_serializable("dualnet")
 class DepthGatedLSTMCell(RecurrentCell):
-    """One step of a whole stack of LSTM layers, whose memories are joined by depth gates.
+    """One step of a whole stack of LSTM layers, with memories joined by depth gates.
 
     Layer L reads x, the output h of the layer below (layer 1: the input of the cell),
     and the new memory c_below of that layer. With h and c from the last time step:
@@ -24,47 +23,47 @@ class DepthGatedLSTMCell(RecurrentCell):
     Layer 1 has no layer below: its d lacks w_l * c_below, and x M takes the place of
     c_below in c'. The last h' is the output.
 
-    A dropped-out h enters the products with U alone, one mask for each layer; a memory
-    is never dropped out. `mask_per_gate` gives masks of their own to the gates and to
-    x M in layer 1, and to the gates' h in every layer; what passes from layer to layer
-    has one mask for all gates. `weight_dropout` is on U of all layers. `input_l2` is
-    on W, M and A, `recurrent_l2` on U and on P where it is a matrix.
+    Only the h that enters the products with U is dropped out, with one mask per layer; a
+    memory never is. With `mask_per_gate`, each gate and x M have their own mask of the input in
+    layer 1, and each gate its own mask of h in every layer; the h that passes from layer to
+    layer has one mask for all gates. `weight_dropout` acts on U of all layers, `input_l2` on
+    W, M and A, and `recurrent_l2` on U, and on P if it is a matrix.
 
-    Differs from the paper: M is a matrix of its own, as in the released code (the paper
-    writes W_d there once more, which is `first_gate="shared"`). `stabilised` is the
-    code's alone, and neither has any dropout.
+    Differs from the paper: M is a separate matrix, as in the released code; the paper
+    uses W_d there, which is `first_gate="shared"`. `stabilised` is in the code only, and
+    neither has any dropout.
     Differs from the released code: at a first step without history the paper's
-    equations hold with states of zero, so that o does see c' P_o.
+    equations hold with states of zero, so that o includes c' P_o.
 
     Args:
         units: int, at least 1. Size of h and c of every layer.
         depth: int, at least 1. Number of layers.
-        peepholes: "full", P is a matrix; or "diagonal", a vector that multiplies c.
-        coupled: bool. False gives layers a forget gate of their own,
+        peepholes: "full" if P is a matrix, or "diagonal" if it is a vector that multiplies c.
+        coupled: bool. Whether f = 1 - i; otherwise each layer has a forget gate,
             f = sigmoid(x W_f + h U_f + c P_f + b_f).
-        first_gate: of layer 1. "own" has M; "shared" has W_d in place of M; "none" is
-            a layer without depth gate, c' = f * c + i * j.
-        stabilised: bool. Layers multiply x by exp(s), s a learned scalar, in all
+        first_gate: the depth gate of layer 1. "own" has M; "shared" has W_d in place of M;
+            "none" is a layer without depth gate, c' = f * c + i * j.
+        stabilised: bool. Whether layers multiply x by exp(s), s a learned scalar, in all
             products except x M (or the x W_d in its place).
-        affine: bool. Layers above the first read h A + a in place of h.
-        internal_dropout: float, at least 0 and below 1, on the h that passes from
+        affine: bool. Whether layers above the first read h A + a instead of h.
+        internal_dropout: float, at least 0 and below 1. Dropout of the h that passes from
             layer to layer, before the affine map if there is one.
-        locked: the dropouts whose mask is kept for a segment, some of "input",
-            "recurrent" and "internal". The others are drawn at each step.
+        locked: list of the dropouts that keep their mask for a whole segment, some of
+            "input", "recurrent" and "internal". The others draw a fresh mask at each step.
         **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
             `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
-            `recurrent_l2`; and to `keras.layers.Layer`, e.g. `name`.
+            `recurrent_l2`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, features)`.
         states: `[h_1, c_1, h_2, c_2, ...]`, each `(batch, units)`.
         training: bool.
-        masks: dict from the names of `mask_specs()` to what was drawn, or None. The
-            names are `input`, `recurrent_k` of layer k, `internal_k` between the layers
+        masks: dict from the names in `mask_specs()` to the masks drawn, or None. The
+            names are `input`, `recurrent_k` of layer k, `internal_k` between layers
             k and k + 1, and `recurrent_kernel_k`.
 
     Returns:
-        `(h, [h_1, c_1, h_2, c_2, ...])`, h that of the last layer.
+        `(h, [h_1, c_1, h_2, c_2, ...])`, where h is that of the last layer.
 
     Weights, for each layer k, with the gates side by side in the order i, f, j, o, d (f
     only if not `coupled`, d only where there is a depth gate):
@@ -82,10 +81,19 @@ class DepthGatedLSTMCell(RecurrentCell):
     forget part of a bias 1; all else 0.
 
     Raises:
-        ValueError: if an argument is out of range, or in training without masks
-            where a dropout rate is above 0.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
 
     Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import DepthGatedLSTMCell, Recurrence
+    >>> recurrence = Recurrence(DepthGatedLSTMCell(4, depth=2))
+    >>> outputs, *states = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape), len(states)
+    ((2, 5, 4), 4)
     """
 
     dropouts = ("input", "recurrent", "internal")
@@ -104,42 +112,35 @@ class DepthGatedLSTMCell(RecurrentCell):
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
-        depth = check_count("depth", depth, least=1)
-        peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
-        first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
-        coupled = check_flag("coupled", coupled)
-        stabilised = check_flag("stabilised", stabilised)
-        affine = check_flag("affine", affine)
-        internal_dropout = check_rate("internal_dropout", internal_dropout)
         super().__init__(units, locked=locked, **kwargs)
-        self.depth = depth
-        self.peepholes = peepholes
-        self.coupled = coupled
-        self.first_gate = first_gate
-        self.stabilised = stabilised
-        self.affine = affine
-        self.internal_dropout = internal_dropout
+        self.depth = check_count("depth", depth, least=1)
+        self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
+        self.coupled = check_flag("coupled", coupled)
+        self.first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
+        self.stabilised = check_flag("stabilised", stabilised)
+        self.affine = check_flag("affine", affine)
+        self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.state_size = [self.units] * (2 * depth)
 
     def mask_specs(self):
         specs = []
         for name, (times, size) in self._mask_sizes().items():
-            place = name.split("_")[0]
-            rate = getattr(self, f"{place}_dropout")
+            dropout = name.split("_")[0]
+            rate = getattr(self, f"{dropout}_dropout")
             if rate > 0:
-                specs.append(MaskSpec(name, rate, times * size, place in self.locked))
+                specs.append(MaskSpec(name, rate, times * size, dropout in self.locked))
         return specs + self.weight_specs()
 
     def _mask_sizes(self):
-        """Return for each mask how many stand side by side, and the size of one."""
-        from_input = from_h = 1
+        """Return for each mask how many of them stand side by side, and the size of one."""
+        input_masks = recurrent_masks = 1
         if self.mask_per_gate:
-            from_input = len(self._gates(1)) + (self.first_gate == "own")
-            from_h = len(self._recurrent_gates())
+            input_masks = len(self._gates(1)) + (self.first_gate == "own")
+            recurrent_masks = len(self._recurrent_gates())
         layers = range(1, self.depth + 1)
         return {
-            "input": (from_input, self.input_size),
-            **{f"recurrent_{k}": (from_h, self.units) for k in layers},
+            "input": (input_masks, self.input_size),
+            **{f"recurrent_{k}": (recurrent_masks, self.units) for k in layers},
             **{f"internal_{k}": (1, self.units) for k in layers[:-1]},
         }
 
@@ -151,24 +152,24 @@ class DepthGatedLSTMCell(RecurrentCell):
         for k in range(1, self.depth + 1):
             self._build_layer(k)
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         mask, memory_mask = self._input_masks(masks)
-        part = [product(inputs, self.kernel_1, mask)]
+        projections = [product(inputs, self.kernel_1, mask)]
         if self.first_gate == "own":
-            part.append(product(inputs, self.memory_kernel, memory_mask))
-        return part
+            projections.append(product(inputs, self.memory_kernel, memory_mask))
+        return projections
 
-    def step(self, part, states, masks):
+    def step(self, projections, states, masks):
         new_states: list = []
         for k in range(1, self.depth + 1):
             if k == 1:
-                z, *memory = part
+                z, *memory = projections
                 c_below = memory[0] if memory else None
                 if self.first_gate == "shared":
                     c_below = ops.split(z, len(self._gates(1)), axis=-1)[-1]  # not stabilised
             else:
                 h_below, c_below = new_states[-2:]
-                z = product(self._passed_on(k, h_below, masks), self._get("kernel", k))
+                z = product(self._lower_output(k, h_below, masks), self._get("kernel", k))
             h, c = states[2 * k - 2 : 2 * k]
             new_states += self._layer(k, z, c_below, h, c, masks)
         return new_states[-2], new_states
@@ -206,27 +207,27 @@ class DepthGatedLSTMCell(RecurrentCell):
             self._set("stabiliser", k, self._add_zeros, ())
 
     def _layer(self, k, z, c_below, h, c, masks):
-        """Return the new h and c of layer `k`, given what its input adds to all gates."""
+        """Return the new h and c of layer `k`; `z` is the product of its input for all gates."""
         names = self._gates(k)
         if self.stabilised:
             z = ops.exp(self._get("stabiliser", k)) * z  # = (exp(s) x) W
         if self.use_bias:
             z = z + self._get("bias", k)
-        parts = dict(zip(names, ops.split(z, len(names), axis=-1)))  # (batch, units) each
+        sums = dict(zip(names, ops.split(z, len(names), axis=-1)))  # (batch, units) each
         z = self.recurrent_product(h, masks, f"recurrent_kernel_{k}", f"recurrent_{k}")
         names = self._recurrent_gates()
         for name, part in zip(names, ops.split(z, len(names), axis=-1)):
-            parts[name] = parts[name] + part
+            sums[name] = sums[name] + part
 
-        i = ops.sigmoid(parts["i"] + self._peephole("input", k, c))
-        f = 1.0 - i if self.coupled else ops.sigmoid(parts["f"] + self._peephole("forget", k, c))
-        new_c = f * c + i * ops.tanh(parts["j"])
-        if "d" in parts:
-            d = parts["d"] + c * self._get("depth_previous", k)
+        i = ops.sigmoid(sums["i"] + self._peephole("input", k, c))
+        f = 1.0 - i if self.coupled else ops.sigmoid(sums["f"] + self._peephole("forget", k, c))
+        new_c = f * c + i * ops.tanh(sums["j"])
+        if "d" in sums:
+            d = sums["d"] + c * self._get("depth_previous", k)
             if k > 1:
                 d = d + c_below * self._get("depth_lower", k)
             new_c = ops.sigmoid(d) * c_below + new_c
-        o = ops.sigmoid(parts["o"] + self._peephole("output", k, new_c))
+        o = ops.sigmoid(sums["o"] + self._peephole("output", k, new_c))
         return o * ops.tanh(new_c), new_c
 
     def _input_masks(self, masks):
@@ -236,8 +237,8 @@ class DepthGatedLSTMCell(RecurrentCell):
             return mask, mask
         return ops.split(mask, [mask.shape[-1] - self.input_size], axis=-1)
 
-    def _passed_on(self, k, h, masks):
-        """Return what layer `k` reads of the `h` of the layer below."""
+    def _lower_output(self, k, h, masks):
+        """Return the `h` of the layer below as layer `k` reads it."""
         mask = masks.get(f"internal_{k - 1}")
         if not self.affine:
             return h if mask is None else h * mask
@@ -260,7 +261,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         return self.add_weight(name=name, shape=shape, initializer="zeros")
 
     def _initial_bias(self, shape, dtype=None):
-        # Forget part 1, as in `LSTMCell`: a fresh cell remembers.
+        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
         bias = ops.zeros(shape, dtype)
         if self.coupled:
             return bias

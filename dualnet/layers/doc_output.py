@@ -11,62 +11,61 @@ from dualnet._checks import (
 )
 from dualnet.layers._mixture import mixture_log_probabilities
 from dualnet.layers._seeded import SeededLayer
-from dualnet.layers._tied import with_embedding
+from dualnet.layers._tied import TiedLayer, check_tied_size
 
 ACTIVATIONS = ("linear", "tanh")
 BALANCE_FORMS = ("code", "paper")
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class DOCOutput(SeededLayer):
+class DOCOutput(TiedLayer, SeededLayer):
     """Direct output connection: a mixture of softmaxes fed by several layers.
 
     k_j = tanh(W_j h^n + b_j),  pi = softmax(W_pi h^N),  P = sum_j pi_j softmax(E k_j + b)
 
-    Expert j reads the layer n that it belongs to, the prior pi the last layer N. The
-    logarithm of P is exact, also where every softmax underflows in float32. Both forms
-    work in chunks of tokens and compute the logits of the experts again in the backward
-    pass, so that nothing of size tokens x experts x vocabulary is ever kept.
+    Expert j reads the layer n that it is assigned to; the prior pi reads the last layer N. The
+    logarithm of P is exact, even if every softmax underflows in float32. Both forms, with and
+    without targets, work in chunks of tokens and recompute the logits of the experts in the
+    backward pass, so that nothing of size tokens x experts x vocabulary is ever stored.
 
     Args:
         vocabulary_size: int, at least 1.
-        experts: list of int, at least 0 each and not all 0. How many experts read each
-            layer, lowest layer first, which is also their order in pi.
+        experts: list of int, at least 0 each and not all 0. The number of experts that read
+            each layer, lowest layer first, which is also their order in pi.
         latent_units: int, at least 1. Size of each k_j.
         tied_to: `keras.layers.Embedding` whose matrix (vocabulary, latent_units) is E, or
-            None for a matrix of the layer's own.
-        use_bias: bool. Whether there is b, one for all experts.
-        latent_activation: "tanh", with b_j; or "linear", `k_j = W_j h^n` alone.
-        latent_dropout: float, at least 0 and below 1. Drops features of all k_j; what is
-            kept is divided by `1 - latent_dropout`.
-        latent_dropout_per_expert: bool. One mask for each expert, or one for all.
-        latent_dropout_locked: bool. One mask for all steps of a segment, or a fresh one
-            at each step.
-        balance: float, at least 0. Adds `balance * cv ** 2` to the loss, in training alone:
-            the squared coefficient of variation of how much each expert is used.
+            None for a separate matrix.
+        use_bias: bool. Whether there is b, which all experts share.
+        latent_activation: "tanh", with b_j; or "linear", `k_j = W_j h^n`.
+        latent_dropout: float, at least 0 and below 1. Dropout of the features of all k_j.
+        latent_dropout_per_expert: bool. Whether each expert has its own mask.
+        latent_dropout_locked: bool. Whether all steps of a segment share one mask; otherwise
+            each step has a fresh one.
+        balance: float, at least 0. Adds `balance * cv ** 2` to the training loss, the squared
+            coefficient of variation of how much each expert is used.
         balance_form: "code" or "paper". "paper": B is the sum of pi over all tokens of the
             batch, and cv = std(B) / mean(B). "code": S is the sum of pi over time, one
-            value for each row and expert, and cv ** 2 = (J - 1) var(S) / mean(S) ** 2 with
-            J experts and the unbiased variance; rows that differ in their use, or in their
-            length, count as well. The published factor 0.001 belongs to "code"; to reach
-            the same strength with "paper" take about 0.02 at 20 experts.
+            value per row and expert, and cv ** 2 = (J - 1) var(S) / mean(S) ** 2 with
+            J experts and the unbiased variance; differences between rows, in use or in
+            length, count as well. The published factor 0.001 belongs to "code"; about 0.02
+            gives "paper" the same strength with 20 experts.
         seed: int or None. The state of the generator is saved with the weights.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
-        inputs: list of `(batch, time, units_n)`, lowest layer first, one for each of
+        inputs: list of `(batch, time, units_n)`, lowest layer first, one per entry of
             `experts`; the last one is h^N.
-        targets: int `(batch, time)`, negative where padding is; or None.
-        mask: list of bool `(batch, time)` or None, one for each input. Where the last one
-            is False the penalty does not count; without it, where targets are negative.
+        targets: int `(batch, time)`, negative at padding; or None.
+        mask: list of bool `(batch, time)` or None, one per input. Tokens at which the last one
+            is False do not count in the penalty; without it, those with negative targets.
         training: bool.
-        temperature: float or scalar tensor by which log P is divided, or None for 1.
+        temperature: float or scalar tensor that log P is divided by, or None for 1.
 
     Returns:
-        float32 under every dtype policy, the products in the compute dtype. Without
-        targets log P of all words, `(batch, time, vocabulary)`: natural logarithms, which
-        are logits too. With targets -log P of these, `(batch, time)`, in nats; where a
-        target is negative, that of word 0.
+        float32 under every dtype policy; only the products run in the compute dtype. Without
+        targets, log P of all words, `(batch, time, vocabulary)`: natural logarithms, which
+        are logits too. With targets, their -log P, `(batch, time)`, in nats; a negative
+        target gets that of word 0.
 
     Weights: `prior_kernel` (units_N, experts); for each layer n with experts, from 0,
     `latent_kernel_n` (units_n, experts_n * latent_units) and, with "tanh",
@@ -74,14 +73,23 @@ class DOCOutput(SeededLayer):
     tied; `bias` (vocabulary) if used.
 
     Raises:
-        ValueError: if an argument is out of range, if it contradicts the tied embedding,
-            or if there are not as many inputs as `experts` has counts.
+        ValueError: if an argument is out of range or contradicts the tied embedding, or if
+            the number of inputs differs from that of the counts in `experts`.
 
     Masking: passes on the mask of the last input.
     Saving: the tie survives as that of `OutputProjection` does.
-    Differs from the paper: tanh and b_j stand in the released code, not in the paper
-    ("linear" is the paper's form); the code adds 1e-8 to P, this layer nothing.
+    Differs from the paper: tanh and b_j are in the released code, not in the paper, whose form
+    is "linear". The code adds 1e-8 to P, this layer nothing.
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import DOCOutput
+    >>> lower, upper = np.ones((2, 5, 3), "float32"), np.ones((2, 5, 4), "float32")
+    >>> log_p = DOCOutput(vocabulary_size=10, experts=[1, 3], latent_units=4)([lower, upper])
+    >>> tuple(log_p.shape)
+    (2, 5, 10)
     """
 
     def __init__(
@@ -101,46 +109,28 @@ class DOCOutput(SeededLayer):
         seed=None,
         **kwargs,
     ):
-        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
-        experts = check_experts(experts)
-        latent_units = check_count("latent_units", latent_units, least=1)
-        if tied_to is not None and vocabulary_size != tied_to.input_dim:
-            raise ArgumentError(
-                "vocabulary_size",
-                f"must equal the {tied_to.input_dim} rows of the embedding "
-                f"that the output is tied to. Received: vocabulary_size={vocabulary_size!r}.",
-            )
-        if tied_to is not None and latent_units != tied_to.output_dim:
-            raise ArgumentError(
-                "latent_units",
-                f"must equal the {tied_to.output_dim} units of the embedding "
-                f"that the output is tied to. Received: latent_units={latent_units!r}.",
-            )
-        use_bias = check_flag("use_bias", use_bias)
-        check_choice("latent_activation", latent_activation, ACTIVATIONS)
-        latent_dropout = check_rate("latent_dropout", latent_dropout)
-        per_expert = check_flag("latent_dropout_per_expert", latent_dropout_per_expert)
-        locked = check_flag("latent_dropout_locked", latent_dropout_locked)
-        balance = check_penalty("balance", balance)
-        check_choice("balance_form", balance_form, BALANCE_FORMS)
-        if balance and sum(experts) == 1:
+        super().__init__(tied_to=tied_to, seed=seed, **kwargs)
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.experts = check_experts(experts)
+        self.latent_units = check_count("latent_units", latent_units, least=1)
+        if tied_to is not None:
+            check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
+            check_tied_size("latent_units", latent_units, tied_to.output_dim, "units")
+        self.use_bias = check_flag("use_bias", use_bias)
+        self.latent_activation = check_choice("latent_activation", latent_activation, ACTIVATIONS)
+        self.latent_dropout = check_rate("latent_dropout", latent_dropout)
+        self.latent_dropout_per_expert = check_flag(
+            "latent_dropout_per_expert", latent_dropout_per_expert
+        )
+        self.latent_dropout_locked = check_flag("latent_dropout_locked", latent_dropout_locked)
+        self.balance = check_penalty("balance", balance)
+        self.balance_form = check_choice("balance_form", balance_form, BALANCE_FORMS)
+        if self.balance and sum(self.experts) == 1:
             raise ArgumentError(
                 "balance",
-                "must be 0 where there is one expert, with which nothing can be out "
-                f"of balance. Received: balance={balance!r}, experts={experts!r}.",
+                "must be 0 with a single expert, which needs no balance. "
+                f"Received: balance={balance!r}, experts={experts!r}.",
             )
-        super().__init__(seed=seed, **kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.experts = experts
-        self.latent_units = latent_units
-        self.tied_to = tied_to
-        self.use_bias = use_bias
-        self.latent_activation = latent_activation
-        self.latent_dropout = latent_dropout
-        self.latent_dropout_per_expert = per_expert
-        self.latent_dropout_locked = locked
-        self.balance = balance
-        self.balance_form = balance_form
         self.supports_masking = True
 
     def build(self, inputs_shape):
@@ -153,9 +143,8 @@ class DOCOutput(SeededLayer):
         if len(inputs_shape) != len(self.experts):
             raise ArgumentError(
                 "experts",
-                "must have one count for each layer that is given, and must not take "
-                f"experts from a layer that does not exist. Received: experts={self.experts!r} "
-                f"for {len(inputs_shape)} layers.",
+                f"must have one count per input. Received: experts={self.experts!r} for "
+                f"{len(inputs_shape)} inputs.",
             )
         self.prior_kernel = self._add_matrix("prior_kernel", inputs_shape[-1], sum(self.experts))
         self.latent_kernels, self.latent_biases = {}, {}
@@ -167,14 +156,7 @@ class DOCOutput(SeededLayer):
                     self.latent_biases[str(n)] = self.add_weight(
                         name=f"latent_bias_{n}", shape=(size,), initializer="zeros"
                     )
-        if self.tied_to is None:
-            self.kernel = self._add_matrix("kernel", (self.latent_units,), self.vocabulary_size)
-        elif not self.tied_to.built:
-            self.tied_to.build()
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.vocabulary_size,), initializer="zeros"
-            )
+        self.build_output(self.latent_units)
 
     def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
         log_priors = self._log_priors(inputs)
@@ -184,33 +166,33 @@ class DOCOutput(SeededLayer):
                 mask = targets >= 0
             self.add_loss(self.balance * self.squared_variation(ops.exp(log_priors), mask))
         latents = self._latents(inputs, training)
-        matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
+        matrix, bias = self.output_weights()
         batch, time, experts, units = ops.shape(latents)
         targets = None if targets is None else ops.maximum(targets, 0)
-        # The mixture has logits of its own, log P: at another temperature all of them count.
-        alone = targets is not None and temperature is None
-        found = mixture_log_probabilities(
+        # The logits of the mixture are log P: another temperature needs those of all words.
+        fused = targets is not None and temperature is None
+        log_p = mixture_log_probabilities(
             ops.reshape(latents, (-1, experts, units)),
             ops.reshape(log_priors, (-1, experts)),
-            ops.cast(matrix, self.compute_dtype),
-            ops.cast(self.bias, "float32") if self.use_bias else None,
-            ops.reshape(targets, (-1,)) if alone else None,
+            matrix,
+            bias,
+            ops.reshape(targets, (-1,)) if fused else None,
             words_first=self.tied_to is not None,
         )
-        if alone:
-            return -ops.reshape(found, (batch, time))
-        logits = ops.reshape(found, (batch, time, self.vocabulary_size))
+        if fused:
+            return -ops.reshape(log_p, (batch, time))
+        logits = ops.reshape(log_p, (batch, time, self.vocabulary_size))
         logits = logits if temperature is None else logits / temperature
         if targets is None:
             return logits
         return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
     def priors(self, inputs):
-        """Return pi, float32 `(batch, time, experts)`, the weights of the experts."""
+        """Return pi, the weights of the experts, float32 `(batch, time, experts)`."""
         return ops.exp(self._log_priors(inputs))
 
     def squared_variation(self, priors, mask=None):
-        """Return cv ** 2 of `priors`, `(batch, time, experts)`, in the layer's form, a scalar."""
+        """Return cv ** 2 of `priors` `(batch, time, experts)` by `balance_form`, a scalar."""
         if mask is not None:
             priors = priors * ops.cast(mask, "float32")[..., None]
         if self.balance_form == "paper":
@@ -220,7 +202,7 @@ class DOCOutput(SeededLayer):
             used = ops.sum(priors, axis=1)
             values = ops.cast(ops.shape(used)[0] * sum(self.experts), "float32")
             spread = ops.var(used) * values / (values - 1) * (sum(self.experts) - 1)
-        # Nothing but padding has no variation.
+        # The maximum: a batch of nothing but padding has no variation.
         return spread / ops.square(ops.maximum(ops.mean(used), 1e-6))
 
     def compute_output_spec(
@@ -243,45 +225,34 @@ class DOCOutput(SeededLayer):
 
     def _latents(self, inputs, training):
         """Return all k_j, `(batch, time, experts, latent_units)`."""
-        found = []
+        latents = []
         for n, kernel in self.latent_kernels.items():
             k = ops.matmul(inputs[int(n)], kernel)
             if n in self.latent_biases:
                 k = ops.tanh(k + self.latent_biases[n])
-            found.append(k)
-        batch, time = ops.shape(found[-1])[:2]
+            latents.append(k)
+        batch, time = ops.shape(latents[-1])[:2]
         experts = sum(self.experts)
-        found = ops.reshape(
-            ops.concatenate(found, axis=-1), (batch, time, experts, self.latent_units)
+        latents = ops.reshape(
+            ops.concatenate(latents, axis=-1), (batch, time, experts, self.latent_units)
         )
         if not training or self.latent_dropout == 0:
-            return found
+            return latents
         steps = 1 if self.latent_dropout_locked else time
         masks = experts if self.latent_dropout_per_expert else 1
         return keras.random.dropout(
-            found,
+            latents,
             self.latent_dropout,
             noise_shape=(batch, steps, masks, self.latent_units),
             seed=self.seed_generator,
         )
 
-    def save_own_variables(self, store):
-        keras.layers.Layer.save_own_variables(self, store)
-        super().save_own_variables(store)
-
-    def load_own_variables(self, store):
-        super().load_own_variables(store)
-        names = set(store.keys()) - {"seed_generator_state"}
-        keras.layers.Layer.load_own_variables(self, {name: store[name] for name in names})
-
     def get_config(self):
-        tied_to = self.tied_to
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,
             "experts": self.experts,
             "latent_units": self.latent_units,
-            "tied_to": None if tied_to is None else keras.saving.serialize_keras_object(tied_to),
             "use_bias": self.use_bias,
             "latent_activation": self.latent_activation,
             "latent_dropout": self.latent_dropout,
@@ -291,24 +262,20 @@ class DOCOutput(SeededLayer):
             "balance_form": self.balance_form,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        return cls(**with_embedding(config))
-
 
 def check_experts(experts):
-    """Return `experts`, the counts of experts of all layers, as a list, else raise `ValueError`."""
+    """Return `experts`, the number of experts per layer, as a list, else raise `ValueError`."""
     if not isinstance(experts, (list, tuple)) or not experts:
         raise ArgumentError(
             "experts",
-            "must be a list of integers, one for each layer, lowest first. "
+            "must be a list of integers, one per layer, lowest first. "
             f"Received: experts={experts!r}.",
         )
     experts = [check_count(f"experts[{n}]", count, least=0) for n, count in enumerate(experts)]
     if not any(experts):
         raise ArgumentError(
             "experts",
-            f"must have a count above 0. Received: experts={experts!r}. "
+            f"must contain a count above 0. Received: experts={experts!r}. "
             "Use `OutputProjection` for a plain softmax.",
         )
     return experts

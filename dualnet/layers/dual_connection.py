@@ -8,13 +8,12 @@ from dualnet._checks import check_count, check_flag, check_penalty
 class DualConnection(keras.layers.Layer):
     """Joins the current word to the recurrent output: `d = relu(e W + h U + b)`.
 
-    The current input thus reaches the output past the recurrence, which is free
-    to hold what came before.
+    The current word thus bypasses the recurrence, which is free to represent the past.
 
     Args:
         units: int, at least 1. Size of the output.
-        use_input: bool. False leaves `e W` out: the ablation mdLSTM+ of the
-            paper. The call arguments stay the same.
+        use_input: bool. False omits `e W`, as in the paper's ablation mdLSTM+. The call
+            arguments stay the same.
         dual_l2: float, at least 0. Adds `dual_l2 * sum(w ** 2)` of both
             matrices to the loss.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
@@ -34,16 +33,21 @@ class DualConnection(keras.layers.Layer):
 
     Masking: passes on the mask of `hidden`.
     Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import DualConnection
+    >>> embedded, hidden = np.ones((2, 5, 3), "float32"), np.ones((2, 5, 4), "float32")
+    >>> tuple(DualConnection(6)([embedded, hidden]).shape)
+    (2, 5, 6)
     """
 
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
-        units = check_count("units", units, least=1)
-        use_input = check_flag("use_input", use_input)
-        dual_l2 = check_penalty("dual_l2", dual_l2)
         super().__init__(**kwargs)
-        self.units = units
-        self.use_input = use_input
-        self.dual_l2 = dual_l2
+        self.units = check_count("units", units, least=1)
+        self.use_input = check_flag("use_input", use_input)
+        self.dual_l2 = check_penalty("dual_l2", dual_l2)
         self.supports_masking = True
 
     def build(self, input_shape):

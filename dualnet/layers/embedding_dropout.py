@@ -1,28 +1,28 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_rate
-from dualnet.layers._seeded import SeededLayer
+from dualnet._checks import check_count
+from dualnet.layers._seeded import SeededDropout
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class EmbeddingDropout(SeededLayer):
-    """Drops whole words: all of a word's vector, wherever the word stands in the segment.
+class EmbeddingDropout(SeededDropout):
+    """Drops whole words: the vector of a word is dropped wherever it occurs in the segment.
 
-    One draw per word type and call; what is kept is divided by `1 - rate`.
+    Each call draws once per word type. The words that are kept are divided by `1 - rate`.
 
     Args:
-        rate: float, at least 0 and below 1. The fraction of word types dropped.
+        rate: float, at least 0 and below 1. Fraction of word types to drop.
         vocabulary_size: int, at least 1.
-        per_row: bool. Each row draws for itself, as in the variational LSTM; or
-            one draw is shared by all rows, as in AWD-LSTM, where it drops rows of
-            the embedding matrix.
+        per_row: bool. Whether each row of the batch has its own draw, as in the variational
+            LSTM; otherwise all rows share one, as in AWD-LSTM, which drops rows of the
+            embedding matrix.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, embedded]`, int `(batch, time)` and `(batch, time, features)`.
-        training: bool. Outside training `embedded` is returned as it is.
+        training: bool. Outside training `embedded` is returned unchanged.
 
     Returns:
         `(batch, time, features)`.
@@ -33,16 +33,22 @@ class EmbeddingDropout(SeededLayer):
     Masking: passes on the mask of `embedded`.
     Reference: Gal and Ghahramani, 2016, https://arxiv.org/abs/1512.05287; Merity et
     al., 2018, https://arxiv.org/abs/1708.02182
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import EmbeddingDropout
+    >>> tokens, embedded = np.array([[1, 2, 1]]), np.ones((1, 3, 4), "float32")
+    >>> layer = EmbeddingDropout(0.5, vocabulary_size=10)
+    >>> outputs = np.array(layer([tokens, embedded], training=True))
+    >>> bool(np.all(outputs[:, 0] == outputs[:, 2]))
+    True
     """
 
     def __init__(self, rate, *, vocabulary_size, per_row=False, seed=None, **kwargs):
-        rate = check_rate("rate", rate)
-        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
-        super().__init__(seed=seed, **kwargs)
-        self.rate = rate
-        self.vocabulary_size = vocabulary_size
+        super().__init__(rate, seed=seed, **kwargs)
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
         self.per_row = per_row
-        self.supports_masking = True
 
     def call(self, inputs, training=False):
         tokens, embedded = inputs
@@ -66,7 +72,6 @@ class EmbeddingDropout(SeededLayer):
     def get_config(self):
         return {
             **super().get_config(),
-            "rate": self.rate,
             "vocabulary_size": self.vocabulary_size,
             "per_row": self.per_row,
         }

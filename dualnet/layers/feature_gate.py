@@ -5,17 +5,17 @@ from dualnet.layers._gate import Gate
 
 @keras.saving.register_keras_serializable("dualnet")
 class FeatureGate(Gate):
-    """Gates logits by vectors that are ready: `sigmoid(f W + b) * s`.
+    """Gates logits by given feature vectors: `sigmoid(f W + b) * s`.
 
-    With the outputs of an LSTM of its own as f it is the LSTM gate g'' of the paper. A
-    gate that reads the words themselves is `dualnet.layers.IOGate`.
+    With the outputs of a separate LSTM as f, it is the LSTM gate g'' of the paper. For a
+    gate that reads the words themselves, see `dualnet.layers.IOGate`.
 
-    The product with W runs in the compute dtype, the rest in float32.
+    The product with W runs in the compute dtype, everything else in float32.
 
     Args:
         vocabulary_size: int, at least 1.
-        initializer_range: float, at least 0. The kernel starts uniform within it, the bias
-            at 0.
+        initializer_range: float, at least 0. The kernel is drawn uniformly from
+            `[-initializer_range, initializer_range]`; the bias starts at 0.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
@@ -23,16 +23,24 @@ class FeatureGate(Gate):
             `(batch, time, vocabulary)`; or `[features, logits_1, ..., logits_M]`.
 
     Returns:
-        float32 `(batch, time, vocabulary)`, or a list of M, all under one gate.
+        float32 `(batch, time, vocabulary)`, or a list of M, which share one gate.
 
     Weights: `kernel` (units, vocabulary), `bias` (vocabulary).
 
     Raises:
-        ValueError: if `vocabulary_size` is out of range, or the logits are missing or
-            of another size.
+        ValueError: if an argument is out of range, or if the logits are missing or have
+            another size.
 
     Masking: passes on the masks of the logits.
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import FeatureGate
+    >>> features, logits = np.ones((2, 5, 4), "float32"), np.ones((2, 5, 10), "float32")
+    >>> tuple(FeatureGate(10)([features, logits]).shape)
+    (2, 5, 10)
     """
 
     def build(self, input_shape):
@@ -41,11 +49,11 @@ class FeatureGate(Gate):
 
     def call(self, inputs):
         features, *logits = inputs
-        return self.gated(self.gates(features), logits)
+        return self.apply_gates(self.gates(features), logits)
 
     def gates(self, features):
         """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
-        return self.gates_of(features)
+        return self.compute_gates(features)
 
     def compute_mask(self, inputs, mask=None):
-        return None if mask is None else self.masks_of(mask[1:])
+        return None if mask is None else self.select_masks(mask[1:])

@@ -8,68 +8,73 @@ from dualnet.layers.step_dropout import StepDropout
 
 @keras.saving.register_keras_serializable("dualnet")
 class IOGate(Gate):
-    """Input-to-output gate: the current word gates the logits of the next.
+    """Input-to-output gate: the current word gates the logits of the next word.
 
     g_t = sigmoid(W_g drop(e'_t) + b_g),  P_(t+1) = softmax(g_t * s_t)
 
-    e' is an embedding of the gate's own, s_t the logits with their bias, and the
-    result `g_t * s_t`. With `use_hidden` W'_g reads [h_t ; drop(e'_t)] (Eq. 10), where
-    h_t is not dropped out. A gate with a bias far above 0 leaves the logits as they are.
+    e' is the gate's own embedding and s_t the logits with their bias. The layer returns
+    `g_t * s_t`. With `use_hidden` W'_g reads [h_t ; drop(e'_t)] (Eq. 10), where
+    h_t is not dropped out. A bias far above 0 leaves the logits unchanged.
 
-    The product with W_g runs in the compute dtype, the rest in float32.
+    The product with W_g runs in the compute dtype, everything else in float32.
 
     Args:
         vocabulary_size: int, at least 1.
         units: int, at least 1. Size of e'.
-        dropout: float, at least 0 and below 1. Drops elements of e', each on its own
-            and afresh at every step.
-        use_hidden: bool. Whether the gate reads the hidden vector, too.
-        initializer_range: float, at least 0. Matrices start uniform within it, the bias at
-            0. The default is the released code's (for a base of AWD-LSTM it is 0.01 there);
-            the paper is silent.
-        seed: int or None, of the dropout. The state of its generator is saved with the
-            weights.
+        dropout: float, at least 0 and below 1. Drops each element of e' independently, with
+            a fresh mask at every step.
+        use_hidden: bool. Whether the gate also reads the hidden vector.
+        initializer_range: float, at least 0. Matrices are drawn uniformly from
+            `[-initializer_range, initializer_range]`; the bias starts at 0. The default is
+            the released code's (which has 0.01 for AWD-LSTM); the paper gives none.
+        seed: int or None. Seed of the dropout. The state of its generator is saved with
+            the weights.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, logits]`, int `(batch, time)` and `(batch, time, vocabulary)`;
             or `[tokens, logits_1, ..., logits_M]`. With `use_hidden` the hidden vector
-            `(batch, time, hidden_units)` comes second. Tokens below 0 are padding, and
-            are read as token 0.
-        training: bool. Whether the dropout is active.
+            `(batch, time, hidden_units)` comes second. Tokens below 0 are padding, read
+            as token 0.
+        training: bool. Whether dropout is active.
 
     Returns:
-        float32 `(batch, time, vocabulary)`, or a list of M, all under one gate with one
-        draw of the dropout.
+        float32 `(batch, time, vocabulary)`, or a list of M, which share one gate and one
+        dropout mask.
 
     Weights: `embeddings` (vocabulary, units), `kernel` (units, vocabulary), or with
     `use_hidden` (hidden_units + units, vocabulary), the rows of h first, `bias`
     (vocabulary).
 
     Raises:
-        ValueError: if an argument is out of range, or the logits are missing or of
+        ValueError: if an argument is out of range, or if the logits are missing or have
             another size.
 
     Masking: passes on the masks of the logits.
 
-    Differs from the paper: with `use_hidden` the paper prints 0.8M weights more, while
-    its Eq. 10, which this follows, has vocabulary_size * hidden_units more. Where the
-    logits are the log-probabilities of a mixture the gate multiplies those, which no
-    paper does.
+    Differs from the paper: with `use_hidden` the paper prints 0.8M additional weights, while
+    its Eq. 10, which this layer follows, has vocabulary_size * hidden_units more. If the
+    logits are the log-probabilities of a mixture, the gate multiplies those, which no paper
+    does.
 
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import IOGate
+    >>> tokens, logits = np.ones((2, 5), "int32"), np.ones((2, 5, 10), "float32")
+    >>> tuple(IOGate(10, units=4)([tokens, logits]).shape)
+    (2, 5, 10)
     """
 
     def __init__(
         self, vocabulary_size, units=300, *, dropout=0.0, use_hidden=False, seed=None, **kwargs
     ):
-        units = check_count("units", units, least=1)
-        dropout = check_rate("dropout", dropout)
-        use_hidden = check_flag("use_hidden", use_hidden)
         super().__init__(vocabulary_size, **kwargs)
-        self.units = units
-        self.dropout = dropout
-        self.use_hidden = use_hidden
+        self.units = check_count("units", units, least=1)
+        self.dropout = check_rate("dropout", dropout)
+        self.use_hidden = check_flag("use_hidden", use_hidden)
         self.seed = seed
         self.step_dropout = StepDropout(dropout, seed=seed, dtype=self.dtype_policy)
 
@@ -83,7 +88,7 @@ class IOGate(Gate):
     def call(self, inputs, training=False):
         tokens, *logits = inputs
         hidden = logits.pop(0) if self.use_hidden else None
-        return self.gated(self._gates(tokens, hidden, training), logits)
+        return self.apply_gates(self._gates(tokens, hidden, training), logits)
 
     def gates(self, tokens, hidden=None):
         """Return the gates without dropout, float32 `(..., vocabulary)`.
@@ -92,12 +97,12 @@ class IOGate(Gate):
             tokens: int `(...)`.
             hidden: `(..., hidden_units)` with `use_hidden`, else None.
         Raises:
-            ValueError: if `hidden` is missing or not wanted.
+            ValueError: if `hidden` is given or left out against `use_hidden`.
         """
         if (hidden is not None) != self.use_hidden:
             raise ArgumentError(
                 "hidden",
-                f"must be {'given' if self.use_hidden else 'left out'} for a gate with "
+                f"must be {'given' if self.use_hidden else 'left out'} with "
                 f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}.",
             )
         return self._gates(ops.convert_to_tensor(tokens), hidden, False)
@@ -109,10 +114,10 @@ class IOGate(Gate):
         if hidden is not None:
             hidden = ops.cast(hidden, self.compute_dtype)
             features = ops.concatenate([hidden, features], axis=-1)
-        return self.gates_of(features)
+        return self.compute_gates(features)
 
     def compute_mask(self, inputs, mask=None):
-        return None if mask is None else self.masks_of(mask[2 if self.use_hidden else 1 :])
+        return None if mask is None else self.select_masks(mask[2 if self.use_hidden else 1 :])
 
     def get_config(self):
         return {

@@ -12,9 +12,9 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
 
     LN(v) = gain * (v - mean(v)) / sqrt(var(v) + epsilon) + shift
 
-    with the mean and the population variance over the features of v, in float32 (or
-    finer) under any dtype policy. A cell has one placement; the index g stands for the
-    two gates z and r at once, 2 units, n for the candidate, units:
+    with the mean and the population variance over the features of v, in at least float32
+    under any dtype policy. The placement of the LNs is one of the following, where g stands
+    for the gates z and r together (2 units) and n for the candidate (units):
 
     "separate":  z, r = sigmoid(LN(x W_g) + LN(h U_g) + b_g + b'_g)
                  n = tanh(LN(x W_n) + b_n + r * (LN(h U_n) + b'_n))
@@ -25,19 +25,19 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
     "output":    as "none", then h' = LN(h')
     "none":      as `GRUCell`, with its weights
 
-    and in all of them h' = (1 - z) * n + z * h. Every LN has a gain and a shift of its
-    own. The h' of "output" is carried as it is put out.
+    and always h' = (1 - z) * n + z * h. Every LN has its own gain and shift. In "output",
+    the h' that is carried is the normalised one.
 
-    "separate" is the default because it is the paper's: x and h keep their say
-    whatever the scale of the other's product. Where the sum is normalised, the
-    candidate's cannot be so together with the gates': it has r inside.
+    "separate", the default, is the paper's: x and h keep their influence, whatever the scale
+    of the other's product. In "joint" and "gates" the candidate's sum has an LN of its own,
+    since it contains r.
 
-    The recurrent biases stand where the products stand that they belong to: b'_n
-    within the reach of r, as without normalisation, so that h U_n + b'_n is what is
-    reset; but, as b in the paper's LSTM, outside the LN of "separate" and "gates",
-    which would take away what a bias adds to all units alike. Only b'_n of "gates" is
-    inside, r being so. With `affine` the shifts and the biases overlap: in "separate"
-    only recurrent_candidate_shift + b'_n matters, for instance.
+    Each bias is added to the product that it belongs to. b'_n is inside the reach of r, as
+    without normalisation, so that r resets h U_n + b'_n. But like b in the paper's LSTM, the
+    biases of "separate" and "gates" stay outside the LN, which would cancel what a bias adds
+    to all units alike; only b'_n of "gates" is inside, because r is. With `affine` shifts and
+    biases are redundant: in "separate", for instance, only
+    recurrent_candidate_shift + b'_n matters.
 
     Differs from the paper: it has no epsilon, and its GRU has no biases; the paper's z
     lets in the new state, where this one keeps the old.
@@ -46,25 +46,34 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
         units: int, at least 2, since a single feature would be normalised to 0; at least
             1 for "none". Size of h.
         placement: str, one of the five above.
-        affine: bool. Whether there are gains and shifts; without, they are 1 and 0.
+        affine: bool. Whether there are gains and shifts; otherwise they are 1 and 0.
         epsilon: float, above 0. Added to each variance.
         **kwargs: Passed to `GRUCell`, e.g. `use_bias`, `weight_dropout`.
 
     Call arguments, returns: as `GRUCell`.
 
-    Weights, beside those of `GRUCell`, with `affine`; each gain starts at 1, each
-    shift at 0: `input_gates_gain`, `input_gates_shift`, `recurrent_gates_gain`,
+    Weights with `affine`, in addition to those of `GRUCell`; gains start at 1 and shifts at
+    0: `input_gates_gain`, `input_gates_shift`, `recurrent_gates_gain`,
     `recurrent_gates_shift` (2 units), `input_candidate_gain`, `input_candidate_shift`,
     `recurrent_candidate_gain`, `recurrent_candidate_shift` (units) for "separate";
     `gates_gain`, `gates_shift` (2 units), `candidate_gain`, `candidate_shift` (units)
     for "joint" and "gates"; `output_gain`, `output_shift` (units) for "output".
 
     Raises:
-        ValueError: if an argument is out of range, or in training without masks
-            where a dropout rate is above 0.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
 
     Reference: Ba, Kiros and Hinton, 2016, https://arxiv.org/abs/1607.06450,
     section 3.1 and supplementary material.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import LayerNormGRUCell, Recurrence
+    >>> recurrence = Recurrence(LayerNormGRUCell(4, placement="output"))
+    >>> outputs, h = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> [weight.name for weight in recurrence.weights[3:]]
+    ['output_gain', 'output_shift']
     """
 
     normalised = {
@@ -80,28 +89,30 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
         "none": {},
     }
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         if self.placement in ("output", "none"):
-            return super().input_part(inputs, masks)
-        gates, candidate = self._parted(product(inputs, self.kernel, masks.get("input")))
+            return super().input_projection(inputs, masks)
+        gates, candidate = self._gates_and_candidate(
+            product(inputs, self.kernel, masks.get("input"))
+        )
         return [
             self.normalise("input_gates", gates),
             self.normalise("input_candidate", candidate),
         ]
 
-    def step(self, part, states, masks):
+    def step(self, projection, states, masks):
         if self.placement in ("output", "none"):
-            h, _ = super().step(part, states, masks)
+            h, _ = super().step(projection, states, masks)
             h = self.normalise("output", h)
             return h, [h]
-        (x_gates, x_n), (h,) = part, states
-        h_gates, h_n = self._parted(self.recurrent_product(h, masks))
+        (x_gates, x_n), (h,) = projection, states
+        h_gates, h_n = self._gates_and_candidate(self.recurrent_product(h, masks))
         h_gates = self.normalise("recurrent_gates", h_gates)
         h_n = self.normalise("recurrent_candidate", h_n)
         gates_bias = bias_n = None
         if self.use_bias:
-            gates_bias, bias_n = self._parted(self.bias[0])
-            recurrent_gates_bias, recurrent_bias_n = self._parted(self.bias[1])
+            gates_bias, bias_n = self._gates_and_candidate(self.bias[0])
+            recurrent_gates_bias, recurrent_bias_n = self._gates_and_candidate(self.bias[1])
             gates_bias = gates_bias + recurrent_gates_bias
             h_n = h_n + recurrent_bias_n
         gates = x_gates + h_gates
@@ -113,6 +124,5 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
         h = (1.0 - z) * n + z * h
         return h, [h]
 
-    def _parted(self, vector):
-        """Return the parts of the two gates and of the candidate."""
+    def _gates_and_candidate(self, vector):
         return ops.split(vector, [2 * self.units], axis=-1)

@@ -12,8 +12,8 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
 
     LN(v) = gain * (v - mean(v)) / sqrt(var(v) + epsilon) + shift
 
-    with the mean and the population variance over the features of v, in float32 (or
-    finer) under any dtype policy. A cell has one placement:
+    with the mean and the population variance over the features of v, in at least float32
+    under any dtype policy. The placement of the LNs is one of
 
     "separate":  z = LN(x W) + LN(h U) + b,  h' = o * tanh(LN(c'))
     "joint":     z = LN(x W + h U + b),      h' = o * tanh(LN(c'))
@@ -21,46 +21,53 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
     "output":    z = x W + h U + b,          h' = LN(o * tanh(c'))
     "none":      z = x W + h U + b,          h' = o * tanh(c')
 
-    and in all of them i, f, o = sigmoid(z), j = tanh(z), c' = f * c + i * j. Every LN
-    has a gain and a shift of its own. But for "gates", an LN of z is over all 4 units
-    at once. The c' that is carried is never normalised; the h' of "output" is carried
-    as it is put out.
+    and always i, f, o = sigmoid(z), j = tanh(z), c' = f * c + i * j. Every LN has its own
+    gain and shift. Except in "gates", an LN of z is over all 4 units at once. The c' that is
+    carried is never normalised; in "output", the h' that is carried is the normalised one.
 
-    "separate" is the default because it is the paper's: x and h keep their say
-    whatever the scale of the other's product. "joint" lets the larger one prevail.
-    "gates" is that of the widespread TensorFlow cell; its bias comes after the LN,
-    which would take a forget bias of 1 in all units away again. "none" is `LSTMCell`,
-    with its weights.
+    "separate", the default, is the paper's: x and h keep their influence, whatever the scale
+    of the other's product. In "joint" the larger product dominates. "gates" is the placement
+    of the widespread TensorFlow cell; its bias comes after the LN, which would otherwise
+    cancel a forget bias of 1 in all units. "none" is `LSTMCell`, with its weights.
 
-    With `affine` the shifts and b overlap, as they do in the paper: only the sums
+    With `affine` the shifts and b are redundant, as they are in the paper: only the sums
     input_shift + recurrent_shift + b ("separate") and gates_shift + b ("gates") matter.
-    `use_bias=False` takes that away, and the forget bias of 1 with it.
+    `use_bias=False` avoids this, and drops the forget bias of 1.
 
-    Differs from the paper: it has no epsilon. From the TensorFlow cell ("gates"):
-    that one has no bias but the forget gate's, and carries the normalised c.
+    Differs from the paper: it has no epsilon. Differs from the TensorFlow cell ("gates"):
+    that has no bias except the forget gate's, and carries the normalised c.
 
     Args:
         units: int, at least 2, since a single feature would be normalised to 0; at least
             1 for "none". Size of h and c.
         placement: str, one of the five above.
-        affine: bool. Whether there are gains and shifts; without, they are 1 and 0.
+        affine: bool. Whether there are gains and shifts; otherwise they are 1 and 0.
         epsilon: float, above 0. Added to each variance.
         **kwargs: Passed to `LSTMCell`, e.g. `use_bias`, `weight_dropout`.
 
     Call arguments, returns: as `LSTMCell`.
 
-    Weights, beside those of `LSTMCell`, with `affine`; each gain starts at 1, each
-    shift at 0: `input_gain`, `input_shift`, `recurrent_gain`, `recurrent_shift`
+    Weights with `affine`, in addition to those of `LSTMCell`; gains start at 1 and shifts at
+    0: `input_gain`, `input_shift`, `recurrent_gain`, `recurrent_shift`
     (4 units) for "separate"; `gates_gain`, `gates_shift` (4 units) for "joint" and
     "gates"; then for all three `cell_gain`, `cell_shift` (units); `output_gain`,
     `output_shift` (units) for "output".
 
     Raises:
-        ValueError: if an argument is out of range, or in training without masks
-            where a dropout rate is above 0.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
 
     Reference: Ba, Kiros and Hinton, 2016, https://arxiv.org/abs/1607.06450,
     section 3.1 and supplementary material.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import LayerNormLSTMCell, Recurrence
+    >>> recurrence = Recurrence(LayerNormLSTMCell(4, placement="output"))
+    >>> outputs, h, c = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> [weight.name for weight in recurrence.weights[3:]]
+    ['output_gain', 'output_shift']
     """
 
     normalised = {
@@ -71,19 +78,19 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
         "none": {},
     }
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         return self.normalise("input", product(inputs, self.kernel, masks.get("input")))
 
-    def step(self, part, states, masks):
-        h, [_, c] = super().step(part, states, masks)
+    def step(self, projection, states, masks):
+        h, [_, c] = super().step(projection, states, masks)
         h = self.normalise("output", h)
         return h, [h, c]
 
-    def gate_sums(self, part, h, masks):
-        of_h = self.normalise("recurrent", self.recurrent_product(h, masks))
+    def gate_sums(self, projection, h, masks):
+        recurrent = self.normalise("recurrent", self.recurrent_product(h, masks))
         parts = 4 if self.placement == "gates" else 1
-        z = self.normalise_sum("gates", part + of_h, self.bias, parts)
+        z = self.normalise_sum("gates", projection + recurrent, self.bias, parts)
         return ops.split(z, 4, axis=-1)
 
-    def exposed(self, c):
+    def exposed_memory(self, c):
         return self.normalise("cell", c)

@@ -8,10 +8,9 @@ from dualnet._checks import ArgumentError
 
 @keras.saving.register_keras_serializable("dualnet")
 class MeanOfProbabilities(keras.layers.Layer):
-    """Ensemble: log of the arithmetic mean of the members' probabilities.
+    """Ensemble: the log of the arithmetic mean of the members' probabilities.
 
-    log(1/M sum_m softmax(s^(m))), Eq. 9 of the paper once the logits s^(m) are gated.
-
+    log(1/M sum_m softmax(s^(m))), which is Eq. 9 of the paper if the logits s^(m) are gated.
     Everything runs in float32.
 
     Args:
@@ -28,6 +27,14 @@ class MeanOfProbabilities(keras.layers.Layer):
 
     Masking: passes on the mask of the first member.
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import MeanOfProbabilities
+    >>> first, second = np.log([[[0.5, 0.5]]]), np.log([[[0.1, 0.9]]])
+    >>> print(np.exp(MeanOfProbabilities()([first, second])).round(3))
+    [[[0.3 0.7]]]
     """
 
     def __init__(self, **kwargs):
@@ -45,7 +52,7 @@ class MeanOfProbabilities(keras.layers.Layer):
         if len(set(sizes)) > 1:
             raise ArgumentError(
                 "inputs",
-                f"must be logits of one vocabulary. Received: vocabularies of the sizes {sizes}.",
+                f"must be logits of the same vocabulary. Received: vocabularies of sizes {sizes}.",
             )
 
     def call(self, inputs):

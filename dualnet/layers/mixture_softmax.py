@@ -6,7 +6,7 @@ from dualnet.layers.doc_output import DOCOutput
 
 @keras.saving.register_keras_serializable("dualnet")
 class MixtureSoftmax(DOCOutput):
-    """Mixture of softmaxes: a `DOCOutput` all of whose experts read the same layer.
+    """Mixture of softmaxes: a `DOCOutput` whose experts all read the same layer.
 
     k_j = tanh(W_j h + b_j),  pi = softmax(W_pi h),  P = sum_j pi_j softmax(E k_j + b)
 
@@ -15,14 +15,13 @@ class MixtureSoftmax(DOCOutput):
         experts: int, at least 1. The number J of softmaxes.
         latent_units: int, at least 1. Size of each k_j.
         latent_dropout_per_expert: bool. True here, as in the code of the paper.
-        **kwargs: As those of `DOCOutput`.
+        **kwargs: Passed to `DOCOutput`, e.g. `tied_to`, `balance`.
 
     Call arguments:
         inputs: `(batch, time, units)`, one tensor.
-        targets, mask, training, temperature: as those of `DOCOutput`; `mask` is one tensor.
+        targets, mask, training, temperature: as in `DOCOutput`, but `mask` is one tensor.
 
-    Returns:
-        As `DOCOutput`.
+    Returns: as `DOCOutput`.
 
     Weights: `prior_kernel` (units, experts), `latent_kernel_0` (units, experts *
     latent_units), with "tanh" `latent_bias_0` (experts * latent_units); `kernel`
@@ -34,6 +33,15 @@ class MixtureSoftmax(DOCOutput):
     Masking: passes on the mask of its input.
     Differs from the code of the paper: that adds 1e-8 to P, this layer nothing.
     Reference: Yang et al., 2018, https://arxiv.org/abs/1711.03953
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import MixtureSoftmax
+    >>> layer = MixtureSoftmax(vocabulary_size=10, experts=3, latent_units=4)
+    >>> log_p = layer(np.ones((2, 5, 6), "float32"))
+    >>> tuple(log_p.shape)
+    (2, 5, 10)
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class MixtureSoftmax(DOCOutput):
         return super().call([inputs], targets, mask, training, temperature)
 
     def priors(self, inputs):
-        """Return pi, float32 `(batch, time, experts)`, the weights of the experts."""
+        """Return pi, the weights of the experts, float32 `(batch, time, experts)`."""
         return super().priors([inputs])
 
     def compute_output_spec(

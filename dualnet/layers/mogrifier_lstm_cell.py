@@ -2,9 +2,8 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
-from dualnet.layers._masks import MaskSpec
 from dualnet.layers._products import sum_of_products
-from dualnet.layers._recurrent_cell import product
+from dualnet.layers._recurrent_cell import MaskSpec, product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
@@ -17,39 +16,49 @@ class MogrifierLSTMCell(LSTMCell):
     Eq. 1, odd i:   x^i = 2 sigmoid(h^(i-1) Q^i + b^i) * x^(i-2)
     Eq. 2, even i:  h^i = 2 sigmoid(x^(i-1) R^i + b^i) * h^(i-2)
 
-    and the highest x and h enter `LSTMCell`. With `rank` k, every Q and R is the
-    product of a left factor (size in, k) and a right factor (k, size out). Input
-    and incoming h are dropped out before the rounds.
+    The last x and h enter `LSTMCell`. With `rank` k, every Q and R is the product of a left
+    factor (size in, k) and a right factor (k, size out). The input and the incoming h are
+    dropped out before the rounds.
 
     Differs from the paper (Melis et al.): each round adds a bias of the gated
     vector's size, as its reference code does. The input gate is capped at 1 - f, as
     in its published runs, only with `capped_input_gate`: the simplified Mogrifier of
-    Oliva and Lago-Fernandez has no cap. The place of `mogrifier_dropout` follows
-    their words, "between the weights": on the vector between the two factors. With
-    full rank, where they say nothing, it is on the vector that enters the matrix.
+    Oliva and Lago-Fernandez has no cap. `mogrifier_dropout` follows the latter's words,
+    "between the weights": it acts on the vector between the two factors. With full rank, on
+    which they are silent, it acts on the vector that enters the matrix.
 
     Args:
         units: int, at least 1. Size of h and c.
-        rounds: int, at least 0. 0 leaves a plain LSTM step.
+        rounds: int, at least 0. 0 gives a plain LSTM step.
         rank: int, at least 1, or None (or 0) for full rank.
-        mogrifier_dropout: float, at least 0 and below 1, between the factors.
-        mogrifier_l2: float, at least 0, on all matrices of the rounds.
-        locked: the dropouts whose mask is kept for a segment, some of "input",
-            "recurrent" and "mogrifier". The others are drawn at each step.
-        **kwargs: Passed to `LSTMCell`. `mask_per_gate` is refused: the masks are
-            applied before the rounds, which all gates share.
+        mogrifier_dropout: float, at least 0 and below 1. Dropout between the factors.
+        mogrifier_l2: float, at least 0. L2 penalty of all matrices of the rounds.
+        locked: list of the dropouts that keep their mask for a whole segment, some of
+            "input", "recurrent" and "mogrifier". The others draw a fresh mask at each step.
+        **kwargs: Passed to `LSTMCell`, except `mask_per_gate`: masks are applied before the
+            rounds, which all gates share.
 
     Call arguments, returns: as `LSTMCell`.
 
-    Weights, beside those of `LSTMCell`, for each round i: `mogrifier_i_kernel`
+    Weights, in addition to those of `LSTMCell`, for each round i: `mogrifier_i_kernel`
     (size in, size out), or `mogrifier_i_left` and `mogrifier_i_right`; and
     `mogrifier_i_bias` (size out).
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 2;
     Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import MogrifierLSTMCell, Recurrence
+    >>> recurrence = Recurrence(MogrifierLSTMCell(4, rounds=2, rank=1))
+    >>> outputs, h, c = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> [weight.name for weight in recurrence.weights[3:6]]
+    ['mogrifier_1_left', 'mogrifier_1_right', 'mogrifier_1_bias']
     """
 
     dropouts = ("input", "recurrent", "mogrifier")
@@ -68,19 +77,15 @@ class MogrifierLSTMCell(LSTMCell):
         if kwargs.get("mask_per_gate"):
             raise ArgumentError(
                 "mask_per_gate",
-                "must be False for the Mogrifier, whose masks are applied before "
-                "the gates part. Received: mask_per_gate=True. Use `LSTMCell`, or one mask.",
+                "must be False for the Mogrifier, whose masks are applied before the rounds, "
+                "which all gates share. Received: mask_per_gate=True. Use `LSTMCell`, or one "
+                "mask for all gates.",
             )
-        rounds = check_count("rounds", rounds, least=0)
-        if rank is not None:
-            rank = check_count("rank", rank, least=0)
-        mogrifier_dropout = check_rate("mogrifier_dropout", mogrifier_dropout)
-        mogrifier_l2 = check_penalty("mogrifier_l2", mogrifier_l2)
         super().__init__(units, locked=locked, **kwargs)
-        self.rounds = rounds
-        self.rank = rank
-        self.mogrifier_dropout = mogrifier_dropout
-        self.mogrifier_l2 = mogrifier_l2
+        self.rounds = check_count("rounds", rounds, least=0)
+        self.rank = rank if rank is None else check_count("rank", rank, least=0)
+        self.mogrifier_dropout = check_rate("mogrifier_dropout", mogrifier_dropout)
+        self.mogrifier_l2 = check_penalty("mogrifier_l2", mogrifier_l2)
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -88,8 +93,8 @@ class MogrifierLSTMCell(LSTMCell):
         for i in range(1, self.rounds + 1):
             size_in, size_out = self._sizes(i)
             if self.rank:
-                # Both alike, as in the reference code of Melis et al.: the product of the two
-                # then varies by about 1 / sqrt(size in), as a single matrix does.
+                # As in the reference code of Melis et al., both factors have the same spread:
+                # that of their product is then about 1 / sqrt(size in), as of a single matrix.
                 stddev = (size_in * self.rank) ** -0.25
                 factors = [
                     self._add_matrix(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
@@ -112,12 +117,12 @@ class MogrifierLSTMCell(LSTMCell):
                 specs.append(MaskSpec(f"mogrifier_{i}", self.mogrifier_dropout, size, locked))
         return specs
 
-    def input_part(self, inputs, masks):
-        # The products wait for the gates, which h has a say in.
+    def input_projection(self, inputs, masks):
+        # No product yet: the rounds come first, and they read h.
         return inputs * masks["input"] if "input" in masks else inputs
 
-    def step(self, part, states, masks):
-        x, (h, c) = part, states
+    def step(self, projection, states, masks):
+        x, (h, c) = projection, states
         masks = {name: mask for name, mask in masks.items() if name != "input"}
         if "recurrent" in masks:
             h = h * masks.pop("recurrent")
@@ -125,9 +130,9 @@ class MogrifierLSTMCell(LSTMCell):
             mask = masks.get(f"mogrifier_{i}")
             # The factor 2 keeps a freshly initialised round close to identity.
             if i % 2:
-                x = 2.0 * ops.sigmoid(_through(h, factors, mask) + bias) * x  # Eq. 1
+                x = 2.0 * ops.sigmoid(_transform(h, factors, mask) + bias) * x  # Eq. 1
             else:
-                h = 2.0 * ops.sigmoid(_through(x, factors, mask) + bias) * h  # Eq. 2
+                h = 2.0 * ops.sigmoid(_transform(x, factors, mask) + bias) * h  # Eq. 2
         return super().step(x, [h, c], masks)
 
     def gate_sums(self, x, h, masks):
@@ -157,8 +162,8 @@ class MogrifierLSTMCell(LSTMCell):
         }
 
 
-def _through(vector, factors, mask):
-    """Return `vector` times the one matrix, or the two factors, of a round."""
+def _transform(vector, factors, mask):
+    """Return `vector` times the matrix of a round, or times its two factors."""
     if len(factors) == 2:
         vector = product(vector, factors[0])
     return product(vector, factors[-1], mask)

@@ -11,15 +11,15 @@ SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 @keras.saving.register_keras_serializable("dualnet")
 class NeuralCache(keras.layers.Layer):
-    """Continuous cache: words that followed similar hidden vectors become likelier.
+    """Continuous cache: makes words likelier that followed similar hidden vectors before.
 
-    After token x_t is read, the cache holds the last `size` pairs (h_j, x_(j+1)), j < t:
+    After token x_t the cache holds the last `size` pairs (h_j, x_(j+1)), j < t:
 
     p_cache(w) = sum over j with x_(j+1) = w of softmax_j(scale * h_j . h_t)
     p = weight * p_cache + (1 - weight) * softmax(logits)
 
-    It has no weights and is not trained. How the text is cut into segments does not
-    change the result. Everything runs in float32.
+    It has no weights and is not trained. The result does not depend on how the text is cut
+    into segments. Everything runs in float32.
 
     Args:
         size: int, at least 1. Number of pairs.
@@ -27,54 +27,60 @@ class NeuralCache(keras.layers.Layer):
             the log-softmax of the logits.
         scale: float, at least 0. The papers' theta. With 0 the cache is a unigram model
             of the last `size` words.
-        start: "at_once" mixes as soon as there is one pair, from the second token of the
-            text on (Takase et al.); "when_full" where more than `size` tokens came
-            before the current one (Merity et al.). Elsewhere p is the softmax alone.
+        start: when the cache starts to contribute. "at_once": as soon as there is one pair,
+            from the second token of the text on (Takase et al.). "when_full": when more
+            than `size` tokens precede the current one (Merity et al.). Before that, p is
+            the softmax alone.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
 
     Call arguments:
         inputs: `[tokens, hidden, logits]`, int `(batch, time)`, `(batch, time, units)`
-            and `(batch, time, vocabulary)`; `hidden` and `logits` at t have read the
-            token at t. Padding is not known: every token counts.
-        initial_state: list of three float32 tensors, `(batch, size)` each, of the
-            sizes of `state_sizes`: the last `size` hidden vectors; the ids of their
-            tokens, exact below 2**24; the number of tokens read, at most `size + 1`.
-            Zeros if left out.
+            and `(batch, time, vocabulary)`; `hidden` and `logits` at t include the
+            token at t. There is no padding: every token counts.
+        initial_state: list of three float32 tensors `(batch, size)`, with the sizes from
+            `state_sizes`: the last `size` hidden vectors; the ids of their tokens, exact
+            below 2**24; the number of tokens read, at most `size + 1`. None for zeros.
 
     Returns:
         `[log_probabilities, *states]`: float32 `(batch, time, vocabulary)` and the states
         after the last token.
 
     Raises:
-        ValueError: if an argument is out of range, or the states are of other sizes.
+        ValueError: if an argument is out of range, or if the states have other sizes.
 
-    Memory: besides the result, `time * (size + time)` scores for each row.
+    Memory: `time * (size + time)` scores per row, besides the result.
 
     Masking: passes on the mask of `logits`.
 
-    Differs from the paper: the pointer of AWD-LSTM's code leaves out the first token of
-    every later chunk of the text it evaluates, of 5000 or 2000 tokens; none is left out
-    here. The IOG code subtracts no maximum before exp, and can overflow.
+    Differs from the papers: AWD-LSTM's pointer code evaluates the text in chunks of 5000 or
+    2000 tokens and skips the first token of each later chunk; here none is skipped. The IOG
+    code subtracts no maximum before exp, and can overflow.
 
     Reference: Grave, Joulin and Usunier, 2017, https://arxiv.org/abs/1612.04426; Merity
     et al., 2018, https://arxiv.org/abs/1708.02182; Takase, Suzuki and Nagata, 2017,
     https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import NeuralCache
+    >>> tokens = np.array([[1, 2, 1]], "int32")
+    >>> hidden, logits = np.ones((1, 3, 4), "float32"), np.zeros((1, 3, 10), "float32")
+    >>> log_p, *states = NeuralCache(size=2)([tokens, hidden, logits])
+    >>> int(np.argmax(log_p[0, 1]))  # after 1, 2: the cache has seen 2 follow 1
+    2
     """
 
     def __init__(self, size, *, weight=0.2, scale=0.3, start="at_once", **kwargs):
-        size = check_count("size", size, least=1)
-        weight = check_fraction("weight", weight)
-        scale = check_penalty("scale", scale)
-        start = check_choice("start", start, STARTS)
         super().__init__(autocast=False, **kwargs)  # bfloat16 would change the ids
-        self.size = size
-        self.weight = weight
-        self.scale = scale
-        self.start = start
+        self.size = check_count("size", size, least=1)
+        self.weight = check_fraction("weight", weight)
+        self.scale = check_penalty("scale", scale)
+        self.start = check_choice("start", start, STARTS)
         self.supports_masking = True
 
     def state_sizes(self, units):
-        """Return the sizes of the three states for hidden vectors of `units`."""
+        """Return the sizes of the three states for hidden vectors of size `units`."""
         return [self.size * units, self.size, 1]
 
     def build(self, inputs_shape, initial_state_shape=None):
@@ -86,12 +92,12 @@ class NeuralCache(keras.layers.Layer):
         if initial_state_shape is None:
             return
         sizes = [shape[-1] for shape in initial_state_shape]
-        right = self.state_sizes(inputs_shape[1][-1])
-        if sizes != right:
+        required = self.state_sizes(inputs_shape[1][-1])
+        if sizes != required:
             raise ArgumentError(
                 "initial_state",
-                f"must be three tensors of the sizes {right} for a cache of "
-                f"{self.size} and this `hidden`. Received: the sizes {sizes}.",
+                f"must be three tensors of sizes {required} for a cache of {self.size} pairs "
+                f"and this `hidden`. Received: sizes {sizes}.",
             )
 
     def call(self, inputs, initial_state=None):
@@ -111,24 +117,25 @@ class NeuralCache(keras.layers.Layer):
             log_p = self._mixed(log_p, self._by_word(attention, words, log_p), before)
         count = ops.minimum(before[:, -1:] + 1, self.size + 1)
         states = keys[:, -self.size :], words[:, -self.size :], ops.cast(count, "float32")
-        # Reshaped, since a slice of unknown length has no known size.
+        # Reshaped, since the size of a slice of unknown length is unknown.
         sizes = self.state_sizes(units)
         return [log_p, *[ops.reshape(state, (-1, n)) for state, n in zip(states, sizes)]]
 
     def _mixes(self, before):
-        """Return where the cache has a part, bool, by the number of tokens before."""
+        """Return whether the cache contributes, bool, given the number of tokens `before`."""
         return before >= (1 if self.start == "at_once" else self.size + 1)
 
     def _attention(self, keys, hidden, before):
-        """Return how step t weighs pair k, `(batch, size + time - 1, time)`; 0 outside its window.
+        """Return the weight of pair k at step t, `(batch, size + time - 1, time)`.
 
-        Pair k is `keys[:, k]` and the word after it; the window of step t starts at k = t.
+        Pair k is `keys[:, k]` and the word after it. The weight is 0 outside of the window of
+        step t, which starts at k = t.
         """
         time = ops.shape(hidden)[1]
         pair = ops.expand_dims(ops.arange(self.size + time - 1, dtype="int32"), -1)
         step = ops.expand_dims(ops.arange(time, dtype="int32"), 0)
         window = ops.logical_and(pair >= step, pair < step + self.size)  # (pairs, time)
-        # Of the keys in the state, the last `count` were read, where it is below `size`.
+        # If fewer than `size` tokens were read, only the last keys of the state hold any.
         read = pair >= self.size - ops.expand_dims(before[:, :1], 1)  # (batch, pairs, 1)
         used = ops.logical_and(read, ops.expand_dims(self._mixes(before), 1))
         used = ops.logical_and(used, window)
@@ -138,13 +145,13 @@ class NeuralCache(keras.layers.Layer):
         highest = ops.stop_gradient(ops.max(scores, axis=1, keepdims=True))
         powers = ops.where(used, ops.exp(scores - highest), 0.0)
         total = ops.sum(powers, axis=1, keepdims=True)
-        return powers / ops.where(total > 0, total, 1.0)  # 0 where nothing is used
+        return powers / ops.where(total > 0, total, 1.0)  # 0 if no pair is used
 
     def _by_word(self, attention, words, log_p):
-        """Return p_cache, the attention summed by word, `(batch, time, vocabulary)`."""
+        """Return p_cache, the sum of the attention by word, `(batch, time, vocabulary)`."""
         batch, pairs, time = ops.shape(attention)
         vocabulary = log_p.shape[-1]
-        # Each row sums into words of its own.
+        # Each row sums into its own words.
         first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary, -1)
         ids = ops.cast(words[:, 1:], "int32") + first
         sums = ops.segment_sum(
@@ -158,13 +165,13 @@ class NeuralCache(keras.layers.Layer):
         """Return the log of the mixture."""
         kept = ops.where(self._mixes(before), math.log1p(-self.weight), 0.0)
         log_p = log_p + ops.expand_dims(kept, -1)
-        found = p_cache >= SMALLEST
-        # Twice `where`: the log of 0 has no gradient, not even one that is thrown away.
-        cached = math.log(self.weight) + ops.log(ops.where(found, p_cache, 1.0))
-        # Not `logaddexp`, whose gradient TensorFlow gets wrong where both are equal.
+        is_cached = p_cache >= SMALLEST
+        # `where` twice: the log of 0 has no valid gradient, not even one that is discarded.
+        cached = math.log(self.weight) + ops.log(ops.where(is_cached, p_cache, 1.0))
+        # Not `logaddexp`, whose gradient TensorFlow gets wrong if both are equal.
         highest = ops.stop_gradient(ops.maximum(log_p, cached))
-        both = highest + ops.log(ops.exp(log_p - highest) + ops.exp(cached - highest))
-        return ops.where(found, both, log_p)
+        mixed = highest + ops.log(ops.exp(log_p - highest) + ops.exp(cached - highest))
+        return ops.where(is_cached, mixed, log_p)
 
     def compute_output_spec(self, inputs, initial_state=None):
         # Without it torch would run the layer to learn the shapes, on a large made-up batch.

@@ -2,50 +2,59 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_penalty
-from dualnet.layers._tied import with_embedding
+from dualnet.layers._tied import TiedLayer
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class PastDecode(keras.layers.Layer):
-    """Past-decode regularisation: the predicted distribution must tell the current word.
+class PastDecode(TiedLayer):
+    """Past-decode regularisation: the predicted distribution must predict the current word.
 
     p_t = softmax(logits_t),  r_t = softmax(E f(p_t E) + b'),  f(v) = tanh(v W + b)
 
-    and `factor` times the mean of -log r_t(current word) joins the loss, in training
-    alone. E is the embedding (vocabulary, units), which is also the output matrix.
+    In training, `factor` times the mean of -log r_t(current word) is added to the loss. E is
+    the embedding (vocabulary, units), which is also the output matrix.
 
     Args:
         factor: float, at least 0. The paper's lambda, about 0.001.
-        tied_to: `keras.layers.Embedding`, whose matrix E is.
-        **kwargs: Passed to `keras.layers.Layer`.
+        tied_to: `keras.layers.Embedding` whose matrix is E.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
-        inputs: `[tokens, logits]`, int `(batch, time)`, negative where padding is,
-            and float32 `(batch, time, vocabulary)`.
+        inputs: `[tokens, logits]`, int `(batch, time)`, negative at padding, and float32
+            `(batch, time, vocabulary)`.
         training: bool.
 
     Returns:
-        `logits`, as they are.
+        `logits`, unchanged.
 
-    Weights: `kernel` (units, units), `bias` (units), `output_bias` (vocabulary), all
-    used in training alone.
+    Weights: `kernel` (units, units), `bias` (units), `output_bias` (vocabulary), which only
+    training uses.
 
     Raises:
         ValueError: if `factor` is out of range.
 
+    Masking: passes on the mask of `logits`.
     Reference: Brahma, 2019, https://arxiv.org/abs/1808.05908
+
+    Example:
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from dualnet.layers import PastDecode
+    >>> layer = PastDecode(0.001, tied_to=keras.layers.Embedding(10, 4))
+    >>> tokens, logits = np.ones((2, 5), "int32"), np.ones((2, 5, 10), "float32")
+    >>> outputs = layer([tokens, logits], training=True)
+    >>> len(layer.losses)
+    1
     """
 
     def __init__(self, factor, *, tied_to, **kwargs):
-        factor = check_penalty("factor", factor)
-        super().__init__(autocast=False, **kwargs)  # the logits go through as they are
-        self.factor = factor
-        self.tied_to = tied_to
+        super().__init__(tied_to=tied_to, autocast=False, **kwargs)  # the logits stay float32
+        self.factor = check_penalty("factor", factor)
         self.supports_masking = True
 
     def build(self, input_shape):
-        if not self.tied_to.built:
-            self.tied_to.build()
+        self.build_embedding()
         words, units = self.tied_to.input_dim, self.tied_to.output_dim
         self.kernel = self.add_weight(
             name="kernel", shape=(units, units), initializer="glorot_uniform"
@@ -63,7 +72,7 @@ class PastDecode(keras.layers.Layer):
         """Return the mean of -log r_t(current word) over all tokens, in nats, a scalar."""
         embeddings = ops.cast(self.tied_to.embeddings, self.compute_dtype)
         p = ops.cast(ops.softmax(logits), self.compute_dtype)
-        kernel, bias = (ops.cast(each, self.compute_dtype) for each in (self.kernel, self.bias))
+        kernel, bias = (ops.cast(weight, self.compute_dtype) for weight in (self.kernel, self.bias))
         v = ops.tanh(ops.matmul(ops.matmul(p, embeddings), kernel) + bias)
         past = ops.cast(ops.matmul(v, ops.transpose(embeddings)), "float32")
         past = past + ops.cast(self.output_bias, "float32")
@@ -75,12 +84,4 @@ class PastDecode(keras.layers.Layer):
         return None if mask is None else mask[1]
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "factor": self.factor,
-            "tied_to": keras.saving.serialize_keras_object(self.tied_to),
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**with_embedding(config))
+        return {**super().get_config(), "factor": self.factor}

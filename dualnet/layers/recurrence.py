@@ -6,70 +6,85 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
+from dualnet.layers._recurrent_cell import warn_about_input_part
 from dualnet.layers._seeded import SeededLayer
-from dualnet.layers._segment import Known, Segment
+from dualnet.layers._segment import Segment, StepPlans
 
 
 @keras.saving.register_keras_serializable("dualnet")
 class Recurrence(SeededLayer):
-    """Runs `cell` over the time steps of a segment; a pure function of inputs and states.
+    """Runs `cell` over the time steps of a segment: a pure function of inputs and states.
 
-    The same function as `keras.layers.RNN`, and a faster one. Draws the masks of the
-    cell's dropouts before the loop: a locked one once, the others for all steps; weights
-    are dropped out before it, too. Where the time is known to be 1 when the graph is made,
-    there is no loop.
+    It computes the same function as `keras.layers.RNN`, faster. The masks of the cell's
+    dropouts are drawn before the loop: a locked one once, the others for all steps. So are
+    dropped-out weights. If the time is known to be 1 when the graph is built, there is no
+    loop.
 
-    What does not depend on the state is computed for all steps at once. In the loop the
-    matrices are constants, cast once for a segment; each product of a step is kept, and
-    the backward pass goes through the steps with these in place of the products. The
-    gradient of a matrix is then one product for the whole segment, of all that entered it
-    and all gradients of what came out, where a plain loop adds up one for each step.
+    Whatever does not depend on the state is computed for all steps at once. Inside the loop
+    the matrices are constants, cast once per segment. The products of each step are saved
+    and reused in the backward pass, and the gradient of each matrix is one product for the
+    whole segment, where a plain loop adds up one per step.
 
-    Products with matrices run in the compute dtype, all else, gates and states among them,
-    in the variable dtype: float32 under "mixed_bfloat16".
+    Products with matrices run in the compute dtype. Everything else, gates and states
+    included, runs in the variable dtype: float32 under "mixed_bfloat16".
 
     Args:
-        cell: a cell with `state_size` (list), `output_size` and `mask_specs()`,
-            such as `dualnet.layers.LSTMCell`. One without `input_part` and `step` (see
-            `RecurrentCell`) has its `call` run at each step.
-        seed: int or None, of the masks.
+        cell: a cell with `state_size` (a list), `output_size` and `mask_specs()`,
+            such as `dualnet.layers.LSTMCell`. A cell may split its `call` in two methods, which
+            makes it faster: `input_projection(inputs, masks)`, which is called once for all
+            steps, and `step(projection, states, masks)`. Without them, `call` runs at each step.
+        seed: int or None. Seed of the masks. The state of the generator is saved with the
+            weights.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         sequence: `(batch, time, features)`.
-        initial_state: list of `(batch, size)`, one for each entry of
-            `cell.state_size`; zeros if left out.
-        mask: bool `(batch, time)`, or None. A step where it is False is padding: it
-            leaves the states as they are, and its output is 0.
-        training: bool. Whether dropouts are active.
+        initial_state: list of `(batch, size)`, one per entry of `cell.state_size`, or None
+            for zeros.
+        mask: bool `(batch, time)`, or None. Where it is False the step is padding: it
+            leaves the states unchanged, and its output is 0.
+        training: bool. Whether dropout is active.
 
     Returns:
         `(outputs, *states)`: `(batch, time, output_size)` in the compute dtype,
-        and the states after the last step, float32.
+        and the states after the last step in float32.
 
-    Masking: takes the mask of `sequence`, on any side of it, and passes it on with
-    the outputs.
+    Masking: uses the mask of `sequence`, which may be padded on either side, and passes it on
+    with the outputs.
 
     Raises:
         ValueError: if `cell` has no `mask_specs`, or `mask` is not bool `(batch, time)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import LSTMCell, Recurrence
+    >>> recurrence = Recurrence(LSTMCell(4, recurrent_dropout=0.2))
+    >>> outputs, h, c = recurrence(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape), tuple(h.shape), tuple(c.shape)
+    ((2, 5, 4), (2, 4), (2, 4))
+    >>> outputs, h, c = recurrence(np.ones((2, 5, 3), "float32"), initial_state=[h, c])
     """
 
     def __init__(self, cell, *, seed=None, **kwargs):
         if not hasattr(cell, "mask_specs"):
             raise ArgumentError(
                 "cell",
-                "must have `mask_specs()`, as the cells of `dualnet.layers` do, so that its "
-                f"masks can be drawn before the loop. Received: cell={cell!r}. Other cells run "
-                "under `keras.layers.RNN`.",
+                "must have `mask_specs()`, as the cells of `dualnet.layers` do: its masks are "
+                f"drawn before the loop. Received: cell={cell!r}. Run other cells with "
+                "`keras.layers.RNN`.",
             )
+        if hasattr(cell, "input_part") and not hasattr(cell, "input_projection"):
+            warn_about_input_part(type(cell))
+            cell.input_projection = cell.input_part
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.supports_masking = True
-        self.known = Known()
+        self.step_plans = StepPlans()
 
     @property
     def compute_dtype(self):
-        # Keras casts each weight that is read in a layer to this one. Here products alone run in
+        # Keras casts every weight that a layer reads to this dtype. Here only products run in
         # the compute dtype of the policy, and their matrices are cast once.
         return self.variable_dtype
 
@@ -79,7 +94,7 @@ class Recurrence(SeededLayer):
             self.cell.built = True
 
     def call(self, sequence, initial_state=None, mask=None, training=False):
-        if mask is None:  # where there is an initial state, Keras does not hand it over
+        if mask is None:  # with an initial state, Keras does not pass it
             mask = getattr(sequence, "_keras_mask", None)
         _check_mask(mask)
         sequence = ops.cast(sequence, self.variable_dtype)
@@ -98,7 +113,7 @@ class Recurrence(SeededLayer):
         return outputs, *[ops.cast(state, "float32") for state in states]
 
     def compute_output_spec(self, sequence, initial_state=None, mask=None, training=False):
-        # Known beforehand: a trial call would trace the loop, half the time a model takes to build.
+        # Spares Keras a call to find the shapes: tracing the loop is half the time of a build.
         _check_mask(mask)
         batch, time, _ = sequence.shape
         dtype = self.dtype_policy.compute_dtype
@@ -111,20 +126,19 @@ class Recurrence(SeededLayer):
         return [mask, *[None] * len(self.cell.state_size)]
 
     def _draw_masks(self, batch, time):
-        """Return what is locked, masks `(batch, size)` and dropped weights, and the fresh masks.
-
-        The latter are `(time, batch, size)`.
+        """Return the locked masks `(batch, size)`, dropped-out weights among them, and the
+        fresh masks `(time, batch, size)`.
         """
         locked: dict[str, Any] = {}
         fresh: dict[str, Any] = {}
         for spec in self.cell.mask_specs():
             if isinstance(spec.size, tuple):
-                whole = ops.convert_to_tensor(getattr(self.cell, spec.name))
+                undropped = ops.convert_to_tensor(getattr(self.cell, spec.name))
             else:
                 shape = (*([] if spec.locked else [time]), batch, spec.size)
-                whole = ops.ones(shape, self.variable_dtype)
-            drawn = keras.random.dropout(whole, spec.rate, seed=self.seed_generator)
-            (locked if spec.locked else fresh)[spec.name] = drawn
+                undropped = ops.ones(shape, self.variable_dtype)
+            mask = keras.random.dropout(undropped, spec.rate, seed=self.seed_generator)
+            (locked if spec.locked else fresh)[spec.name] = mask
         return locked, fresh
 
     def get_config(self):
@@ -138,10 +152,10 @@ class Recurrence(SeededLayer):
 def _check_mask(mask):
     if mask is None:
         return
-    kind = keras.backend.standardize_dtype(mask.dtype)
-    if len(mask.shape) != 2 or kind != "bool":
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if len(mask.shape) != 2 or dtype != "bool":
         raise ArgumentError(
             "mask",
-            "must be bool of shape (batch, time), False where a step is padding. Received: "
-            f"{kind} of shape {tuple(mask.shape)}.",
+            "must be bool of shape (batch, time), False at padding. Received: "
+            f"{dtype} of shape {tuple(mask.shape)}.",
         )

@@ -15,30 +15,30 @@ class RecurrentHighwayCell(RecurrentCell):
     t_k = sigmoid(x W_t + s_(k-1) R_t,k + b_t,k)
     s_k = (h_k - s_(k-1)) * t_k + s_(k-1)
 
-    where x enters for k = 1 only. The last s is the output and the new state. The
-    carry gate is coupled to the transform gate t: it is 1 - t.
+    where x enters for k = 1 only. The last s is the output and the new state. The carry gate
+    is coupled to the transform gate t: it is 1 - t.
 
-    A dropped-out s enters the products alone; the s that is carried is whole. All
-    micro-steps have the same mask of s, and h and t have it in common unless
-    `mask_per_gate`. `weight_dropout` is on all of the recurrent matrices.
+    Only the s that enters the products is dropped out, not the s that is carried over. All
+    micro-steps share one mask of s, and so do h and t unless `mask_per_gate`.
+    `weight_dropout` acts on all recurrent matrices.
 
     Differs from the reference code of Takase et al.: that starts the transform bias
     at 0, as `transform_bias=0.0` does; -2 is the value of Zilly et al.
 
     Args:
         units: int, at least 1. Size of s.
-        depth: int, at least 1. Micro-steps of one time step.
-        transform_bias: float. Where the transform part of every bias starts; below
-            0, a fresh cell mostly carries its state on.
+        depth: int, at least 1. Micro-steps per time step.
+        transform_bias: float. Initial value of the transform gate's biases. Below 0, a fresh
+            cell mostly carries its state over.
         **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
             `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
-            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`.
+            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, features)`.
         states: `[s]`, `(batch, units)`.
         training: bool.
-        masks: dict from the names of `mask_specs()` to what was drawn, or None.
+        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
 
     Returns:
         `(s, [s])`, each `(batch, units)`.
@@ -48,21 +48,27 @@ class RecurrentHighwayCell(RecurrentCell):
     `bias_k` (2 units).
 
     Raises:
-        ValueError: if an argument is out of range, or in training without masks
-            where a dropout rate is above 0.
+        ValueError: if an argument is out of range, or if a cell with dropout is trained
+            without masks.
 
     Reference: Zilly et al., 2017, https://arxiv.org/abs/1607.03474, section 4;
     Takase et al., 2017, https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import Recurrence, RecurrentHighwayCell
+    >>> outputs, s = Recurrence(RecurrentHighwayCell(4, depth=3))(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape), tuple(s.shape)
+    ((2, 5, 4), (2, 4))
     """
 
     gates = 2
 
     def __init__(self, units, *, depth=1, transform_bias=-2.0, **kwargs):
-        depth = check_count("depth", depth, least=1)
-        transform_bias = check_finite("transform_bias", transform_bias)
         super().__init__(units, **kwargs)
-        self.depth = depth
-        self.transform_bias = transform_bias
+        self.depth = check_count("depth", depth, least=1)
+        self.transform_bias = check_finite("transform_bias", transform_bias)
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
@@ -77,15 +83,15 @@ class RecurrentHighwayCell(RecurrentCell):
             self.add_bias(f"bias_{k}", size, self._initial_bias) for k in range(1, self.depth + 1)
         ]
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         return product(inputs, self.kernel, masks.get("input"))
 
-    def step(self, part, states, masks):
+    def step(self, projection, states, masks):
         (s,) = states
         for k, (name, bias) in enumerate(zip(self.recurrent_kernels(), self.biases), start=1):
             z = self.recurrent_product(s, masks, name)
             if k == 1:
-                z = z + part
+                z = z + projection
             if self.use_bias:
                 z = z + bias
             h, t = ops.split(z, 2, axis=-1)  # (batch, units) each

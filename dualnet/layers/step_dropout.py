@@ -1,41 +1,35 @@
 import keras
 
-from dualnet._checks import check_rate
-from dualnet.layers._seeded import SeededLayer
+from dualnet.layers._seeded import SeededDropout
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class StepDropout(SeededLayer):
-    """Drops every element on its own, afresh at every time step.
+class StepDropout(SeededDropout):
+    """Drops each element independently, with a fresh mask at every time step.
 
-    The same law as `keras.layers.Dropout`; unlike it, the state of the random
-    generator is saved with the weights, so that a resumed run goes on exactly.
+    The same distribution as `keras.layers.Dropout`. Unlike it, this layer saves the state of
+    its random generator with the weights, so that a resumed run continues exactly.
 
     Args:
-        rate: float, at least 0 and below 1. The fraction that is dropped.
+        rate: float, at least 0 and below 1. Fraction to drop. The rest is divided by
+            `1 - rate`.
         seed: int or None.
-        **kwargs: Passed to `keras.layers.Layer`.
+        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: a tensor of any shape.
-        training: bool. Outside training the inputs are returned as they are.
+        training: bool. Outside training the inputs are returned unchanged.
 
     Raises:
         ValueError: if `rate` is out of range.
 
     Reference: Zaremba et al., 2014, https://arxiv.org/abs/1409.2329
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import StepDropout
+    >>> outputs = StepDropout(0.5)(np.ones((2, 5, 3), "float32"), training=True)
+    >>> sorted(set(np.ravel(outputs).tolist()))
+    [0.0, 2.0]
     """
-
-    def __init__(self, rate, *, seed=None, **kwargs):
-        rate = check_rate("rate", rate)
-        super().__init__(seed=seed, **kwargs)
-        self.rate = rate
-        self.supports_masking = True
-
-    def call(self, inputs, training=False):
-        if not training or self.rate == 0:
-            return inputs
-        return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate}

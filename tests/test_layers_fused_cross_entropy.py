@@ -1,61 +1,57 @@
-"""log p of given words: the plain output's, with what is kept and what is computed again."""
+"""Fused cross-entropy of the plain output, with rows that are saved and rows recomputed."""
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import MixtureSoftmax, OutputProjection, _given_words
+from dualnet.layers import MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
-from tests.checks import array, check_against_reference, gradients, normal, randomise
+from tests.checks import (
+    array,
+    assert_close,
+    check_against_reference,
+    gradients,
+    normal,
+    randomise,
+)
 
 BATCH, TIME, UNITS, WORDS = 2, 3, 4, 7
 TEMPERATURE = 1.7
 ROW = WORDS * 4  # bytes of the logits of a row
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
+@pytest.fixture(params=["all saved", "some saved", "none saved"])
+def saved(request, monkeypatch):
+    """What the backward pass may save: of 6 rows all, 2 or none, the others in chunks of 3."""
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
+    if request.param != "all saved":
+        monkeypatch.setattr(
+            _fused_cross_entropy, "SAVED_BYTES", 2 * ROW if "some" in request.param else 0
+        )
 
 
-@pytest.fixture(params=["all kept", "some kept", "none kept"])
-def kept(request, monkeypatch):
-    """What the backward pass may keep: of 6 rows all, 2 or none, of the others 3 at a time."""
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
-    if request.param != "all kept":
-        monkeypatch.setattr(_given_words, "KEPT_BYTES", 2 * ROW if "some" in request.param else 0)
+def some_targets(rng):
+    return rng.integers(0, WORDS, (BATCH, TIME)).astype("int32")
 
 
-def some_targets(rng, batch=BATCH, time=TIME):
-    return rng.integers(0, WORDS, (batch, time)).astype("int32")
-
-
-def an_output(rng, tied=False, use_bias=True, dtype=None, words=WORDS):
-    embedding = keras.layers.Embedding(words, UNITS, name="embedding") if tied else None
-    output = OutputProjection(words, tied_to=embedding, use_bias=use_bias, dtype=dtype)
+def an_output(rng, tied=False, use_bias=True, dtype=None):
+    embedding = keras.layers.Embedding(WORDS, UNITS, name="embedding") if tied else None
+    output = OutputProjection(WORDS, tied_to=embedding, use_bias=use_bias, dtype=dtype)
     output.build((None, None, UNITS))
-    randomise(output, rng)
-    if tied:
-        embedding.embeddings.assign(normal(rng, words, UNITS))
-    return output
+    return randomise(output, rng)  # and the embedding
 
 
 def hidden_of(rng):
     return normal(rng, BATCH, TIME, UNITS)
 
 
-def variables_of(output):
-    return output.trainable_variables  # with those of the embedding, if it is tied
-
-
 @pytest.mark.parametrize(
     ("tied", "use_bias", "temperature"),
     [(True, True, TEMPERATURE), (True, False, None), (False, True, None)],
 )
-def test_values_and_gradients_are_those_of_the_softmax(tied, use_bias, temperature, kept, rng):
+def test_values_and_gradients_are_those_of_the_softmax(tied, use_bias, temperature, saved, rng):
     output, targets = an_output(rng, tied, use_bias), some_targets(rng)
-    variables = variables_of(output)
 
     def call(hidden):
         return [output(hidden, targets=targets, temperature=temperature)]
@@ -65,17 +61,16 @@ def test_values_and_gradients_are_those_of_the_softmax(tied, use_bias, temperatu
         s = (hidden @ W + weights.get("bias", 0.0)) / (temperature or 1.0)
         return [-np.log(np.take_along_axis(reference.softmax(s), targets[..., None], -1))[..., 0]]
 
-    # The projection that is learnt from gives each word a weight of its own.
-    check_against_reference(call, variables, [hidden_of(rng)], expected)
+    check_against_reference(call, output.trainable_variables, [hidden_of(rng)], expected)
 
 
-def test_given_words_get_what_all_words_get_and_padding_what_word_0_gets(kept, rng):
+def test_fused_cross_entropy_get_what_all_words_get_and_padding_what_word_0_gets(saved, rng):
     output, hidden, targets = an_output(rng, tied=True), hidden_of(rng), some_targets(rng)
     targets[0, 1] = -1
     log_p = array(ops.log_softmax(output(hidden, temperature=TEMPERATURE)))
-    found = array(output(hidden, targets=targets, temperature=TEMPERATURE))
+    losses = output(hidden, targets=targets, temperature=TEMPERATURE)
     words = np.maximum(targets, 0)[..., None]
-    np.testing.assert_allclose(-found, np.take_along_axis(log_p, words, -1)[..., 0], rtol=1e-5)
+    assert_close([losses], [-np.take_along_axis(log_p, words, -1)[..., 0]])
 
 
 def test_a_sure_word_and_an_impossible_one_are_exact(rng):
@@ -88,35 +83,36 @@ def test_a_sure_word_and_an_impossible_one_are_exact(rng):
 
 def test_rows_of_no_words_have_no_losses(rng):
     output = an_output(rng)
-    found = output(np.zeros((0, TIME, UNITS), "float32"), targets=np.zeros((0, TIME), "int32"))
-    assert found.shape == (0, TIME)
+    losses = output(np.zeros((0, TIME, UNITS), "float32"), targets=np.zeros((0, TIME), "int32"))
+    assert losses.shape == (0, TIME)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_bfloat16_is_near_float32(tied, kept, rng):
+def test_bfloat16_is_near_float32(tied, saved, rng):
     hidden, targets = hidden_of(rng), some_targets(rng)
-    found = []
+    results = []
     for dtype in ("float32", "mixed_bfloat16"):
         output = an_output(np.random.default_rng(0), tied, dtype=dtype)
-        variables = variables_of(output)
 
         def losses(output=output):
             return output(ops.cast(hidden, output.compute_dtype), targets=targets)
 
         assert keras.backend.standardize_dtype(losses().dtype) == "float32"
-        steps = gradients(lambda losses=losses: ops.mean(losses()), variables)
+        steps = gradients(lambda losses=losses: ops.mean(losses()), output.trainable_variables)
         assert all(step.dtype == "float32" for step in steps)  # as the weights are
-        found.append([array(losses()), *steps])
-    for exact, coarse in zip(*found):
+        results.append([array(losses()), *steps])
+    for exact, coarse in zip(*results):
         np.testing.assert_allclose(coarse, exact, atol=0.02 * np.abs(exact).max())
 
 
-def test_no_tensor_of_all_words_is_of_more_rows_than_may_be_kept(kept, rng, monkeypatch):
+def test_no_tensor_of_all_words_is_of_more_rows_than_may_be_saved(saved, rng, monkeypatch):
     output, hidden, targets = an_output(rng, tied=True), hidden_of(rng), some_targets(rng)
-    made = sizes_of_logits(monkeypatch)
+    sizes = sizes_of_logits(monkeypatch)
     gradients(lambda: ops.sum(output(hidden, targets=targets)), [output.bias])
-    most = 6 if _given_words.KEPT_BYTES > 6 * ROW else 2  # of at most 3, the last chunk full, too
-    assert made and max(made) == most * WORDS
+    most = (
+        6 if _fused_cross_entropy.SAVED_BYTES > 6 * ROW else 2
+    )  # in chunks of at most 3, all of them full
+    assert sizes and max(sizes) == most * WORDS
 
 
 def test_no_tensor_of_all_words_is_of_all_experts_of_all_tokens(rng, monkeypatch):
@@ -124,35 +120,35 @@ def test_no_tensor_of_all_words_is_of_all_experts_of_all_tokens(rng, monkeypatch
     output = MixtureSoftmax(WORDS, experts, UNITS)
     output.build((None, None, UNITS))
     hidden, targets = hidden_of(rng), some_targets(rng)
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
-    made = sizes_of_logits(monkeypatch)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
+    sizes = sizes_of_logits(monkeypatch)
     gradients(lambda: ops.sum(output(hidden, targets=targets)), [output.bias])
-    assert made and max(made) <= 3 * WORDS
+    assert sizes and max(sizes) <= 3 * WORDS
 
 
 def sizes_of_logits(monkeypatch):
-    """Return a list to which the size of all logits is added that are made."""
-    made, make = [], _given_words.logits
+    """Return a list that the sizes of all logits are appended to."""
+    sizes, compute = [], _fused_cross_entropy.logits
 
     def recording(rows, kernel, bias):
-        found = make(rows, kernel, bias)
-        made.append(int(np.prod(found.shape)))
-        return found
+        logits = compute(rows, kernel, bias)
+        sizes.append(int(np.prod(logits.shape)))
+        return logits
 
-    monkeypatch.setattr(_given_words, "logits", recording)
-    return made
+    monkeypatch.setattr(_fused_cross_entropy, "logits", recording)
+    return sizes
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="reads what JAX has traced")
 def test_the_traced_step_holds_no_tensor_of_all_words_and_rows(monkeypatch, rng):
     import jax
 
-    monkeypatch.setattr(_given_words, "KEPT_BYTES", 2 * ROW)
-    monkeypatch.setattr(_given_words, "CHUNK_BYTES", 3 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "SAVED_BYTES", 2 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
     targets = rng.integers(0, WORDS, 40).astype("int32")
 
     def loss(rows, matrix):
-        return ops.sum(_given_words.log_probabilities(rows, matrix, None, targets))
+        return ops.sum(_fused_cross_entropy.target_log_probabilities(rows, matrix, None, targets))
 
     rows, matrix = normal(rng, 40, UNITS), normal(rng, UNITS, WORDS)
     traced = jax.make_jaxpr(jax.grad(loss, (0, 1)))(rows, matrix)
@@ -163,14 +159,9 @@ def test_the_traced_step_holds_no_tensor_of_all_words_and_rows(monkeypatch, rng)
 def all_of(jaxpr):
     """Yield `jaxpr` and all that it calls."""
     yield jaxpr
-    for inner in inner_of(jaxpr):
-        yield from all_of(inner)
-
-
-def inner_of(jaxpr):
     for equation in jaxpr.eqns:
         for value in equation.params.values():
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                each = getattr(each, "jaxpr", each)
-                if hasattr(each, "eqns"):
-                    yield each
+            for called in value if isinstance(value, (list, tuple)) else [value]:
+                called = getattr(called, "jaxpr", called)
+                if hasattr(called, "eqns"):
+                    yield from all_of(called)

@@ -1,0 +1,205 @@
+"""Fused cross-entropy: log p of given words straight from the rows that enter the output matrix.
+
+For a row h with the target y, and the logits s = (h W + b) / temperature:
+
+    log p(y) = s_y - log Z,  d log p(y) / d s_v = 1[v = y] - q_v,  q = softmax(s)
+
+The logits of all words are the largest tensors of a model, so this module makes few of them
+and passes over each only a few times. The backward pass needs q - 1[v = y], in the dtype of the
+products. It is saved for as many rows as `SAVED_BYTES` allow. For all other rows the logits
+are recomputed, one chunk of rows at a time.
+"""
+
+import keras
+from keras import ops
+
+from dualnet._backend import custom_gradient, scan
+
+# Size of the float32 logits of the rows for which the backward pass recomputes nothing.
+SAVED_BYTES = 128 * 2**20
+# Size of the float32 logits of one chunk of rows; two or three such tensors exist at a time. With
+# a large vocabulary a chunk has more rows, see `Chunks`.
+CHUNK_BYTES = 16 * 2**20
+
+
+def target_log_probabilities(
+    rows, matrix, bias, targets, *, words_first=False, temperature=None, save=True
+):
+    """Return log softmax((row W + b) / temperature) at each row's target, float32 `(rows,)`.
+
+    The products run in the dtype of `rows`, everything else in float32.
+
+    Args:
+        rows: `(rows, units)`.
+        matrix: W, `(units, words)`, or its transpose.
+        bias: float32 `(words,)` or None.
+        targets: int `(rows,)`, all at least 0.
+        words_first: bool. Whether `matrix` is `(words, units)`, as an embedding is.
+        temperature: float or scalar tensor, which gets no gradient, or None for 1.
+        save: bool. Whether to save up to `SAVED_BYTES` for the backward pass, or nothing.
+    """
+    words = matrix.shape[0 if words_first else 1]
+    num_rows = ops.shape(rows)[0]
+    num_saved = _minimum(num_rows, SAVED_BYTES // (words * 4)) if save else 0
+    saves_all = isinstance(num_rows, int) and num_saved == num_rows
+    # A number that is unknown until the graph runs may be above 0.
+    saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
+    targets = ops.cast(targets, "int32")
+    chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
+
+    def function(rows, matrix, *bias):
+        softmax = _Softmax(ops.cast(matrix, rows.dtype), bias, words_first, temperature)
+        log_ps = []
+        if saves_any:
+            log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
+            log_ps.append(log_p)
+        if not saves_all:
+            chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
+
+            def forward(_, chunk):
+                log_p, _ = softmax.at_targets(*chunk)
+                return [], [log_p]
+
+            like = [chunks.like("float32")]
+            _, (chunked_log_p,) = scan(forward, [], chunked, like, length=chunks.count)
+            log_ps.append(chunks.join(chunked_log_p))
+
+        def gradient(upstream):
+            scale = -ops.cast(upstream, "float32")[:, None]
+            if temperature is not None:
+                scale = scale / temperature
+            scaled = ops.cast(ops.cast(rows, "float32") * scale, rows.dtype)
+            d_rows = []
+            sums = [ops.zeros(weight.shape, dtype="float32") for weight in (matrix, *bias)]
+            if saves_any:
+                d_saved, *sums = softmax.gradients(
+                    differences, scaled[:num_saved], scale[:num_saved]
+                )
+                d_rows.append(d_saved)
+            if not saves_all:
+                chunked_scales = [chunks.split(scaled[num_saved:]), chunks.split(scale[num_saved:])]
+
+                def backward(sums, chunk):
+                    rows, targets, *scales = chunk
+                    _, differences = softmax.at_targets(rows, targets)
+                    d_chunk, *increments = softmax.gradients(differences, *scales)
+                    sums = [
+                        total + ops.cast(increment, "float32")
+                        for total, increment in zip(sums, increments)
+                    ]
+                    return sums, [d_chunk]
+
+                sums = [ops.cast(total, "float32") for total in sums]
+                like = [chunks.like(rows.dtype, rows.shape[1])]
+                sequences = [*chunked, *chunked_scales]
+                sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
+                d_rows.append(chunks.join(d_chunks))
+            sums = [ops.cast(total, weight.dtype) for total, weight in zip(sums, (matrix, *bias))]
+            return [_concatenate(d_rows), *sums]
+
+        return [_concatenate(log_ps)], gradient
+
+    return custom_gradient(function, [rows, matrix, *([] if bias is None else [bias])])[0]
+
+
+class _Softmax:
+    """softmax((row W + b) / temperature) of given rows, and the gradients through it."""
+
+    def __init__(self, matrix, bias, words_first, temperature):
+        transposed = ops.transpose(matrix)
+        self.to_words = transposed if words_first else matrix
+        self.to_units = matrix if words_first else transposed
+        self.bias = bias[0] if bias else None
+        self.words_first = words_first
+        self.temperature = temperature
+
+    def at_targets(self, rows, targets):
+        """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
+        s = logits(rows, self.to_words, self.bias)
+        if self.temperature is not None:
+            s = s / self.temperature
+        indices = ops.stack([ops.arange(ops.shape(s)[0], dtype="int32"), targets], axis=1)
+        q = ops.softmax(s, axis=-1)
+        # log Z by way of the most likely word, whose q never underflows: one pass, where a
+        # logsumexp takes several on TensorFlow.
+        log_z = _max_over_words(s) - ops.log(_max_over_words(q))
+        log_p = _take(s, indices) - log_z
+        at_targets = ops.cast(ops.expm1(log_p), rows.dtype)
+        return log_p, ops.scatter_update(ops.cast(q, rows.dtype), indices, at_targets)
+
+    def gradients(self, differences, scaled, scale):
+        """Return the gradients of rows, matrix and, if there is one, bias.
+
+        Args:
+            differences: q - 1[v = target], from `at_targets`.
+            scaled: the rows times `scale`, `(rows, units)`.
+            scale: minus the gradient of log p, float32 `(rows, 1)`.
+        """
+        d_rows = ops.matmul(differences, self.to_units)
+        d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, scaled.dtype)
+        if self.words_first:
+            d_matrix = ops.matmul(ops.transpose(differences), scaled)
+        else:
+            d_matrix = ops.matmul(ops.transpose(scaled), differences)
+        if self.bias is None:
+            return d_rows, d_matrix
+        scale = ops.cast(scale, differences.dtype)
+        return d_rows, d_matrix, ops.matmul(ops.transpose(scale), differences)[0]
+
+
+class Chunks:
+    """Cuts rows into `count` chunks of `length` each; the last one is padded with zeros.
+
+    Args:
+        rows: int, or a tensor if the number is unknown until the graph runs.
+        bytes_per_row: int. Size of the largest tensor that is computed for a row.
+        least: int. Rows of a chunk, whatever their size: each chunk adds to the gradient of
+            the whole matrix, which dominates if a chunk has few rows. With half as many
+            rows as units, the logits of a chunk are half as large as the matrix.
+    """
+
+    def __init__(self, rows, bytes_per_row, *, least=1):
+        most = max(1, least, CHUNK_BYTES // bytes_per_row)
+        self.rows = rows
+        self.count = rows // most + 1  # at least 1, even without rows
+        self.length = (rows + self.count - 1) // self.count
+
+    def split(self, values):
+        """Return `(rows, ...)` as `(count, length, ...)`."""
+        rest = ops.shape(values)[1:]
+        padding = ops.zeros((self.count * self.length - self.rows, *rest), dtype=values.dtype)
+        padded = ops.concatenate([values, padding], axis=0)
+        return ops.reshape(padded, (self.count, self.length, *rest))
+
+    def like(self, dtype, *rest):
+        """Return the symbolic tensor of a chunk of values, `(length, *rest)`."""
+        length = self.length if isinstance(self.length, int) else None
+        return keras.KerasTensor((length, *rest), keras.backend.standardize_dtype(dtype))
+
+    def join(self, values):
+        """Return `(count, length, ...)` as `(rows, ...)`."""
+        rest = ops.shape(values)[2:]
+        return ops.reshape(values, (self.count * self.length, *rest))[: self.rows]
+
+
+def logits(rows, kernel, bias):
+    """Return row W + b in float32; `bias` is `(words,)` or None."""
+    s = ops.cast(ops.matmul(rows, kernel), "float32")
+    return s if bias is None else s + bias
+
+
+def _max_over_words(values):
+    return ops.max(values, axis=-1, initial=-float("inf"))  # without `initial` Keras needs a row
+
+
+def _take(values, indices):
+    flat = indices[:, 0] * ops.shape(values)[1] + indices[:, 1]
+    return ops.take(ops.reshape(values, (-1,)), flat)
+
+
+def _concatenate(tensors):
+    return ops.concatenate(tensors, axis=0) if len(tensors) > 1 else tensors[0]
+
+
+def _minimum(number, most):
+    return min(number, most) if isinstance(number, int) else ops.minimum(number, most)

@@ -1,0 +1,783 @@
+"""All recurrent cells: against the papers, against Keras and against each other."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from dualnet.layers import (
+    DepthGatedLSTMCell,
+    ElmanCell,
+    GRUCell,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    LSTMCell,
+    MogrifierLSTMCell,
+    PerGateLSTMCell,
+    Recurrence,
+    RecurrentHighwayCell,
+)
+from dualnet.layers._layer_norm import layer_norm
+from tests import reference
+from tests.checks import (
+    STEPS,
+    a_step,
+    array,
+    assert_close,
+    by_name,
+    check_layer,
+    check_step,
+    gradients,
+    normal,
+    random_masks,
+    randomise,
+    reference_step,
+    total,
+)
+from tests.checks import built as built_with
+
+BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
+NORMALISED = [LayerNormLSTMCell, LayerNormGRUCell]
+PLACEMENTS = ["separate", "joint", "gates", "output", "none"]
+EPSILON = 0.03  # large enough to be seen
+DROPPED = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "weight_dropout": 0.4}
+BOTH = [True, False]
+
+
+def name_of(value):
+    if isinstance(value, dict):
+        return "-".join(f"{name}={v}" for name, v in value.items()) or "plain"
+    return getattr(value, "__name__", None)
+
+
+def built(cell, rng):
+    return built_with(cell, rng, FEATURES)
+
+
+each_kind = pytest.mark.parametrize("kind", STEPS, ids=name_of)
+each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED, ids=name_of)
+
+# --- values and gradients against the papers
+
+NORMALISED_STEPS = [
+    (kind, {"placement": placement, "affine": affine, "use_bias": use_bias, "epsilon": EPSILON})
+    for kind, placement, affine, use_bias in itertools.product(NORMALISED, PLACEMENTS, BOTH, BOTH)
+]
+DEPTH_GATED = [
+    {"depth": 2, "peepholes": peepholes, "coupled": coupled, "first_gate": gate}
+    for peepholes in ("full", "diagonal")
+    for coupled in BOTH
+    for gate in ("own", "shared", "none")
+] + [
+    {},
+    {"use_bias": False, "coupled": False},
+    {"depth": 2, "affine": True},
+    {"depth": 2, "affine": True, "use_bias": False, "peepholes": "diagonal"},
+    {"depth": 2, "stabilised": True},
+    {"stabilised": True, "first_gate": "shared"},
+    {"depth": 3, "stabilised": True, "affine": True, "coupled": False},
+]
+UNDROPPED = [
+    *[(kind, {"use_bias": b}) for kind in (ElmanCell, GRUCell, PerGateLSTMCell) for b in BOTH],
+    *[(LSTMCell, options) for options in ({}, {"use_bias": False}, {"capped_input_gate": True})],
+    *[(MogrifierLSTMCell, {"rounds": n, "rank": rank}) for n in range(7) for rank in (None, 2)],
+    (MogrifierLSTMCell, {"rounds": 3, "rank": 0, "use_bias": False}),
+    (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
+    *NORMALISED_STEPS,
+    *[
+        (RecurrentHighwayCell, options)
+        for options in ({}, {"depth": 3}, {"depth": 2, "use_bias": False})
+    ],
+    *[(DepthGatedLSTMCell, options) for options in DEPTH_GATED],
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), UNDROPPED, ids=name_of)
+def test_a_step_and_its_gradients_match_the_papers(kind, options, rng):
+    check_step(built(kind(UNITS, **options), rng), rng)
+
+
+# Cells whose gates have masks of their own, or share one.
+MASKED = [
+    (ElmanCell, {}),
+    (GRUCell, {}),
+    (LSTMCell, {}),
+    (PerGateLSTMCell, {}),
+    *[
+        (kind, {"placement": placement, "epsilon": EPSILON})
+        for kind, placement in itertools.product(NORMALISED, PLACEMENTS)
+    ],
+    (RecurrentHighwayCell, {"depth": 2}),
+]
+
+
+@pytest.mark.parametrize("mask_per_gate", BOTH)
+@pytest.mark.parametrize(("kind", "options"), MASKED, ids=name_of)
+def test_a_masked_step_and_its_gradients_match_the_papers(kind, options, mask_per_gate, rng):
+    cell = built(kind(UNITS, mask_per_gate=mask_per_gate, **DROPPED, **options), rng)
+    masks, weight_masks = random_masks(cell, rng)
+    times = cell.gates if mask_per_gate else 1
+    assert {name: mask.shape[1] for name, mask in masks.items()} == {
+        "input": times * FEATURES,
+        "recurrent": times * UNITS,
+    }
+    matrices = getattr(cell, "depth", 1) * cell.gates
+    assert sum(mask.size for mask in weight_masks.values()) == matrices * UNITS**2
+    check_step(cell, rng)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *[
+            (MogrifierLSTMCell, {"rounds": rounds, "rank": rank, "mogrifier_dropout": 0.4})
+            for rounds in (0, 1, 2, 5)
+            for rank in (None, 2)
+        ],
+        *[
+            (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.4, **options})
+            for options in (
+                {},
+                {"mask_per_gate": True, "coupled": False, "affine": True},
+                {"mask_per_gate": True, "first_gate": "shared", "stabilised": True},
+                {"mask_per_gate": True, "first_gate": "none", "peepholes": "diagonal"},
+            )
+        ],
+    ],
+    ids=name_of,
+)
+def test_a_step_with_masks_within_it_and_its_gradients_match_the_papers(kind, options, rng):
+    check_step(built(kind(UNITS, **DROPPED, **options), rng), rng)
+
+
+# --- under `keras.layers.RNN`
+
+
+@each_kind
+def test_a_cell_predicts_and_trains_under_keras_rnn_but_not_with_dropout(kind, rng):
+    cell = kind(UNITS)
+    layer = keras.layers.RNN(cell, return_sequences=True, return_state=True)
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    layer.build(sequence.shape)
+    randomise(layer, rng)
+    zeros = [np.zeros((BATCH, size)) for size in cell.state_size]
+    expected = reference.over_time(reference_step(cell), sequence, zeros, by_name(cell))
+    assert_close(layer(sequence), expected)
+    variables = layer.trainable_variables
+    slopes = gradients(lambda: ops.sum(layer(sequence, training=True)[0]), variables)
+    assert all(np.any(slope) for slope in slopes)
+
+    dropping = keras.layers.RNN(kind(UNITS, **DROPPED), return_sequences=True, return_state=True)
+    dropping.build(sequence.shape)
+    dropping.set_weights(layer.get_weights())
+    assert_close(dropping(sequence), expected)
+    with pytest.raises(ValueError, match=f"`{kind.__name__}` with .*`dualnet.layers.Recurrence`"):
+        dropping(sequence, training=True)
+
+
+# --- cells that are equal
+
+
+@pytest.mark.parametrize(
+    ("cell", "stock"),
+    [
+        (ElmanCell(UNITS), keras.layers.SimpleRNN),
+        (GRUCell(UNITS), keras.layers.GRU),
+        (LSTMCell(UNITS), keras.layers.LSTM),
+        (MogrifierLSTMCell(UNITS, rounds=0), keras.layers.LSTM),
+    ],
+    ids=name_of,
+)
+def test_a_cell_equals_that_of_keras_and_starts_as_it_does(cell, stock, rng):
+    sequence = normal(rng, BATCH, 6, FEATURES)
+    start = [normal(rng, BATCH, size) for size in cell.state_size]
+    stock = stock(UNITS, return_sequences=True, return_state=True)
+    ours = keras.layers.RNN(cell, return_sequences=True, return_state=True)
+    for layer in (stock, ours):
+        layer.build(sequence.shape)
+    assert [(w.name, w.shape) for w in stock.weights] == [(w.name, w.shape) for w in ours.weights]
+    np.testing.assert_array_equal(array(cell.bias), array(stock.cell.bias))
+    orthogonal = array(cell.recurrent_kernel)
+    np.testing.assert_allclose(orthogonal @ orthogonal.T, np.eye(UNITS), atol=1e-5)
+    limit = (6 / (FEATURES + cell.gates * UNITS)) ** 0.5  # Glorot, uniform
+    assert 0.5 * limit < np.abs(array(cell.kernel)).max() <= limit
+    randomise(stock, rng)
+    ours.set_weights(stock.get_weights())
+    assert_close(ours(sequence, initial_state=start), stock(sequence, initial_state=start))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="compares with PyTorch's own GRU")
+def test_the_gru_is_that_of_pytorch(rng):
+    import torch
+
+    cell = built(GRUCell(UNITS), rng)
+    x, [h] = a_step(cell, rng)
+    theirs = torch.nn.GRUCell(FEATURES, UNITS)
+
+    def in_order_of_torch(weight):
+        z, r, n = np.split(weight, 3, axis=-1)
+        return torch.tensor(np.concatenate([r, z, n], axis=-1).T.copy())
+
+    kernel, recurrent_kernel, bias = cell.get_weights()
+    with torch.no_grad():
+        theirs.weight_ih.copy_(in_order_of_torch(kernel))
+        theirs.weight_hh.copy_(in_order_of_torch(recurrent_kernel))
+        theirs.bias_ih.copy_(in_order_of_torch(bias[0]))
+        theirs.bias_hh.copy_(in_order_of_torch(bias[1]))
+        expected = theirs(torch.tensor(x), torch.tensor(h)).numpy()
+    assert_close([cell(x, [h])[0]], [expected])
+
+
+@pytest.mark.parametrize("locked", [["input"], ["recurrent"]])
+def test_a_recurrence_per_gate_draws_and_computes_what_a_fused_one_does(locked, rng):
+    rates = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "mask_per_gate": True}
+    fused, apart = (
+        Recurrence(built(kind(UNITS, locked=locked, capped_input_gate=True, **rates), rng), seed=3)
+        for kind in (LSTMCell, PerGateLSTMCell)
+    )
+    for name in ("kernel", "recurrent_kernel", "bias"):
+        for gate, part in zip("ifjo", np.split(array(getattr(fused.cell, name)), 4, axis=-1)):
+            getattr(apart.cell, f"{name}_{gate}").assign(part)
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    assert_close(apart(sequence, training=True), fused(sequence, training=True))
+
+
+def test_fresh_weights_per_gate_are_those_of_a_fused_cell():
+    cells = [LSTMCell(UNITS), PerGateLSTMCell(UNITS)]
+    for cell in cells:
+        keras.utils.set_random_seed(3)
+        cell.build((BATCH, FEATURES))
+    fused, apart = (by_name(cell) for cell in cells)
+    for name, weight in fused.items():
+        parts = [apart[f"{name}_{gate}"] for gate in "ifjo"]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=-1), weight)
+
+
+@each_normalised_kind
+def test_a_cell_that_normalises_nothing_is_the_plain_one(kind, rng):
+    options = {**DROPPED, "mask_per_gate": True, "locked": ["input"]}
+    plain = {LayerNormLSTMCell: LSTMCell, LayerNormGRUCell: GRUCell}[kind](UNITS, **options)
+    cells = [plain, kind(UNITS, placement="none", **options)]
+    layers = [Recurrence(built(cell, rng), seed=3) for cell in cells]
+    shapes = [[(w.name, w.shape) for w in layer.weights] for layer in layers]
+    assert shapes[0] == shapes[1]
+    layers[1].set_weights(layers[0].get_weights())
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    assert_close(*[layer(sequence, training=True) for layer in layers])
+
+
+# --- degenerate cases of the deep cells
+
+
+def with_gate(cell, gate, bias):
+    """Set the part of `gate` (its number) of every bias of `cell`."""
+    for weight in cell.weights:
+        if weight.name.startswith("bias_"):
+            values = array(weight).copy()
+            values[gate * UNITS : (gate + 1) * UNITS] = bias
+            weight.assign(values)
+    return cell
+
+
+def test_a_highway_whose_transform_gate_is_closed_keeps_its_state(rng):
+    cell = with_gate(built(RecurrentHighwayCell(UNITS, depth=3), rng), 1, -60)
+    x, states = a_step(cell, rng)
+    assert_close(cell(x, states)[1], states)
+
+
+def test_a_highway_whose_transform_gate_is_open_is_a_plain_recurrent_network(rng):
+    cell = with_gate(built(RecurrentHighwayCell(UNITS), rng), 1, 60)
+    stock = keras.layers.SimpleRNNCell(UNITS)
+    stock.build((BATCH, FEATURES))
+    stock.set_weights([weight[..., :UNITS] for weight in cell.get_weights()])
+    x, states = a_step(cell, rng)
+    assert_close([cell(x, states)[0]], [stock(x, states)[0]])
+
+
+@pytest.mark.parametrize("peepholes", ["full", "diagonal"])
+def test_a_stack_without_depth_gates_and_peepholes_is_one_of_lstm_cells(peepholes, rng):
+    options = {"depth": 2, "coupled": False, "first_gate": "none", "peepholes": peepholes}
+    # Layer 2 still has a depth gate.
+    cell = with_gate(built(DepthGatedLSTMCell(UNITS, **options), rng), 4, -60)
+    for weight in cell.weights:
+        if weight.name.startswith("peephole"):
+            weight.assign(np.zeros(weight.shape))
+    y, states = a_step(cell, rng)
+    out, new_states = cell(y, states)
+    expected, weights = [], by_name(cell)
+    for k in (1, 2):
+        lstm = LSTMCell(UNITS)
+        lstm.build(y.shape)
+        names = ("kernel", "recurrent_kernel", "bias")
+        lstm.set_weights([weights[f"{name}_{k}"][..., : 4 * UNITS] for name in names])
+        y, [h, c] = lstm(y, states[2 * k - 2 : 2 * k])
+        expected += [h, c]
+    assert_close([out, *new_states], [y, *expected])
+
+
+def with_weights_of(other, cell, **values):
+    """Return `cell` with the weights of `other` by name, and with `values`."""
+    for weight in cell.weights:
+        weight.assign(values.get(weight.name, array(getattr(other, weight.name, weight))))
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("options", "neutral"),
+    [
+        ({"stabilised": True}, {"stabiliser_1": 0, "stabiliser_2": 0}),
+        ({"affine": True}, {"affine_kernel_2": np.eye(UNITS), "affine_bias_2": np.zeros(UNITS)}),
+    ],
+    ids=["stabilised", "affine"],
+)
+def test_a_stabiliser_of_zero_and_an_affine_identity_change_nothing(options, neutral, rng):
+    cell = built(DepthGatedLSTMCell(UNITS, depth=2), rng)
+    other = built(DepthGatedLSTMCell(UNITS, depth=2, **options), rng)
+    with_weights_of(cell, other, **neutral)
+    x, states = a_step(cell, rng)
+    assert_close(other(x, states)[1], cell(x, states)[1])
+
+
+def test_a_shared_first_gate_is_an_own_one_whose_two_matrices_are_equal(rng):
+    shared, own = (
+        built(DepthGatedLSTMCell(UNITS, depth=2, first_gate=gate), rng)
+        for gate in ("shared", "own")
+    )
+    with_weights_of(shared, own, memory_kernel=array(shared.kernel_1)[:, -UNITS:])
+    x, states = a_step(own, rng)
+    assert_close(shared(x, states)[1], own(x, states)[1])
+
+
+# --- layer normalisation
+
+
+def test_layer_norm_equals_that_of_keras(rng):
+    vector = 5 * normal(rng, BATCH, 12) + 3
+    stock = keras.layers.LayerNormalization(epsilon=EPSILON, center=False, scale=False)
+    assert_close([layer_norm(vector, EPSILON)], [stock(vector)])
+    parts = [array(layer_norm(part, EPSILON)) for part in np.split(vector, 3, axis=1)]
+    assert_close([layer_norm(vector, EPSILON, parts=3)], [np.concatenate(parts, axis=1)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_layer_norm_has_its_statistics_in_float32(dtype, rng):
+    # The squares of these are above the largest float16; their mean is far above their spread.
+    vector = ops.cast(1000 + 50 * normal(rng, BATCH, 64), dtype)
+    normal_vector = layer_norm(vector, 1e-5)
+    assert keras.backend.standardize_dtype(normal_vector.dtype) == dtype
+    expected = reference.layer_norm(array(vector).astype("float64"), 1e-5)
+    assert_close([array(normal_vector).astype("float64")], [expected], rtol=0.01, atol=1e-3)
+
+
+@each_normalised_kind
+def test_a_separate_step_takes_no_notice_of_the_scale_of_its_products(kind, rng):
+    cell = built(kind(UNITS, epsilon=1e-12), rng)
+    x, states = a_step(cell, rng)
+    before = array(cell(x, states)[0])
+    cell.kernel.assign(100 * array(cell.kernel))
+    cell.recurrent_kernel.assign(0.01 * array(cell.recurrent_kernel))
+    assert_close([cell(x, states)[0]], [before], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["separate", "gates"])
+def test_a_forget_bias_in_all_units_outlasts_the_normalisation(placement, rng):
+    cell = LayerNormLSTMCell(UNITS, placement=placement, affine=False)
+    cell.build((BATCH, FEATURES))
+    x, [_, c] = a_step(cell, rng)
+    cell.kernel.assign(np.zeros((FEATURES, 4 * UNITS)))
+    _, [_, new_c] = cell(x, [np.zeros((BATCH, UNITS), "float32"), c])
+    assert_close([new_c], [c * reference.sigmoid(1.0)])
+
+
+# --- weights
+
+
+def affine_weights(**sizes):
+    return [(f"{name}_{k}", (size,)) for name, size in sizes.items() for k in ("gain", "shift")]
+
+
+LSTM = [("kernel", (3, 16)), ("recurrent_kernel", (4, 16)), ("bias", (16,))]
+GRU = [("kernel", (3, 12)), ("recurrent_kernel", (4, 12)), ("bias", (2, 12))]
+STACK = [
+    ("kernel_1", (3, 16)),
+    ("recurrent_kernel_1", (4, 12)),
+    ("bias_1", (16,)),
+    ("peephole_input_1", (4, 4)),
+    ("peephole_output_1", (4, 4)),
+    ("depth_previous_1", (4,)),
+]
+EVERY_OPTION = {"coupled": False, "peepholes": "diagonal", "affine": True, "stabilised": True}
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (ElmanCell(4), [("kernel", (3, 4)), ("recurrent_kernel", (4, 4)), ("bias", (4,))]),
+        (GRUCell(4), GRU),
+        (GRUCell(4, use_bias=False), GRU[:2]),
+        (LSTMCell(4), LSTM),
+        (
+            PerGateLSTMCell(4),
+            [
+                (f"{name}_{gate}", shape)
+                for gate in "ifjo"
+                for name, shape in (
+                    ("kernel", (3, 4)),
+                    ("recurrent_kernel", (4, 4)),
+                    ("bias", (4,)),
+                )
+            ],
+        ),
+        (
+            MogrifierLSTMCell(4, rounds=3),
+            [
+                *LSTM,
+                ("mogrifier_1_kernel", (4, 3)),
+                ("mogrifier_1_bias", (3,)),
+                ("mogrifier_2_kernel", (3, 4)),
+                ("mogrifier_2_bias", (4,)),
+                ("mogrifier_3_kernel", (4, 3)),
+                ("mogrifier_3_bias", (3,)),
+            ],
+        ),
+        (
+            MogrifierLSTMCell(4, rounds=2, rank=2),
+            [
+                *LSTM,
+                ("mogrifier_1_left", (4, 2)),
+                ("mogrifier_1_right", (2, 3)),
+                ("mogrifier_1_bias", (3,)),
+                ("mogrifier_2_left", (3, 2)),
+                ("mogrifier_2_right", (2, 4)),
+                ("mogrifier_2_bias", (4,)),
+            ],
+        ),
+        (LayerNormLSTMCell(4), LSTM + affine_weights(input=16, recurrent=16, cell=4)),
+        (LayerNormLSTMCell(4, placement="joint"), LSTM + affine_weights(gates=16, cell=4)),
+        (LayerNormLSTMCell(4, placement="gates"), LSTM + affine_weights(gates=16, cell=4)),
+        (LayerNormLSTMCell(4, placement="output"), LSTM + affine_weights(output=4)),
+        (LayerNormLSTMCell(4, affine=False), LSTM),
+        (LayerNormLSTMCell(4, placement="none", use_bias=False), LSTM[:2]),
+        (
+            LayerNormGRUCell(4),
+            GRU
+            + affine_weights(
+                input_gates=8, recurrent_gates=8, input_candidate=4, recurrent_candidate=4
+            ),
+        ),
+        (LayerNormGRUCell(4, placement="joint"), GRU + affine_weights(gates=8, candidate=4)),
+        (LayerNormGRUCell(4, placement="gates"), GRU + affine_weights(gates=8, candidate=4)),
+        (LayerNormGRUCell(4, placement="output"), GRU + affine_weights(output=4)),
+        (LayerNormGRUCell(4, placement="none"), GRU),
+        (
+            RecurrentHighwayCell(4, depth=2),
+            [
+                ("kernel", (3, 8)),
+                ("recurrent_kernel_1", (4, 8)),
+                ("recurrent_kernel_2", (4, 8)),
+                ("bias_1", (8,)),
+                ("bias_2", (8,)),
+            ],
+        ),
+        (DepthGatedLSTMCell(4, first_gate="shared"), STACK),
+        (DepthGatedLSTMCell(4), [*STACK, ("memory_kernel", (3, 4))]),
+        (
+            DepthGatedLSTMCell(4, first_gate="none", use_bias=False, stabilised=True),
+            [("kernel_1", (3, 12)), STACK[1], *STACK[3:5], ("stabiliser_1", ())],
+        ),
+        (
+            DepthGatedLSTMCell(4, depth=2, **EVERY_OPTION),
+            [
+                ("kernel_1", (3, 20)),
+                ("recurrent_kernel_1", (4, 16)),
+                ("bias_1", (20,)),
+                ("peephole_input_1", (4,)),
+                ("peephole_forget_1", (4,)),
+                ("peephole_output_1", (4,)),
+                ("depth_previous_1", (4,)),
+                ("memory_kernel", (3, 4)),
+                ("stabiliser_1", ()),
+                ("kernel_2", (4, 20)),
+                ("recurrent_kernel_2", (4, 16)),
+                ("bias_2", (20,)),
+                ("peephole_input_2", (4,)),
+                ("peephole_forget_2", (4,)),
+                ("peephole_output_2", (4,)),
+                ("depth_previous_2", (4,)),
+                ("depth_lower_2", (4,)),
+                ("affine_kernel_2", (4, 4)),
+                ("affine_bias_2", (4,)),
+                ("stabiliser_2", ()),
+            ],
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_cell_has_the_weights_of_its_manual_in_that_order(cell, expected):
+    cell.build((None, 3))
+    assert [(w.name, tuple(w.shape)) for w in cell.weights] == expected
+    for weight in cell.weights:
+        if weight.name.endswith(("gain", "shift")):
+            assert np.all(array(weight) == weight.name.endswith("gain"))
+    count = {DepthGatedLSTMCell: 2 * getattr(cell, "depth", 1)}.get(
+        type(cell), 1 + isinstance(cell, LSTMCell)
+    )
+    assert cell.state_size == [4] * count
+    assert cell.output_size == 4
+
+
+def test_the_deep_cells_have_their_published_counts(monkeypatch):
+    # Large orthogonal matrices take JAX half a minute.
+    monkeypatch.setattr(
+        keras.initializers.Orthogonal,
+        "__call__",
+        lambda self, shape, dtype=None: ops.zeros(shape, dtype),
+    )
+    highway = RecurrentHighwayCell(890, depth=8)
+    highway.build((None, 890))
+    assert highway.count_params() == 1_584_200 + 12_687_840
+    stack = DepthGatedLSTMCell(200, depth=2)
+    stack.build((None, 200))
+    counts = [0, 0]
+    for weight in stack.weights:
+        counts[weight.name.endswith("_2")] += int(np.prod(weight.shape))
+    assert counts == [401_000, 361_200]
+
+
+def test_fresh_deep_cells_start_as_their_manual_says():
+    highway = RecurrentHighwayCell(UNITS, depth=2, transform_bias=-3)
+    stack = DepthGatedLSTMCell(UNITS, depth=2, coupled=False, stabilised=True, affine=True)
+    coupled = DepthGatedLSTMCell(UNITS)
+    for cell in (highway, stack, coupled):
+        cell.build((None, FEATURES))
+    for bias in highway.biases:
+        np.testing.assert_array_equal(array(bias), [0] * UNITS + [-3] * UNITS)
+    for name, value in by_name(stack).items():
+        if name.startswith("bias"):
+            np.testing.assert_array_equal(value, np.repeat([0, 1, 0, 0, 0], UNITS))
+        elif value.ndim < 2:
+            assert not np.any(value), name
+        elif name.startswith(("recurrent", "peephole")):
+            np.testing.assert_allclose(value @ value.T, np.eye(UNITS), atol=1e-5, err_msg=name)
+        else:
+            limit = (6 / sum(value.shape)) ** 0.5  # Glorot, uniform
+            assert 0.3 * limit < np.abs(value).max() <= limit, name
+    assert not np.any(array(coupled.bias_1))
+
+
+def test_a_fresh_mogrifier_round_has_the_same_scale_with_and_without_factors():
+    full, low_rank = (MogrifierLSTMCell(100, rounds=1, rank=rank) for rank in (None, 30))
+    for cell in (full, low_rank):
+        cell.build((None, 80))
+    [([matrix], bias)], [([left, right], _)] = full.mogrifiers, low_rank.mogrifiers
+    # Keras does not make up for what a truncation takes off the spread.
+    assert 0.85 < np.std(array(matrix)) / 100**-0.5 < 1.05
+    assert 0.7 < np.std(array(left) @ array(right)) / 100**-0.5 < 1.1
+    assert not np.any(array(bias))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *[(kind, {}) for kind in STEPS],
+        (MogrifierLSTMCell, {"rounds": 2, "rank": 2}),
+        (RecurrentHighwayCell, {"depth": 2}),
+        (DepthGatedLSTMCell, {"depth": 2, "affine": True}),
+        (DepthGatedLSTMCell, {"depth": 2, "peepholes": "diagonal"}),
+    ],
+    ids=name_of,
+)
+def test_penalties_are_on_the_matrices_of_the_manual(kind, options, rng):
+    rates = {"input_l2": 0.3, "recurrent_l2": 0.5}
+    if kind is MogrifierLSTMCell:
+        rates["mogrifier_l2"] = 0.7
+    cell = built(kind(UNITS, **rates, **options), rng)
+    expected = 0
+    for name, value in by_name(cell).items():
+        if value.ndim == 2 and name != "bias":
+            recurrent = name.startswith(("recurrent", "peephole"))
+            rate = 0.7 if name.startswith("mogrifier") else 0.5 if recurrent else 0.3
+            expected += rate * np.sum(value**2)
+    assert total(cell.losses) == pytest.approx(expected, rel=1e-5)
+
+
+# --- masks
+
+
+def specs(cell):
+    cell.build((None, FEATURES))
+    return [tuple(spec) for spec in cell.mask_specs()]
+
+
+@each_kind
+def test_a_cell_without_dropout_asks_for_no_masks(kind):
+    assert specs(kind(UNITS)) == []
+
+
+def test_the_cells_ask_for_the_masks_of_their_manual():
+    assert specs(LSTMCell(4, recurrent_dropout=0.1)) == [("recurrent", 0.1, 4, True)]
+    fresh = LSTMCell(4, recurrent_dropout=0.1, locked=[])
+    assert specs(fresh) == [("recurrent", 0.1, 4, False)]
+    assert specs(MogrifierLSTMCell(4, rounds=3, mogrifier_dropout=0.2, locked=[])) == [
+        ("mogrifier_1", 0.2, 4, False),
+        ("mogrifier_2", 0.2, 3, False),
+        ("mogrifier_3", 0.2, 4, False),
+    ]
+    rates = {"mogrifier_dropout": 0.2, "recurrent_dropout": 0.1}
+    assert specs(MogrifierLSTMCell(4, rounds=2, rank=2, locked=["mogrifier"], **rates)) == [
+        ("recurrent", 0.1, 4, False),
+        ("mogrifier_1", 0.2, 2, True),
+        ("mogrifier_2", 0.2, 2, True),
+    ]
+
+
+def test_the_deep_cells_ask_for_the_masks_of_their_manual():
+    highway = RecurrentHighwayCell(4, depth=2, **DROPPED, locked=["input"])
+    assert specs(highway) == [
+        ("input", 0.4, 3, True),
+        ("recurrent", 0.4, 4, False),
+        ("recurrent_kernel_1", 0.4, (4, 8), True),
+        ("recurrent_kernel_2", 0.4, (4, 8), True),
+    ]
+    stack = DepthGatedLSTMCell(4, depth=2, **DROPPED, internal_dropout=0.1, locked=["internal"])
+    assert specs(stack) == [
+        ("input", 0.4, 3, False),
+        ("recurrent_1", 0.4, 4, False),
+        ("recurrent_2", 0.4, 4, False),
+        ("internal_1", 0.1, 4, True),
+        ("recurrent_kernel_1", 0.4, (4, 12), True),
+        ("recurrent_kernel_2", 0.4, (4, 12), True),
+    ]
+    options = {"coupled": False, "mask_per_gate": True, "input_dropout": 0.4}
+    for first_gate, masks in (("own", 6), ("shared", 5), ("none", 4)):
+        stack = DepthGatedLSTMCell(4, depth=2, first_gate=first_gate, **options)
+        assert specs(stack) == [("input", 0.4, masks * 3, True)]
+
+
+# --- what every cell owes its users
+
+CHECKED = [
+    *[(kind, {"mask_per_gate": True, **options}) for kind, options in MASKED],
+    (MogrifierLSTMCell, {"mogrifier_dropout": 0.2, "mogrifier_l2": 1e-3}),
+    (MogrifierLSTMCell, {"rounds": 4, "rank": 2, "capped_input_gate": True}),
+    (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.2}),
+    (DepthGatedLSTMCell, {"depth": 2, **EVERY_OPTION, "first_gate": "shared"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
+def test_a_cell_passes_the_common_checks(kind, options, rng, tmp_path):
+    cell = kind(UNITS, **DROPPED, input_l2=1e-3, locked=["input"], **options)
+    cell.input_size = FEATURES
+    x, states = a_step(cell, rng)
+    check_layer(cell, x, states, folder=tmp_path, dtypes=["bfloat16"] * (1 + len(states)))
+
+
+@pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
+def test_a_step_in_float16_is_near_that_in_float32(kind, options, rng):
+    policies = ["float32", "mixed_float16"]
+    fine, coarse = (
+        Recurrence(kind(UNITS, dtype=policy, **options), dtype=policy) for policy in policies
+    )
+    sequence = normal(rng, BATCH, 1, FEATURES)
+    fine(sequence), coarse(sequence)
+    randomise(fine, rng)
+    coarse.set_weights(fine.get_weights())
+    outputs = coarse(sequence)[0]
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float16"
+    assert_close([outputs], [fine(sequence)[0]], rtol=0, atol=0.01)
+
+
+# --- refusals
+
+COUNTS = [0, -1, 1.5, True, None, "4"]
+RATES = [-0.1, 1.0, "a", None, True, float("nan")]
+PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
+FINITE = [None, "a", True, float("inf"), float("nan")]
+REFUSED = {
+    LSTMCell: {
+        "units": COUNTS,
+        "recurrent_dropout": RATES,
+        "input_l2": PENALTIES,
+        "recurrent_l2": PENALTIES,
+        "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
+        "forget_bias": FINITE,
+    },
+    MogrifierLSTMCell: {
+        "rounds": [-1, 1.5, True, None],
+        "rank": [-1, 1.5, True],
+        "mogrifier_dropout": RATES,
+        "mogrifier_l2": PENALTIES,
+        "locked": [["internal"], "mogrifier"],
+    },
+    RecurrentHighwayCell: {"depth": COUNTS, "transform_bias": FINITE, "locked": [["internal"]]},
+    DepthGatedLSTMCell: {
+        "depth": COUNTS,
+        "peepholes": ["diag", None, True],
+        "first_gate": ["owned", None],
+        "internal_dropout": RATES,
+        "locked": [["mogrifier"]],
+    },
+    LayerNormLSTMCell: {
+        "units": [1],
+        "epsilon": [0, -1e-5, *FINITE],
+        "placement": [None, "Separate", 1],
+    },
+    LayerNormGRUCell: {"units": [1], "epsilon": [0], "placement": [None]},
+    ElmanCell: {"units": [0], "weight_dropout": [1.0]},
+    GRUCell: {"units": [0], "weight_dropout": [1.0]},
+    PerGateLSTMCell: {"units": [0], "weight_dropout": [1.0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        (kind, argument, value)
+        for kind, arguments in REFUSED.items()
+        for argument, values in arguments.items()
+        for value in values
+    ],
+)
+def test_values_out_of_range_are_refused_by_name_and_value(kind, argument, value):
+    with pytest.raises(ValueError) as error:
+        kind(**({"units": UNITS} | {argument: value}))
+    assert f"`{argument}` must be" in str(error.value)
+    assert f"Received: {argument}={value!r}." in str(error.value)
+
+
+def test_masks_per_gate_are_refused_if_the_gates_share_their_input():
+    with pytest.raises(ValueError, match="`mask_per_gate` must be False for the Mogrifier"):
+        MogrifierLSTMCell(UNITS, mask_per_gate=True)
+
+
+@each_normalised_kind
+def test_a_misspelt_placement_is_refused_with_the_nearest(kind):
+    with pytest.raises(ValueError, match="Did you mean 'separate'?"):
+        kind(UNITS, placement="seperate")
+
+
+@each_normalised_kind
+def test_one_unit_will_do_if_nothing_is_normalised(kind):
+    assert kind(1, placement="none").units == 1
+
+
+# --- the old name of a method
+
+
+def test_a_subclass_may_define_and_call_input_projection_by_its_old_name(rng):
+    with pytest.warns(DeprecationWarning, match="Rename it to `input_projection`") as warnings:
+
+        class HalvingCell(LSTMCell):
+            def input_part(self, inputs, masks):
+                return super().input_part(0.5 * inputs, masks)
+
+    assert warnings[0].filename == __file__
+    halving = built(HalvingCell(UNITS), rng)
+    plain = with_weights_of(halving, built(LSTMCell(UNITS), rng))
+    sequence = normal(rng, BATCH, TIME, FEATURES)
+    assert_close(Recurrence(halving)(sequence), Recurrence(plain)(0.5 * sequence))
+    x, states = a_step(plain, rng)
+    assert_close([halving(x, states)[0]], [plain(0.5 * x, states)[0]])
