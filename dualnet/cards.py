@@ -50,7 +50,10 @@ class Card:
         ours: Keys of config, recipe and evaluation where the source is silent and we
             chose.
         note: What a reader should know beside the numbers.
-        seed: The seed of a run, in the card of its RUN folder; else None.
+        seed: Seed of a run, in the card of its RUN folder; else None.
+        weights: Path of the model whose weights a run started from; "" for none.
+        trained_on: Corpus of a run: `name`, `source`, `lowercase` and `sha256`, the table
+            `[corpus]` of its file; else {}.
         file: The file of a card of your own; "" for one of the zoo.
     """
 
@@ -71,6 +74,8 @@ class Card:
     ours: tuple[str, ...] = ()
     note: str = ""
     seed: int | None = None
+    weights: str = ""
+    trained_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: str = ""
 
 
