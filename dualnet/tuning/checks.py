@@ -16,8 +16,8 @@ from dualnet.builders.arguments import check_arguments
 from dualnet.builders.functional import language_model
 from dualnet.builders.wrappers import GATES, WRAPPERS, check_wrappers
 from dualnet.evaluation import check_temperature
-from dualnet.training.combining import GATED
-from dualnet.training.start import is_gated
+from dualnet.training.from_runs import GATED
+from dualnet.training.initial_weights import is_gated
 from dualnet.tuning import jobs
 from dualnet.tuning.parameters import JobError, Parameter, in_order, is_among
 

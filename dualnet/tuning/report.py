@@ -101,9 +101,9 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"That perplexity:\n  {command} --split valid\nThe test text:\n  {command}"
     else:
-        from dualnet.runs.folder import read_card
+        from dualnet.runs.folder import card_table, read_card
 
-        used = read_card(Path(folder) / "trials" / row.trial / "run")
+        used = card_table(read_card(Path(folder) / "trials" / row.trial / "run"))
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."

@@ -15,9 +15,9 @@ from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, check_penalty
 from dualnet._files import sha256_of
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import WEIGHTS
-from dualnet.training import card_for, read_card, split_overrides
-from dualnet.training.combining import GATED
+from dualnet.runs.folder import WEIGHTS, read_card
+from dualnet.training import card_for, split_overrides
+from dualnet.training.from_runs import GATED
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.jobs import TUNERS, Job, load_job

@@ -191,7 +191,7 @@ def _failed(message: str) -> dict[str, Any]:
 
 
 def _train(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import training
+    from dualnet import runs, training
     from dualnet.tuning.budget import solve
 
     run = folder / RUN
@@ -228,7 +228,7 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
                 vocabulary_size=len(corpus.vocabulary),
             )
         found = training.train(card, corpus, **known, **settings)
-    planned = training.read_card(run)["recipe"]["epochs"]
+    planned = runs.read_card(run).recipe["epochs"]
     ended = "hopeless" if len(found.history) < planned else "all epochs"
     return {**_outcome_of_run(folder, ended), "parameters": found.model.count_params()}
 
@@ -250,9 +250,9 @@ def _seconds_before(folder: Path) -> float:
 
 def _stop(folder: Path, task: Task) -> Any:
     def stop(history: Sequence[Mapping[str, Any]]) -> bool:
-        from dualnet.training import read_card
+        from dualnet.runs import read_card
 
-        epochs = read_card(folder / RUN)["recipe"]["epochs"]
+        epochs = read_card(folder / RUN).recipe["epochs"]
         others = [each for each in folder.parent.iterdir() if each != folder and each.is_dir()]
         own = [row["val_perplexity"] for row in history]
         return is_hopeless(own, [read_history(each) for each in others], epochs)
@@ -299,9 +299,9 @@ def card_given(model: str, corpus: Any) -> Any:
 def load_given(corpus: str, *, model: str, run: str) -> Any:
     """Return the corpus that `Task` has as `corpus`, for its model or RUN."""
     from dualnet import corpora
+    from dualnet.runs import corpus_of_run, read_card
     from dualnet.runs.folder import WORDS
     from dualnet.text import Vocabulary
-    from dualnet.training import corpus_of_run, read_card
 
     if _is_written(corpus):
         return read_corpus(Path(corpus))
@@ -309,7 +309,7 @@ def load_given(corpus: str, *, model: str, run: str) -> Any:
         return corpora.load(corpus, lowercase=card_given(model, corpus).lowercase)
     if not corpus:
         return corpus_of_run(run)
-    lowercase = read_card(run)["corpus"]["lowercase"]
+    lowercase = read_card(run).lowercase
     words = Vocabulary.load(Path(run) / WORDS, lowercase=lowercase)
     return corpora.load(corpus, lowercase=lowercase, vocabulary=words)
 
@@ -331,9 +331,9 @@ def _check_corpus(corpus: Any, task: Task) -> None:
 
 
 def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import adaptation, builders, evaluation, training
+    from dualnet import adaptation, builders, evaluation, runs
 
-    model = training.load(task.run)
+    model = runs.load(task.run)
     corpus = load_given(task.corpus, model="", run=task.run)
     _check_corpus(corpus, task)
     settings = dict(task.settings)
@@ -348,12 +348,12 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     if settings.pop("evaluation", "static") == "dynamic":
         if settings.get("rule") == "rms":
             # Of the text that it was trained on, whatever is evaluated.
-            text = training.corpus_of_run(task.run).train if task.corpus else corpus.train
+            text = runs.corpus_of_run(task.run).train if task.corpus else corpus.train
             settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0: none
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
-        by_sentence = training.read_card(task.run)["recipe"].get("batching") == "sentences"
+        by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
         perplexity = evaluation.evaluate(
             model, tokens, by_sentence=by_sentence, **settings
         ).perplexity

@@ -19,7 +19,7 @@ from keras_tuner.engine.base_tuner import BaseTuner
 from keras_tuner.engine.trial import TrialStatus
 from keras_tuner.errors import FailedTrialError
 
-from dualnet.training import load
+from dualnet.runs import load
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.oracles import OBJECTIVE
 from dualnet.tuning.trial import RUN, STOPPED, Task, read_outcome, write_task
