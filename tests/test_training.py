@@ -389,7 +389,7 @@ def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_mat
     found = train(tmp_path, tmp_path / "RUN", progress=True, **settings)
     assert found.model.vocabulary.words == corpus.vocabulary.words
     told = capsys.readouterr().err
-    assert f"Starting from the weights of {str(run.folder)!r}. 7 of 10 weights" in told
+    assert f"Starting from the weights in {str(run.folder)!r}. 7 of 10 weights" in told
     assert "\n3 not there" in told and ": recurrence_2/cell_2/kernel," in told
 
 

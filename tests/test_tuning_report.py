@@ -25,12 +25,12 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from dualnet import training, zoo
-from dualnet.runs import load
 from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
+from dualnet.runs import load
 from dualnet.tuning import figures, hparams, report
 from dualnet.tuning.rows import Row, best_row, read_rows
 

@@ -160,7 +160,7 @@ def train(
             prepared = begin(folder, name, corpus, **settings)
         start = stack.enter_context(prepared)
         if start.transferred is not None and progress:
-            message = f"Starting from the weights of {start.card.weights!r}. {start.transferred}"
+            message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
