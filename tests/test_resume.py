@@ -64,29 +64,18 @@ class KilledError(BaseException):
     """Stands for a kill: nothing in the package catches it."""
 
 
-def before_call(patch, owner, name, count, act):
-    """Do `act` before the call number `count` of `owner.name`."""
+def on_call(patch, owner, name, count, act, *, before=False):
+    """Do `act` after, or before, the call number `count` of `owner.name`."""
     whole = getattr(owner, name)
     calls = []
 
     def counted(*arguments, **keywords):
         calls.append(name)
-        if len(calls) == count:
+        due = len(calls) == count
+        if due and before:
             act()
-        return whole(*arguments, **keywords)
-
-    patch.setattr(owner, name, counted)
-
-
-def after_call(patch, owner, name, count, act):
-    """Do `act` after the call number `count` of `owner.name`."""
-    whole = getattr(owner, name)
-    calls = []
-
-    def counted(*arguments, **keywords):
         result = whole(*arguments, **keywords)
-        calls.append(name)
-        if len(calls) == count:
+        if due and not before:
             act()
         return result
 
@@ -103,7 +92,7 @@ def train_undisturbed(corpus, folder, settings, moments):
     with pytest.MonkeyPatch.context() as patch:
         for (owner, name, count), copy in copies.items():
             act = functools.partial(shutil.copytree, folder, copy)
-            after_call(patch, owner, name, count, act)
+            on_call(patch, owner, name, count, act)
         train(corpus, folder, settings, seed=5)
 
     def killed(moment, folder):
@@ -278,7 +267,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 ):
     before, newest = stopped
     card = runs.read_card(tmp_path / "RUN")
-    model = start._build(card, Recipe(**card.recipe), corpus)
+    model = start._prepare(newest, card, Recipe(**card.recipe), corpus, None, {}).model
     for file, damage in DAMAGES.items():
         copy = shutil.copytree(tmp_path / "RUN", tmp_path / file)
         harm(copy / "checkpoints" / newest.name / file, damage)
@@ -318,7 +307,7 @@ def test_control_c_finishes_the_step_saves_and_says_how_to_resume(
     for place, count, step in (("on_train_batch_end", 5, 5), ("on_test_batch_end", 1, STEPS)):
         with pytest.MonkeyPatch.context() as patch:
             interrupt = functools.partial(signal.raise_signal, signal.SIGINT)
-            before_call(patch, recorder.Recorder, place, count, interrupt)
+            on_call(patch, recorder.Recorder, place, count, interrupt, before=True)
             changes = {"resume": True} if step == STEPS else {"seed": 5}
             with pytest.raises(Stopped, match=rf"after step {step} of 10 of epoch 1.*--resume"):
                 train(corpus, tmp_path / "RUN", checkpoint_steps=1000, **changes)
@@ -336,7 +325,7 @@ def kill():
 
 def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        after_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
+        on_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
         train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
     assert runs.read_card(tmp_path / "RUN").recipe["learning_rate"] == 0.002
     run = train(corpus, tmp_path / "RUN", resume=True, evaluate=False)

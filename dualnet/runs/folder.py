@@ -23,6 +23,7 @@ WEIGHTS = "model.weights.h5"  # of the best epoch
 RESULTS = "results.json"
 SUMS = "sums.json"
 EARLY_FILES = (CARD, WORDS, SUMS)  # all that a run leaves if stopped before its first checkpoint
+TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 
 
 # --- the card
@@ -73,8 +74,7 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
                 "train again."
             )
     trained_on = table["corpus"]
-    kinds = {"name": str, "source": str, "sha256": str, "lowercase": bool}
-    valid = all(type(trained_on.get(key)) is kind for key, kind in kinds.items())
+    valid = all(type(trained_on.get(key)) is kind for key, kind in TRAINED_ON.items())
     if table["builder"] not in BUILDERS or not valid:
         raise ValueError(
             f"{file}: `builder` must be one of {sorted(BUILDERS)}, and `corpus` must have name, "

@@ -18,7 +18,14 @@ from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.devices import check_rows
-from dualnet.runs.folder import CARD, EARLY_FILES, WORDS, write_card, write_vocabulary
+from dualnet.runs.folder import (
+    CARD,
+    EARLY_FILES,
+    TRAINED_ON,
+    WORDS,
+    write_card,
+    write_vocabulary,
+)
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
@@ -30,29 +37,17 @@ RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of trainin
 
 @dataclasses.dataclass
 class Start:
-    """A run ready to train: everything is checked, and its folder is claimed.
-
-    Attributes:
-        folder: The RUN folder.
-        card: Its card, as written.
-        recipe: The `Recipe` of the card.
-        corpus: The corpus, with the vocabulary of the model.
-        model: The compiled model.
-        train_batches: Batches of the training split.
-        valid_batches: Batches of the validation split.
-        progress: How far the run has come.
-        transferred: What was copied from the model to start from; None without one.
-    """
+    """A run ready to train: everything is checked, and its folder is claimed."""
 
     folder: Path
     card: Card
     recipe: Recipe
     corpus: Corpus
-    model: LanguageModel
+    model: LanguageModel  # compiled
     train_batches: Any
     valid_batches: Any
     progress: Progress
-    transferred: Transfer | None
+    transferred: Transfer | None  # what was copied from the model to start from
 
 
 @contextlib.contextmanager
@@ -84,27 +79,18 @@ def begin(
         weights=source_path,
         corpus=corpus.name,
         lowercase=corpus.lowercase,
-        trained_on={
-            "name": corpus.name,
-            "source": corpus.source,
-            "lowercase": corpus.lowercase,
-            "sha256": corpus.sha256,
-        },
+        trained_on={key: getattr(corpus, key) for key in TRAINED_ON},
         config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
+        file=published.file,
     )
-    batches = _training_and_validation(corpus, recipe, seed)
-    with zoo.located(published, overrides):
-        model = _build(card, recipe, corpus)
-    transferred = None
-    if source is not None:
-        transferred = load_start(source, model, source_path, config)
+    start = _prepare(folder, card, recipe, corpus, source, overrides)
     del source  # frees its memory
     with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
         remove_unfinished(folder)
         write_vocabulary(folder, corpus.vocabulary)
         write_card(folder, card)
-        yield Start(folder, card, recipe, corpus, model, *batches, Progress(), transferred)
+        yield start
 
 
 @contextlib.contextmanager
@@ -132,17 +118,13 @@ def resume(
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = load_source(card.weights, card.config, resume=True)
-        batches = _training_and_validation(corpus, recipe, card.seed)
-        model = _build(card, recipe, corpus)
-        transferred = None
-        if source is not None:
-            transferred = load_start(source, model, card.weights, card.config)
+        start = _prepare(folder, card, recipe, corpus, source, overrides)
         del source  # frees its memory
         if not (folder / WORDS).is_file():
             write_vocabulary(folder, corpus.vocabulary)
         write_card(folder, card)
-        progress = checkpoints.restore(folder, model) or Progress()
-        yield Start(folder, card, recipe, corpus, model, *batches, progress, transferred)
+        start.progress = checkpoints.restore(folder, start.model) or Progress()
+        yield start
 
 
 # --- checks
@@ -245,22 +227,25 @@ def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None =
     )
 
 
-def _training_and_validation(corpus: Corpus, recipe: Recipe, seed: int | None) -> tuple[Any, Any]:
-    """Return the batches of both splits, after checking that all three are long enough."""
+def _prepare(
+    folder: Path,
+    card: Card,
+    recipe: Recipe,
+    corpus: Corpus,
+    source: LanguageModel | None,
+    overrides: Mapping[str, Any],
+) -> Start:
+    """Check the batches and build the model, with all variables that a checkpoint holds."""
     check_rows(recipe.batch_size)
-    batches = batches_of(corpus, "train", recipe, seed=seed), batches_of(corpus, "valid", recipe)
+    train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
+    valid_batches = batches_of(corpus, "valid", recipe)
     if len(corpus.test) < 2:
         raise ValueError(
             f"The split 'test' must hold at least 2 tokens. Received: {len(corpus.test)} in "
             f"{corpus.source!r}. Choose a longer text."
         )
-    return batches
-
-
-def _build(card: Card, recipe: Recipe, corpus: Corpus) -> LanguageModel:
-    """Return the compiled model of `card`, with all variables that a checkpoint holds."""
     keras.utils.set_random_seed(card.seed)
-    with _dtype_policy(policy_of(recipe)):
+    with zoo.located(card, overrides), _dtype_policy(policy_of(recipe)):
         model = BUILDERS[card.builder](**card.config, name=card.name)
     model.vocabulary = corpus.vocabulary
     model.loss_reduction = recipe.loss_reduction
@@ -268,7 +253,12 @@ def _build(card: Card, recipe: Recipe, corpus: Corpus) -> LanguageModel:
     model.optimizer.build(model.trainable_variables)
     for rows in (model.training_rows, model.evaluation_rows):
         rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
-    return model
+    transferred = None
+    if source is not None:
+        transferred = load_start(source, model, card.weights, card.config)
+    return Start(
+        folder, card, recipe, corpus, model, train_batches, valid_batches, Progress(), transferred
+    )
 
 
 def policy_of(recipe: Recipe) -> str:
