@@ -1,9 +1,9 @@
-"""Kills `train` and `export` at random moments, does each again, and compares bit for bit.
+"""Kills `train` and `export` at random moments, recovers, and compares the results bit for bit.
 
 Usage: python benchmarks/kill.py [--kills 30] [--seed 0] [--folder FOLDER] [--skip-cost]
-Two kills of three fall on `train`, which is then resumed, one on `export`, which is then
-repeated. Prints one line for each kill, what was lost, and what checkpoints cost in tokens
-per second. Exit code 1 if anything was lost. KERAS_BACKEND=jax tries `train` alone.
+Two of three kills hit `train`, which is then resumed; one hits `export`, which is then
+repeated. Prints one line per kill, what was lost, and the cost of checkpoints in tokens per
+second. Exits with 1 if anything was lost. KERAS_BACKEND=jax tests `train` only.
 """
 
 import argparse
@@ -23,9 +23,9 @@ import numpy as np
 MODEL = "dual_lstm"
 SETTINGS = ["units=64", "batch_size=32", "sequence_length=25", "learning_rate=0.002"]
 EPOCHS, INTERVAL = 3, 10
-INTERVALS = (10**9, 500, 100, 10)  # of the cost; the first saves at the end of an epoch alone
+INTERVALS = (10**9, 500, 100, 10)  # to time; the first saves only at the end of an epoch
 
-# Reads every answer of a SavedModel to a fixed request, in a process of its own.
+# Hashes the answers of SavedModels to a fixed request, in a separate process.
 ANSWERS = """
 import hashlib, json, sys
 import numpy as np
@@ -37,10 +37,10 @@ for directory in sys.argv[1:]:
         size = spec.shape[-1] or 3
         value = np.arange(2 * size).reshape(2, size)
         inputs[name] = tf.constant(value if name == "ids" else value / 100, spec.dtype)
-    found = step(**inputs)
+    outputs = step(**inputs)
     digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(found[name].numpy().tobytes())
+    for name in sorted(outputs):
+        digest.update(outputs[name].numpy().tobytes())
     print(digest.hexdigest())
 """
 
@@ -60,8 +60,8 @@ def main():
 
     reference = folder / "undisturbed"
     seconds = run(train(reference))
-    print(f"{backend}: undisturbed training of {EPOCHS} epochs: {seconds:.1f} s")
-    head = f"{'command':8} {'killed after':>13}  {'what was there':34} {'after going on'}"
+    print(f"{backend}: uninterrupted training of {EPOCHS} epochs: {seconds:.1f} s")
+    head = f"{'command':8} {'killed after':>13}  {'state on disk':34} {'after recovery'}"
     print(head, flush=True)
     lost = running = 0
     for i in range(options.kills - exports):
@@ -134,14 +134,14 @@ def run(command):
     """Run a command to its end; return its seconds."""
     began = time.perf_counter()
     process = start(command)
-    _, told = process.communicate()
+    _, errors = process.communicate()
     if process.returncode:
-        raise SystemExit(f"dualnet {' '.join(map(str, command))} failed: {told}")
+        raise SystemExit(f"dualnet {' '.join(map(str, command))} failed: {errors}")
     return time.perf_counter() - began
 
 
 def kill(command, after):
-    """Start a command, kill it; return whether it was still running."""
+    """Start a command and kill it `after` seconds; return whether it was still running."""
     process = start(command)
     time.sleep(after)
     running = process.poll() is None
@@ -151,10 +151,11 @@ def kill(command, after):
 
 
 def newest(folder):
-    found = sorted((folder / "checkpoints").glob("epoch-*"))
     if finished(folder):
-        return "all"
-    return found[-1].name if found else "the card" if (folder / "card.toml").exists() else "nothing"
+        return "everything"
+    if checkpoints := sorted((folder / "checkpoints").glob("epoch-*")):
+        return checkpoints[-1].name
+    return "the card" if (folder / "card.toml").exists() else "nothing"
 
 
 def finished(folder):
@@ -162,32 +163,33 @@ def finished(folder):
 
 
 def ends(folder):
-    """Return what a run ends with: all variables, the best weights, the metrics but for times."""
+    """Return what a run ends with: all variables, best weights, and metrics except times."""
     state = sorted((folder / "checkpoints").glob("epoch-*"))[-1] / "state.npz"
     with np.load(state) as stored:
-        found = [stored[name].tobytes() for name in stored.files]
+        variables = [stored[name].tobytes() for name in stored.files]
     rows = (folder / "metrics.csv").read_text().splitlines()
     results = json.loads((folder / "results.json").read_text())
     results.pop("tokens_per_second")
     metrics = [row.split(",")[:-2] for row in rows]
-    return found, best_weights(folder), metrics, results
+    return variables, best_weights(folder), metrics, results
 
 
 def best_weights(folder):
     import h5py
 
-    found = {}
+    weights = {}
+
+    def add(name, item):
+        if isinstance(item, h5py.Dataset):
+            weights[name] = item[()].tobytes()
+
     with h5py.File(folder / "model.weights.h5") as file:
-        file.visititems(
-            lambda name, item: (
-                found.update({name: item[()].tobytes()}) if isinstance(item, h5py.Dataset) else None
-            )
-        )
-    return found
+        file.visititems(add)
+    return weights
 
 
 def cost(folder):
-    """Print tokens per second, saving included, for each interval between checkpoints."""
+    """Print tokens per second, including saving, for each interval between checkpoints."""
     from dualnet import corpora
     from dualnet.training import checkpoints, versions
     from dualnet.training import train as train_here
@@ -226,8 +228,8 @@ def cost(folder):
             shutil.rmtree(place)
     for interval in INTERVALS:
         name = "epoch's end" if interval == INTERVALS[0] else f"{interval} steps"
-        found = speeds[interval]
-        print(f"{name:>12} {statistics.median(found):>9,.0f} ({min(found):,.0f}-{max(found):,.0f})"
+        rates = speeds[interval]
+        print(f"{name:>12} {statistics.median(rates):>9,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
               f"{1000 * statistics.median(times[interval]):>13.0f} ms")  # fmt: skip
     print(f"one checkpoint: {size / 1e6:.1f} MB")
 

@@ -1,8 +1,8 @@
-"""How much time and memory do reading a large text and training on it take?
+"""Measures the time and memory that reading a large text and training on it take.
 
 Usage: python benchmarks/large_text.py [--gigabytes 1] [--steps 1000] [--folder FOLDER]
-Makes a text of 50,000 made-up words, each part of the work in a process of its own, and prints one
-table. Fails if reading the text or training on it takes more than 1 GB at its peak.
+Generates a text of 50,000 made-up words, runs each part of the work in a process of its own, and
+prints one table. Fails if the peak memory of a part exceeds 1 GB.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from pathlib import Path
 import numpy as np
 
 NUM_WORDS, VOCABULARY_SIZE = 50_000, 10_000
-BATCH_SIZE, SEQUENCE_LENGTH = 20, 35  # logits of 28 MB: the text is the point, not the model
+BATCH_SIZE, SEQUENCE_LENGTH = 20, 35  # small logits, 28 MB: this measures the text
 SHARES = {"train": 0.98, "valid": 0.01, "test": 0.01}
 BLOCK_WORDS = 1 << 20
 LIMIT_MB = 1000
 
 
 def write_text(folder: Path, num_bytes: int) -> None:
-    """Write the three splits; word number r comes with a probability of about 1 / r."""
+    """Write the three splits; word number r has a probability of about 1 / r."""
     random = np.random.default_rng(1)
-    words: dict[str, None] = {}  # the frequent ones are short, as in a language
+    words: dict[str, None] = {}  # frequent words are short, as in a language
     while len(words) < NUM_WORDS:
         length = 2 + int(np.log2(len(words) + 1) / 2)
         words["".join(map(chr, random.integers(ord("a"), ord("z") + 1, size=length)))] = None
@@ -45,7 +45,7 @@ def write_text(folder: Path, num_bytes: int) -> None:
 
 
 def peak_mb() -> float:
-    """Return the greatest resident size of this process in MB."""
+    """Return the peak resident size of this process in MB."""
     try:
         status = Path("/proc/self/status").read_text()
         kilobytes = int(status.split("VmHWM:")[1].split()[0])
@@ -66,8 +66,8 @@ def imports(folder, steps):
 
 def versions():
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    found = [f"{name} {metadata.version(name)}" for name in ("keras", backend, "numpy")]
-    return " ".join([f"python {platform.python_version()}", *found])
+    packages = [f"{name} {metadata.version(name)}" for name in ("keras", backend, "numpy")]
+    return " ".join([f"python {platform.python_version()}", *packages])
 
 
 def read(folder, steps):
@@ -85,12 +85,12 @@ def batches(folder, steps):
     from dualnet import corpora
 
     corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
-    found = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
+    all_batches = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
     began = time.perf_counter()
-    predicted = sum(targets.size for _, targets in found)
+    predicted = sum(targets.size for _, targets in all_batches)
     seconds = time.perf_counter() - began
-    assert predicted == found.num_tokens
-    note = f"{len(found)} batches"
+    assert predicted == all_batches.num_tokens
+    note = f"{len(all_batches)} batches"
     return {"seconds": seconds, "rate": predicted / seconds, "unit": "tokens/s", "note": note}
 
 
@@ -100,7 +100,7 @@ def train(folder, steps):
     from dualnet import corpora, zoo
 
     class Spread(keras.utils.PyDataset):
-        """`steps` batches from the first to the last, all of the same length."""
+        """`steps` batches of equal length, spread over the whole text."""
 
         def __len__(self):
             return steps
@@ -134,7 +134,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where the text is made, and removed again")
+    parser.add_argument(
+        "--folder", type=Path, help="where to write the text, which is removed again"
+    )
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -159,16 +161,16 @@ def main():
                 stdout=subprocess.PIPE,
                 check=True,
             )
-            found = json.loads(run.stdout.splitlines()[-1])
-            peaks[part] = found["peak_mb"]
+            result = json.loads(run.stdout.splitlines()[-1])
+            peaks[part] = result["peak_mb"]
             print(
-                f"{part:<22}{found['seconds']:>8.1f}{found['rate']:>12,.0f} {found['unit']:<9}"
-                f"{found['peak_mb']:>8.0f}  {found['note']}",
+                f"{part:<22}{result['seconds']:>8.1f}{result['rate']:>12,.0f} {result['unit']:<9}"
+                f"{result['peak_mb']:>8.0f}  {result['note']}",
                 flush=True,
             )
     worst = max(peaks, key=lambda part: peaks[part])
     if peaks[worst] > LIMIT_MB:
-        raise SystemExit(f"{worst!r} took {peaks[worst]:.0f} MB, more than {LIMIT_MB}")
+        raise SystemExit(f"{worst!r} took {peaks[worst]:.0f} MB, more than {LIMIT_MB} MB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes files that are never half there."""
+"""Writes files and folders so that a reader never sees them half written."""
 
 import contextlib
 import hashlib
@@ -17,19 +17,20 @@ LOCK = ".lock"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write a file under another name beside `path`, then rename it: whole or not at all."""
+    """Write a file under a temporary name, then rename it: it is written whole or not at all."""
     with written_beside(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
 def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of an empty file beside `path`, which takes its place if all goes well.
+    """Yield the path of an empty file beside `path` that takes its place on success.
 
-    It has the ending of `path`, begins with a dot, and is removed on an error.
+    The temporary name starts with a dot and has the suffix of `path`. On an error the file is
+    removed and `path` is left untouched.
 
     Raises:
-        OSError: if it cannot be written; `path` is then as it was.
+        OSError: if the file cannot be written.
     """
     path = Path(path)
     try:
@@ -40,7 +41,7 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o644)  # mkstemp hides it from others
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
         flush(temporary)
         os.replace(temporary, path)
     except BaseException as error:
@@ -53,7 +54,9 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _not_written(path: Path, error: OSError) -> OSError:
     reason = error.strerror or str(error).splitlines()[0]
-    return type(error)(f"{str(path)!r} could not be written ({reason}); it is as it was before.")
+    return type(error)(
+        f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
+    )
 
 
 @contextlib.contextmanager
@@ -70,7 +73,7 @@ def folder_beside(path: str | os.PathLike[str], *, replace: bool = True) -> Iter
     path = Path(path)
     temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp hides it from others
+        temporary.chmod(0o755)  # mkdtemp makes it private
         yield temporary
         if replace and path.exists():
             shutil.rmtree(path)
@@ -85,14 +88,14 @@ def folder_beside(path: str | os.PathLike[str], *, replace: bool = True) -> Iter
 def claim(
     folder: Path, *, holds: str, resume: bool, may_hold: Collection[str] = ()
 ) -> Iterator[None]:
-    """Hold `folder` for this process alone. The system's lock ends with the process.
+    """Reserve `folder` for this process. The system releases the lock when the process ends.
 
     Args:
         folder: the argument `output`; created if absent, and removed again on an error if
             nothing was written to it.
         holds: "run" or "search", for error messages.
         resume: bool. Whether the folder may hold files.
-        may_hold: file names that a start killed early leaves behind.
+        may_hold: file names that a run killed early leaves behind.
 
     Raises:
         FileExistsError: if `folder` is a file, or holds files and `resume` is False.
@@ -135,11 +138,11 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def make_folder(name: str, folder: Path) -> None:
-    """Make `folder`, the argument `name`, and its parents, unless it is there.
+    """Create the folder given as argument `name`, and its parents, unless it exists.
 
     Raises:
         FileExistsError: if it is a file.
-        OSError: if it cannot be made, or nothing can be written into it.
+        OSError: if it cannot be created or written to.
     """
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(
@@ -156,12 +159,12 @@ def make_folder(name: str, folder: Path) -> None:
 
 
 def flush(path: str | os.PathLike[str]) -> None:
-    """Wait until the file `path` is on the disk."""
+    """Wait until the file `path` is on disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of the file `path`, in hexadecimal."""
+    """Return the SHA-256 of the file `path` as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Reads files in TOML, and says where in them a mistake is."""
+"""Reads TOML files and locates keys in them for error messages."""
 
 import os
 import re
@@ -13,11 +13,11 @@ KINDS: dict[type, str] = {
 
 
 def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str, Any]:
-    """Return the tables of the TOML file `path`; `what` it is, for errors.
+    """Return the contents of the TOML file `path`. Error messages call the file `what`.
 
     Raises:
-        ValueError: if the file is not UTF-8 or not TOML; says where.
-        FileNotFoundError: if there is none.
+        ValueError: if the file is not UTF-8 or not TOML; the message says where.
+        FileNotFoundError: if there is no such file.
     """
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
@@ -33,9 +33,9 @@ def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str
 
 
 def line_of(text: str, key: str, *, table: str = "") -> int:
-    """Return the line of the first `key =` or table `[key]` in TOML text, 0 if there is none.
+    """Return the line number of the first `key =` or table `[key]` in TOML text, or 0.
 
-    With `table`, that of the key in `[table]`, at the beginning of a line, or of `[table.key]`.
+    With `table`, find the key in `[table]`, at the start of a line, or the table `[table.key]`.
     """
     name = rf"[\"']?{re.escape(key)}[\"']?"
     inside = False
@@ -56,5 +56,5 @@ def line_of(text: str, key: str, *, table: str = "") -> int:
 
 
 def at_line(path: str | os.PathLike[str], line: int) -> str:
-    """Return file and line as errors name them; without a line, 0, the file alone."""
+    """Return "FILE, line N" for an error message, or the file alone if `line` is 0."""
     return f"{os.fspath(path)}{f', line {line}' if line else ''}"

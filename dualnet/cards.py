@@ -51,6 +51,9 @@ class Card:
         ours: Values that we chose because the source is silent, e.g. "recipe.beta_1".
         note: What a reader should know besides the numbers.
         seed: The seed of a run, in the card of its RUN folder; else None.
+        weights: Path of the model whose weights a run started from; "" for none.
+        trained_on: Corpus of a run: `name`, `source`, `lowercase` and `sha256`, the table
+            `[corpus]` of its file; else {}.
         file: The file of a card of your own; "" for one of the zoo.
 
     Example:
@@ -78,6 +81,8 @@ class Card:
     ours: tuple[str, ...] = ()
     note: str = ""
     seed: int | None = None
+    weights: str = ""
+    trained_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: str = ""
 
 

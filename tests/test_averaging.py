@@ -242,7 +242,7 @@ def test_an_optimizer_comes_back_from_its_config():
 @pytest.fixture(scope="module")
 def plain(corpus, tmp_path_factory):
     """A finished run without averages."""
-    return train(corpus, tmp_path_factory.mktemp("plain") / "RUN", **QUICK)
+    return train(corpus, tmp_path_factory.mktemp("plain") / "RUN", evaluate=False)
 
 
 @pytest.fixture(scope="module")
@@ -254,11 +254,10 @@ def averaged(corpus, tmp_path_factory):
 def test_the_phase_before_averaging_is_plain_sgd(plain, averaged):
     for key in ("loss", "val_loss", "val_perplexity", "learning_rate"):
         assert plain.history[0][key] == averaged.history[0][key]
-    # The weights go on as if there were no average, which alone is validated.
+    # Training continues from the raw weights; validation uses the averages.
     assert plain.history[1]["loss"] == averaged.history[1]["loss"]
     assert plain.history[1]["val_loss"] != averaged.history[1]["val_loss"]
     assert [row["phase"] for row in plain.history] == ["train", "train"]
-    assert plain.results["phases"] == {"train": 2}
 
 
 def test_a_run_tells_its_phases(averaged):
@@ -267,10 +266,12 @@ def test_a_run_tells_its_phases(averaged):
     assert type(averaged.model.optimizer) is type(keras.optimizers.SGD())
 
 
-def test_averages_are_validated_and_kept_and_the_weights_go_on(corpus, tmp_path):
+def test_averages_are_validated_and_kept_while_training_continues_from_the_weights(
+    corpus, tmp_path
+):
     seen = []
     whole = recorder.Recorder.validate
-    put = recorder.put_weights
+    write = recorder.write_weights
 
     def validate(self, model, batches, plan):
         before = arrays(model.trainable_variables)
@@ -278,17 +279,18 @@ def test_averages_are_validated_and_kept_and_the_weights_go_on(corpus, tmp_path)
         whole(self, model, batches, plan)
         assert_same(before, arrays(model.trainable_variables))
 
-    def put_weights(folder, model):
+    def write_weights(folder, model):
         seen[-1]["kept"] = arrays(model.trainable_variables)
-        put(folder, model)
+        write(folder, model)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder.Recorder, "validate", validate)
-        patch.setattr(recorder, "put_weights", put_weights)
-        run = train(corpus, tmp_path / "RUN", **{**ASGD, "averaging": "mean", "average_from": 1})
-    kept = [each for each in seen if "kept" in each]
-    for each in kept:
-        assert_same(each["averages"], each["kept"])
+        patch.setattr(recorder, "write_weights", write_weights)
+        settings = {"averaging": "mean", "average_from": 1, "evaluate": False}
+        run = train(corpus, tmp_path / "RUN", **{**ASGD, **settings})
+    kept = [epoch for epoch in seen if "kept" in epoch]
+    for epoch in kept:
+        assert_same(epoch["averages"], epoch["kept"])
     assert_same(kept[-1]["kept"], arrays(dualnet.load(run.folder).trainable_variables))
 
 
@@ -315,7 +317,10 @@ def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
     settings = {"length_deviation": 1.0, "longest_length": 10, "partial_shuffle": True}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder.Recorder, "on_train_batch_begin", noted)
-        run = train(corpus, tmp_path / "RUN", seed=4, decay=0.5, loss_reduction="sum", **settings)
+        run = train(
+            corpus, tmp_path / "RUN", seed=4, decay=0.5, loss_reduction="sum", evaluate=False,
+            **settings,
+        )  # fmt: skip
     assert run.model.loss_reduction == "sum"
     assert [row["learning_rate"] for row in run.history] == [1.0, 0.5]
     batches = corpus.batches("train", batch_size=4, sequence_length=9, seed=4, **settings)
@@ -338,8 +343,10 @@ def test_a_run_that_did_not_average_cannot_be_fine_tuned_later(corpus, plain):
 def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
     corpus, tmp_path, averaged, monkeypatch
 ):
-    at_once = train(corpus, tmp_path / "RUN", **ASGD, finetune="once", finetune_epochs=2)
-    assert at_once.results["phases"] == {"train": 1, "averaged": 1, "finetune-1": 2}
+    settings = {"finetune": "once", "finetune_epochs": 2}
+    at_once = train(corpus, tmp_path / "RUN", **ASGD, **settings, evaluate=False)
+    phases = ["train", "averaged", "finetune-1", "finetune-1"]
+    assert [row["phase"] for row in at_once.history] == phases
     began = []
     whole = recorder.Recorder._begin_round
 
@@ -351,9 +358,8 @@ def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
 
     monkeypatch.setattr(recorder.Recorder, "_begin_round", begin)
     best = arrays(averaged.model.trainable_variables)
-    later = train(
-        corpus, averaged.folder, resume=True, finetune="once", finetune_epochs=2, learning_rate=2.0
-    )
+    later = train(corpus, averaged.folder, resume=True, learning_rate=2.0, **settings)
+    assert later.results["phases"] == {"train": 1, "averaged": 1, "finetune-1": 2}
     (first,) = began
     assert_same(first, best)
     assert_same(values(at_once.model), values(later.model))
@@ -361,11 +367,13 @@ def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
         assert [row[key] for row in at_once.history] == [row[key] for row in later.history]
     with pytest.raises(ValueError, match=r"is finished: it has 4 epochs, the last in round 1"):
         train(corpus, averaged.folder, resume=True)
-    with pytest.raises(ValueError, match=r"`epochs` must stay as the run began, 2: its fine-tun"):
+    with pytest.raises(
+        ValueError, match=r"`epochs` must stay 2, as when the run started: its fine"
+    ):
         train(corpus, averaged.folder, resume=True, epochs=3)
 
 
-def test_rounds_go_on_until_one_has_no_gain(corpus, tmp_path, monkeypatch):
+def test_rounds_repeat_until_one_has_no_gain(corpus, tmp_path, monkeypatch):
     perplexities = iter([9.0, 8.0, 7.0, 7.0])
     row = recorder.Recorder._row
 
@@ -375,10 +383,9 @@ def test_rounds_go_on_until_one_has_no_gain(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(recorder.Recorder, "_row", measured)
     run = train(
         corpus, tmp_path / "RUN", **{**ASGD, "epochs": 1}, finetune="until_no_gain",
-        finetune_learning_rate=0.5,
+        finetune_learning_rate=0.5, evaluate=False,
     )  # fmt: skip
-    assert [each["phase"] for each in run.history] == [
-        "train", "finetune-1", "finetune-2", "finetune-3",
-    ]  # fmt: skip
-    assert [each["learning_rate"] for each in run.history] == [2.0, 0.5, 0.5, 0.5]
-    assert next(perplexities, None) is None and run.results["best_epoch"] == 3
+    phases = ["train", "finetune-1", "finetune-2", "finetune-3"]
+    assert [row["phase"] for row in run.history] == phases
+    assert [row["learning_rate"] for row in run.history] == [2.0, 0.5, 0.5, 0.5]
+    assert next(perplexities, None) is None

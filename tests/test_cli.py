@@ -302,7 +302,7 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
 def test_the_cache_is_as_published_where_card_and_corpus_are(together):
     card = read_card(together[0])
     defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
-    assert card["name"] == "awd_lstm" and _cache_settings([], card, "animals") == defaults
+    assert card.name == "awd_lstm" and _cache_settings([], card, "animals") == defaults
     published = {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"}
     assert _cache_settings([], card, "ptb") == published
     assert _cache_settings(["weight=0.4"], card, "ptb") == {**published, "weight": 0.4}

@@ -3,14 +3,10 @@
 import csv
 import functools
 import json
-import multiprocessing
-import os
 import resource
 import shutil
 import signal
-import sys
 import threading
-import time
 
 import filelock
 import keras
@@ -18,8 +14,8 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet.cli import main
-from dualnet.training import checkpoints, recorder
+from dualnet import runs
+from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
 
 SETTINGS = {
@@ -35,27 +31,27 @@ AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
 }  # fmt: skip
 
 
-def train(corpus, output, begin=SETTINGS, **settings):
-    """Train, or go on as the run began if `settings` say so."""
-    arguments = {**({} if settings.get("resume") else begin), "checkpoint_steps": 3, **settings}
+def train(corpus, output, settings=SETTINGS, **changes):
+    """Train, or resume with the settings of the run if `changes` say so."""
+    arguments = {**({} if changes.get("resume") else settings), "checkpoint_steps": 3, **changes}
     return dualnet.train("dual_lstm", corpus, output=output, progress=False, **arguments)
 
 
 def ends(folder):
-    """Return all that a run ends with: every variable, the best weights, what was measured."""
+    """Return all that a run ends with: every variable, the best weights, metrics, results."""
     newest = max((folder / "checkpoints").glob("epoch-*"))
     with np.load(newest / "state.npz") as stored:
-        found = {name: stored[name] for name in stored.files}
+        end = {name: stored[name] for name in stored.files}
     best = dualnet.load(folder)
-    found |= {f"best {i}": np.asarray(w) for i, w in enumerate(best.get_weights())}
+    end |= {f"best {i}": np.asarray(w) for i, w in enumerate(best.get_weights())}
     with (folder / "metrics.csv").open() as file:
-        found["metrics"] = [
+        end["metrics"] = [
             {key: row[key] for key in row if key not in ("seconds", "tokens_per_second")}
             for row in csv.DictReader(file)
         ]
     results = json.loads((folder / "results.json").read_text())
-    found["results"] = {key: results[key] for key in results if key != "tokens_per_second"}
-    return found
+    end["results"] = {key: results[key] for key in results if key != "tokens_per_second"}
+    return end
 
 
 def assert_equal(one, two):
@@ -68,36 +64,39 @@ class KilledError(BaseException):
     """Stands for a kill: nothing in the package catches it."""
 
 
-def after_call(patch, owner, name, count, act):
-    """Do `act` after the call number `count` of `owner.name`."""
+def on_call(patch, owner, name, count, act, *, before=False):
+    """Do `act` after, or before, the call number `count` of `owner.name`."""
     whole = getattr(owner, name)
     calls = []
 
     def counted(*arguments, **keywords):
-        found = whole(*arguments, **keywords)
         calls.append(name)
-        if len(calls) == count:
+        due = len(calls) == count
+        if due and before:
             act()
-        return found
+        result = whole(*arguments, **keywords)
+        if due and not before:
+            act()
+        return result
 
     patch.setattr(owner, name, counted)
 
 
-def train_undisturbed(corpus, folder, begin, moments):
+def train_undisturbed(corpus, folder, settings, moments):
     """Train into `folder`; return what the run ends with, and a function.
 
-    The function leaves a run that was killed at a moment, one of `moments`: the
-    files as they were then.
+    The function copies the folder as it was at a moment, one of `moments`: what a kill at
+    that moment would have left.
     """
-    kept = {moment: folder.with_name(f"moment-{i}") for i, moment in enumerate(moments)}
+    copies = {moment: folder.with_name(f"moment-{i}") for i, moment in enumerate(moments)}
     with pytest.MonkeyPatch.context() as patch:
-        for (owner, name, count), copy in kept.items():
+        for (owner, name, count), copy in copies.items():
             act = functools.partial(shutil.copytree, folder, copy)
-            after_call(patch, owner, name, count, act)
-        train(corpus, folder, begin, seed=5)
+            on_call(patch, owner, name, count, act)
+        train(corpus, folder, settings, seed=5)
 
     def killed(moment, folder):
-        shutil.copytree(kept[moment], folder)
+        shutil.copytree(copies[moment], folder)
 
     return ends(folder), killed
 
@@ -106,7 +105,7 @@ MOMENTS = [
     (recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
     (recorder.Recorder, "on_train_batch_end", STEPS + 8),
     (recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
-    (recorder, "put_weights", 2),  # the best weights are those of an epoch not yet kept
+    (recorder, "write_weights", 2),  # the best weights are of an epoch not yet in a checkpoint
     (checkpoints, "sha256_of", 9),  # within a checkpoint
     (recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
 ]
@@ -143,8 +142,8 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, 
 
 AVERAGED_MOMENTS = [
     (recorder.Recorder, "on_train_batch_end", STEPS + 8),
-    (recorder, "put_weights", 2),  # the averages are in the place of the weights
-    (recorder.Recorder, "_begin_round", 1),  # the best weights are, and no checkpoint has them
+    (recorder, "write_weights", 2),  # the averages replace the weights
+    (recorder.Recorder, "_begin_round", 1),  # the best weights do, and no checkpoint has them
 ]
 if keras.config.backend() == "torch":
     del AVERAGED_MOMENTS[1:]
@@ -153,9 +152,9 @@ if keras.config.backend() == "torch":
 @pytest.fixture(scope="module")
 def trained_with_averages(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    found, killed = train_undisturbed(corpus, folder, AVERAGED, AVERAGED_MOMENTS)
-    assert [row["phase"] for row in found["metrics"]] == ["train", "averaged", "finetune-1"]
-    return found, killed
+    end, killed = train_undisturbed(corpus, folder, AVERAGED, AVERAGED_MOMENTS)
+    assert [row["phase"] for row in end["metrics"]] == ["train", "averaged", "finetune-1"]
+    return end, killed
 
 
 @pytest.mark.parametrize("moment", AVERAGED_MOMENTS)
@@ -201,12 +200,21 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     assert_equal(ends(tmp_path / "RUN"), trained_with_averages[0])
 
 
-def test_a_run_by_sentence_of_less_than_one_batch_is_resumed(corpus, tmp_path):
-    begin = {"units": 4, "batching": "sentences", "batch_size": 999, "loss_reduction": "sum"}
-    train(corpus, tmp_path / "run", begin, epochs=1)
-    run = train(corpus, tmp_path / "run", resume=True, epochs=2)
-    assert [row["epoch"] for row in run.history] == [1, 2]
-    assert dualnet.load(tmp_path / "run").loss_reduction == "sum"
+def test_a_killed_run_by_sentence_ends_as_an_undisturbed_one(corpus, tmp_path):
+    settings = {
+        "units": 4, "batching": "sentences", "batch_size": 40, "loss_reduction": "sum", "epochs": 2
+    }  # fmt: skip
+    moment = (recorder.Recorder, "write_tables", 1)
+    end, killed = train_undisturbed(corpus, tmp_path / "whole", settings, [moment])
+    assert end["results"]["by_sentence"]
+    assert runs.read_card(tmp_path / "whole").config["padded"] is True
+    killed(moment, tmp_path / "RUN")
+    run = train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), end)
+    assert run.results["test_perplexity"] == pytest.approx(
+        dualnet.perplexity(run.model, corpus.test, by_sentence=True), rel=1e-6
+    )
+    assert dualnet.load(tmp_path / "RUN").loss_reduction == "sum"
     with pytest.raises(ValueError, match="`loss_reduction` must be one of.*mean 'sum'"):
         run.model.loss_reduction = "summ"
 
@@ -220,48 +228,6 @@ def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
     assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]
 
 
-def test_a_run_that_stop_ends_is_one_of_fewer_epochs_and_goes_on_without_it(
-    corpus, tmp_path, undisturbed
-):
-    asked = []
-
-    def after_two(history):
-        asked.append(len(history))
-        return len(history) == 2
-
-    train(corpus, tmp_path / "RUN", seed=5, stop=after_two)
-    assert asked == [1, 2]
-    train(corpus, tmp_path / "short", seed=5, epochs=2)
-    assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "short"))
-    again = train(corpus, tmp_path / "RUN", resume=True, stop=after_two)
-    assert asked == [1, 2, 2] and again.results["epochs"] == len(again.history) == 2
-    train(corpus, tmp_path / "RUN", resume=True, stop=lambda history: False)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
-
-
-def test_stop_is_not_asked_within_an_epoch(corpus, tmp_path, stopped):  # in its second epoch
-    found = train(corpus, tmp_path / "RUN", resume=True, stop=lambda history: True)
-    assert [row["epoch"] for row in found.history] == [1, 2]
-
-
-def test_an_evaluation_that_was_left_out_is_made_with_resume(corpus, tmp_path, undisturbed):
-    folder = tmp_path / "RUN"
-    short = train(corpus, folder, seed=5, epochs=2, evaluate=False)
-    assert short.results == {} and not (folder / "results.json").exists()
-    again = train(corpus, folder, resume=True, evaluate=False)
-    assert again.results == {} and again.history == short.history
-    for one, two in zip(again.model.get_weights(), short.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
-    evaluated = train(corpus, folder, resume=True)
-    assert evaluated.history == short.history and evaluated.results["epochs"] == 2
-    train(corpus, folder, resume=True, evaluate=False)
-    assert json.loads((folder / "results.json").read_text()) == evaluated.results
-    train(corpus, folder, resume=True, epochs=3, evaluate=False)
-    assert not (folder / "results.json").exists()  # else it told of two epochs
-    train(corpus, folder, resume=True)
-    assert_equal(ends(folder), undisturbed)
-
-
 @pytest.fixture
 def stopped(killed, tmp_path):
     """The two checkpoints of a run, RUN, that was killed in its second epoch."""
@@ -270,19 +236,50 @@ def stopped(killed, tmp_path):
     return before, newest
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [("state.npz", "a byte"), ("progress.json", "cut"), ("model.weights.h5", "removed")],
-)
+def test_a_run_that_stop_ended_without_its_evaluation_is_resumed_to_the_same_end(
+    corpus, tmp_path, undisturbed, stopped
+):
+    folder, results = tmp_path / "RUN", tmp_path / "RUN" / "results.json"
+    lengths = []
+
+    def stop(history):
+        lengths.append(len(history))
+        return True
+
+    short = train(corpus, folder, resume=True, stop=stop, evaluate=False)
+    assert lengths == [2]  # not called in the middle of the second epoch
+    assert short.results == {} and not results.exists()
+    evaluated = train(corpus, folder, resume=True, stop=stop)
+    assert lengths == [2, 2] and evaluated.history == short.history
+    assert evaluated.results["epochs"] == 2
+    for one, two in zip(evaluated.model.get_weights(), short.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    train(corpus, folder, resume=True, stop=stop, evaluate=False)
+    assert json.loads(results.read_text()) == evaluated.results
+    train(corpus, folder, resume=True, evaluate=False)
+    assert not results.exists()  # it was of two epochs
+    train(corpus, folder, resume=True)
+    assert_equal(ends(folder), undisturbed)
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    corpus, tmp_path, undisturbed, stopped, capsys, file, damage
+    corpus, tmp_path, undisturbed, stopped, capsys
 ):
     before, newest = stopped
-    harm(newest / file, damage)
+    card = runs.read_card(tmp_path / "RUN")
+    model = start._prepare(newest, card, Recipe(**card.recipe), corpus, None, {}).model
+    for file, damage in DAMAGES.items():
+        copy = shutil.copytree(tmp_path / "RUN", tmp_path / file)
+        harm(copy / "checkpoints" / newest.name / file, damage)
+        assert checkpoints.restore(copy, model).step == int(before.name[-8:])
+        errors = capsys.readouterr().err
+        assert newest.name in errors and file in errors and before.name not in errors
+    harm(newest / "state.npz", "a byte")
     train(corpus, tmp_path / "RUN", resume=True)
-    told = capsys.readouterr().err
-    assert newest.name in told and file in told and before.name not in told
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
+
+
+DAMAGES = {"state.npz": "a byte", "progress.json": "cut", "model.weights.h5": "removed"}
 
 
 def harm(path, damage):
@@ -299,34 +296,25 @@ def harm(path, damage):
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused(corpus, tmp_path, stopped):
     for path in stopped:
         harm(path / "state.npz", "a byte")
-    with pytest.raises(ValueError, match="must hold a whole checkpoint.*2 checkpoints"):
+    with pytest.raises(ValueError, match="must hold an intact checkpoint.*2 checkpoints"):
         train(corpus, tmp_path / "RUN", resume=True)
 
 
-@pytest.mark.parametrize("moment", ["training", "validation"])
-def test_control_c_finishes_the_step_saves_and_says_how_to_go_on(
-    corpus, tmp_path, undisturbed, capsys, moment
+def test_control_c_finishes_the_step_saves_and_says_how_to_resume(
+    corpus, tmp_path, undisturbed, capsys
 ):
-    place, count = ("on_train_batch_end", 5) if moment == "training" else ("on_test_batch_end", 1)
-    whole = getattr(recorder.Recorder, place)
-    calls = []
-
-    def interrupted(self, batch, logs=None):
-        calls.append(batch)
-        if len(calls) == count:
-            signal.raise_signal(signal.SIGINT)
-        return whole(self, batch, logs)
-
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, place, interrupted)
-        with pytest.raises(Stopped, match=r"saved after step \d+ of 10 of epoch 1.*--resume"):
-            train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1000)
-    assert "finishing the step and saving" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is before
-    step = 5 if moment == "training" else STEPS
-    (kept,) = (tmp_path / "RUN" / "checkpoints").iterdir()
-    assert kept.name == f"epoch-00000-step-{step:08}"
+    handler = signal.getsignal(signal.SIGINT)
+    for place, count, step in (("on_train_batch_end", 5, 5), ("on_test_batch_end", 1, STEPS)):
+        with pytest.MonkeyPatch.context() as patch:
+            interrupt = functools.partial(signal.raise_signal, signal.SIGINT)
+            on_call(patch, recorder.Recorder, place, count, interrupt, before=True)
+            changes = {"resume": True} if step == STEPS else {"seed": 5}
+            with pytest.raises(Stopped, match=rf"after step {step} of 10 of epoch 1.*--resume"):
+                train(corpus, tmp_path / "RUN", checkpoint_steps=1000, **changes)
+        assert "Stopping after the current step" in capsys.readouterr().err
+        assert signal.getsignal(signal.SIGINT) is handler
+        newest = max((tmp_path / "RUN" / "checkpoints").iterdir())
+        assert newest.name == f"epoch-00000-step-{step:08}"
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
@@ -335,110 +323,48 @@ def kill():
     raise KilledError
 
 
-def test_a_learning_rate_given_anew_holds_after_a_second_kill(corpus, tmp_path, stopped):
-    shutil.copytree(tmp_path / "RUN", tmp_path / "twice")
-    train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
+def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        after_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
-        train(corpus, tmp_path / "twice", resume=True, learning_rate=0.002)
-    train(corpus, tmp_path / "twice", resume=True)
-    assert_equal(ends(tmp_path / "twice"), ends(tmp_path / "RUN"))
-    assert float(ends(tmp_path / "RUN")["metrics"][-1]["learning_rate"]) == pytest.approx(0.002)
+        on_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
+        train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
+    assert runs.read_card(tmp_path / "RUN").recipe["learning_rate"] == 0.002
+    run = train(corpus, tmp_path / "RUN", resume=True, evaluate=False)
+    assert [row["learning_rate"] for row in run.history] == [0.01, 0.002, 0.002]
 
 
 def test_a_run_folder_in_use_is_refused(corpus, tmp_path, stopped):
+    errors = []
+
+    def other():
+        try:
+            train(corpus, tmp_path / "RUN", resume=True)
+        except ValueError as error:
+            errors.append(str(error))
+
     with filelock.FileLock(tmp_path / "RUN" / ".lock"):
-        found = []
-
-        def other():
-            try:
-                train(corpus, tmp_path / "RUN", resume=True)
-            except ValueError as error:
-                found.append(str(error))
-
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert "`output` must be a folder that no other process trains into" in found[0]
+    assert "`output` must be a folder that no other process uses" in errors[0]
 
 
-@pytest.mark.parametrize("file", ["checkpoint", "weights"])
-def test_a_full_disk_while_saving_leaves_what_was_before(
-    corpus, tmp_path, undisturbed, stopped, file
+def test_a_full_disk_while_saving_leaves_earlier_files_untouched(
+    corpus, tmp_path, undisturbed, stopped
 ):
-    *_, newest = kept = list(stopped)
-    state = (newest / "state.npz").stat().st_size
-    weights = (newest / "model.weights.h5").stat().st_size
-    if file == "weights":  # the next file to write, if no checkpoint comes before
-        limit, interval, message = weights // 2, 1000, "could not be written"
-    else:
-        limit, interval, message = state - 1, 1, r"checkpoint could not be written.*--resume"
+    state, weights = (stopped[1] / name for name in ("state.npz", "model.weights.h5"))
     best = (tmp_path / "RUN" / "model.weights.h5").read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # bytes; writing more fails
-    try:
-        with pytest.raises(OSError, match=message):
-            train(corpus, tmp_path / "RUN", resume=True, checkpoint_steps=interval)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert sorted((tmp_path / "RUN" / "checkpoints").iterdir()) == kept
-    assert (tmp_path / "RUN" / "model.weights.h5").read_bytes() == best
+    for limit, interval, message in (
+        (state.stat().st_size - 1, 1, r"checkpoint could not be written.*--resume"),
+        (weights.stat().st_size // 2, 1000, "could not be written"),  # no checkpoint comes before
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))  # bytes; writing more fails
+        try:
+            with pytest.raises(OSError, match=message):
+                train(corpus, tmp_path / "RUN", resume=True, checkpoint_steps=interval)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert sorted((tmp_path / "RUN" / "checkpoints").iterdir()) == list(stopped)
+        assert (tmp_path / "RUN" / "model.weights.h5").read_bytes() == best
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
-
-
-def command_line(arguments, errors):
-    """Run one command in this process, its messages into the file `errors`."""
-    with errors.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.exit(main(arguments))
-
-
-# Forked from a process that has imported everything and done nothing, as imports take longest;
-# JAX has threads by then, and must not be forked.
-TENSORFLOW = keras.config.backend() == "tensorflow"
-PROCESSES = multiprocessing.get_context("forkserver" if TENSORFLOW else "spawn")
-PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
-IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
-
-
-DEATHS = [  # the second on TensorFlow alone: elsewhere each process compiles for long
-    (SETTINGS, ["step-00000004", "epoch-00001-step-00000000"]),
-    (IN_AVERAGES, ["epoch-00003-step-00000002"]),
-]
-
-
-@pytest.mark.parametrize(("settings", "moments"), DEATHS if TENSORFLOW else DEATHS[:1])
-def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
-    folder, tmp_path, settings, moments
-):
-    epochs = settings["epochs"]
-    settings = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key != "epochs"]
-    begin = ["--seed", 5, "--epochs", epochs, "--set", *settings]
-
-    def start(name, *more):
-        arguments = [
-            "train", "dual_lstm", "--corpus", folder, "--output", tmp_path / name,
-            "--checkpoint-steps", 1, "--quiet", *more,
-        ]  # fmt: skip
-        errors = tmp_path / f"{name}.txt"
-        process = PROCESSES.Process(
-            target=command_line, args=([str(part) for part in arguments], errors)
-        )
-        process.start()
-        return process, errors
-
-    for i, moment in enumerate([*moments, None]):
-        process, errors = start("RUN", *(["--resume"] if i else begin))
-        while moment and process.is_alive():
-            if list((tmp_path / "RUN").glob(f"checkpoints/*{moment}*")):
-                process.kill()
-                break
-            time.sleep(0.0005)
-        process.join(timeout=120)
-        assert process.exitcode == (-signal.SIGKILL if moment else 0), errors.read_text()
-    process, errors = start("undisturbed", *begin)  # too in a process of its own
-    process.join(timeout=120)
-    assert process.exitcode == 0, errors.read_text()
-    assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "undisturbed"))

@@ -192,7 +192,7 @@ def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
         ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
         (
             {"global_clipnorm": 1.0, "clipnorm": 1.0},
-            "`global_clipnorm` must be 0 where `clipnorm` is not.*Set one of them to 0",
+            "`global_clipnorm` must be 0 unless `clipnorm` is 0.*Set one of them to 0",
         ),
         ({"weight_decay": float("inf")}, "`weight_decay` must be a finite number"),
         ({"weight_decay": -1e-6}, "`weight_decay` must be a finite number of at least 0"),
@@ -213,7 +213,7 @@ def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
         ({"averaging": "ema"}, r"`averaging` must be one of \['asgd', 'mean', 'none'\]"),
         (
             {"averaging": "asgd"},
-            "`averaging` must be 'none' or 'mean' with an optimizer other.*Take averaging='mean'",
+            "`averaging` must be 'none' or 'mean' with an optimizer other.*Use averaging='mean'",
         ),
         ({"average_interval": 0}, "`average_interval` must be an integer of at least 1"),
         ({"average_from": -1}, "`average_from` must be an integer of at least 0"),

@@ -21,6 +21,7 @@ from tensorboard.context import RequestContext
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
+import dualnet
 from dualnet import training, zoo
 from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import with_cache
@@ -217,7 +218,7 @@ def test_the_command_of_the_best_evaluation_gives_its_perplexity(
     assert f"{shlex.join(command)} --split valid\n" in text and str(folder) in command
     assert main([*command[1:], "--split", "valid", "--json"]) == 0
     perplexity = json.loads(capsys.readouterr().out)["perplexity"]
-    model = training.load(run)
+    model = dualnet.load(run)
     given = {key: value for key, value in settings.items() if value != 0.0}
     if cache := {key[6:]: given.pop(key) for key in settings if key in given and "cache_" in key}:
         model = with_cache(model, **cache)

@@ -133,7 +133,7 @@ def gate(options: argparse.Namespace) -> None:
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
     if corpus is None:
-        corpus = training.corpus_of_run(options.run_folder)
+        corpus = quietly("dualnet.runs").corpus_of_run(options.run_folder)
     run = training.train_gate(options.run_folder, corpus, **_for_training(options, settings))
     _print_run(options, run)
 
@@ -197,10 +197,10 @@ def generate(options: argparse.Namespace) -> None:
         "stop_at_eos": options.stop_at_eos,
         "seed": secrets.randbits(32) if options.seed is None else options.seed,
     }
-    training = quietly("dualnet.training")
+    runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 
-    texts = generate(training.load(options.run_folder), prompts, **settings)
+    texts = generate(runs.load(options.run_folder), prompts, **settings)
     if options.json:
         print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
     else:
@@ -209,10 +209,10 @@ def generate(options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
-    training = quietly("dualnet.training")
+    runs = quietly("dualnet.runs")
     from dualnet.evaluation import perplexity_of, score
 
-    model = training.load(options.run_folder)
+    model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
     log_probabilities = [value for found in scores for value in found.log_probabilities.tolist()]
     perplexity = perplexity_of([-value for value in log_probabilities])
@@ -239,10 +239,10 @@ def score(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    training = quietly("dualnet.training")
+    runs = quietly("dualnet.runs")
     from dualnet import serving
 
-    model = training.load(options.run_folder)
+    model = runs.load(options.run_folder)
     path = serving.export(model, options.path, format=options.format)
     endpoints = serving.endpoints(model, format=options.format)
     if options.json:

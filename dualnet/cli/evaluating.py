@@ -19,13 +19,13 @@ TUNING_TOKENS = 50_000  # of the validation split, on which a temperature is cho
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_ways(options, settings)
-    training = quietly("dualnet.training")
+    runs = quietly("dualnet.runs")
     from dualnet import adaptation, builders, corpora, evaluation
 
-    model = training.load(options.run_folder)
+    model = runs.load(options.run_folder)
     used = None
     if os.path.isdir(options.run_folder):
-        used = training.read_card(options.run_folder)
+        used = runs.read_card(options.run_folder)
     elif options.corpus is None:
         raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
     words = model.vocabulary
@@ -36,14 +36,14 @@ def evaluate(options: argparse.Namespace) -> None:
             "model.vocabulary before model.save.",
         )
     if options.corpus is None:
-        corpus = training.corpus_of_run(options.run_folder)
+        corpus = runs.corpus_of_run(options.run_folder)
     else:
         corpus = corpora.load(options.corpus, lowercase=words.lowercase, vocabulary=words)
     tokens = corpus.split(options.split)
     if options.cache is not None:
         cache = _cache_settings(options.cache, used, corpus.name)
         model = builders.with_cache(model, **cache)
-    recipe = used["recipe"] if used else {}
+    recipe = used.recipe if used else {}
     trained_by_sentence = recipe.get("batching") == "sentences"
     for key in ("temperature", "sequence_length"):
         if getattr(options, key) is not None:
@@ -64,7 +64,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule}
         if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
-            trained_on = training.corpus_of_run(options.run_folder) if used else corpus
+            trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
         result = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         found = {
@@ -119,9 +119,7 @@ def evaluate(options: argparse.Namespace) -> None:
         print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
 
 
-def _cache_settings(
-    given: list[str], used: Mapping[str, Any] | None, corpus: str
-) -> dict[str, Any]:
+def _cache_settings(given: list[str], used: zoo.Card | None, corpus: str) -> dict[str, Any]:
     """Return the cache's settings: those given, else as published for the card and the corpus."""
     from dualnet.builders import with_cache
 
@@ -137,7 +135,7 @@ def _cache_settings(
                 f"`--cache` takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
                 f"{key}={settings[key]}."
             )
-    name = used["name"] if used else ""
+    name = used.name if used else ""
     if name in zoo.list_models() and corpus in zoo.card(name).corpora:
         published = zoo.card(name, corpus).evaluation
         defaults |= {key.removeprefix("cache_"): value for key, value in published.items()}

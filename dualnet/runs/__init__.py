@@ -1,4 +1,4 @@
-"""RUN folders: what a training leaves behind, complete in itself, and how it is read."""
+"""RUN folders: what a training run leaves behind, and how to read it."""
 
 from dualnet.runs.folder import read_card
 from dualnet.runs.loading import corpus_of_run, load

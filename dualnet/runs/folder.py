@@ -1,4 +1,4 @@
-"""The RUN folder: what is in it, who may write to it, and whether it is as it was written."""
+"""The files of a RUN folder: its card, its vocabulary, and the checksums that reveal damage."""
 
 from __future__ import annotations
 
@@ -14,101 +14,162 @@ import tomli_w
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
 from dualnet.builders import BUILDERS
-from dualnet.cards import KEYS
+from dualnet.cards import KEYS, Card
 from dualnet.text import Vocabulary
 
 CARD = "card.toml"
 WORDS = "vocabulary.txt"
-WEIGHTS = "model.weights.h5"  # the best epoch's
+WEIGHTS = "model.weights.h5"  # of the best epoch
 RESULTS = "results.json"
 SUMS = "sums.json"
-BEGUN = (CARD, WORDS, SUMS)  # what a run stopped before its first checkpoint leaves behind
+EARLY_FILES = (CARD, WORDS, SUMS)  # all that a run leaves if stopped before its first checkpoint
+TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 
 
-def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the card as used of a RUN folder: name, builder, corpus, seed, config, recipe.
+# --- the card
 
-    And `weights`, the path of the model whose weights the run began with, if there was one.
+
+def read_card(folder: str | os.PathLike[str]) -> Card:
+    """Return the card of a RUN folder: the model, its settings, and what it was trained on.
+
+    `config` and `recipe` hold every setting of the run, overrides included. `seed`, `weights`
+    and `trained_on` are set, and `corpus` is the name of the corpus.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is no such card.
+        FileNotFoundError: if `folder` holds no card.
+        ValueError: if the card lacks a key or has a value of the wrong type.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from dualnet import runs
+    >>> text = '''
+    ... name = "lstm"
+    ... builder = "language_model"
+    ... seed = 3
+    ... corpus = {name = "ptb", source = "/data/ptb", lowercase = false, sha256 = "5e1f"}
+    ... config = {vocabulary_size = 10000, units = 200}
+    ... recipe = {optimizer = "nadam", epochs = 40}
+    ... '''
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "card.toml").write_text(text)
+    ...     card = runs.read_card(folder)
+    >>> card.name, card.corpus, card.seed, card.recipe["epochs"]
+    ('lstm', 'ptb', 3, 40)
     """
     file = Path(folder) / CARD
     if not file.is_file():
         raise FileNotFoundError(
-            f"A RUN folder must hold {CARD}. Received: {str(folder)!r}, without it. Make one "
-            "with `dualnet train NAME --corpus CORPUS --output RUN`."
+            f"A RUN folder must hold {CARD}. Received: {str(folder)!r}, without it. Create a RUN "
+            "folder with `dualnet train NAME --corpus CORPUS --output RUN`."
         )
-    used = read_toml(file)
-    needed = {key: KEYS[key] for key in ("name", "builder", "seed", "corpus", "config", "recipe")}
-    if "weights" in used:
-        needed["weights"] = KEYS["weights"]
-    for key, kind in needed.items():
-        if type(used.get(key)) is not kind:
+    table = read_toml(file)
+    required = {key: KEYS[key] for key in ("name", "builder", "seed", "corpus", "config", "recipe")}
+    if "weights" in table:
+        required["weights"] = KEYS["weights"]
+    for key, kind in required.items():
+        if type(table.get(key)) is not kind:
             raise ValueError(
-                f"{file}: `{key}` must be there, and be {KINDS[kind]}. Put the card back as it "
-                "was, or train anew."
+                f"{file}: `{key}` is required and must be {KINDS[kind]}. Restore the card, or "
+                "train again."
             )
-    corpus = used["corpus"]
-    texts = all(isinstance(corpus.get(key), str) for key in ("name", "source", "sha256"))
-    if used["builder"] not in BUILDERS or not texts or type(corpus.get("lowercase")) is not bool:
+    trained_on = table["corpus"]
+    valid = all(type(trained_on.get(key)) is kind for key, kind in TRAINED_ON.items())
+    if table["builder"] not in BUILDERS or not valid:
         raise ValueError(
-            f"{file}: `builder` must be one of {sorted(BUILDERS)}, and `corpus` must tell name, "
-            "source, sha256 and lowercase. Put the card back as it was, or train anew."
+            f"{file}: `builder` must be one of {sorted(BUILDERS)}, and `corpus` must have name, "
+            "source, sha256 and lowercase. Restore the card, or train again."
         )
-    return used
+    return Card(
+        **{key: table[key] for key in _CARD_KEYS if key in table},
+        config=table["config"],
+        recipe=table["recipe"],
+        corpus=trained_on["name"],
+        lowercase=trained_on["lowercase"],
+        trained_on=trained_on,
+        file=str(file),
+    )
 
 
-def write_card(folder: Path, used: dict[str, Any]) -> None:
-    """Write the card as used, without what is None: TOML has no word for it."""
-    put(folder, CARD, tomli_w.dumps(_without_none(used)))
+_CARD_KEYS = ("name", "builder", "paper", "note", "seed", "weights")  # before the tables
 
 
-def _without_none(value: Any) -> Any:
+def card_table(card: Card) -> dict[str, Any]:
+    """Return the TOML table of a RUN's card."""
+    table = {key: getattr(card, key) for key in _CARD_KEYS} | {"corpus": card.trained_on}
+    for key in ("note", "weights"):
+        if not table[key]:
+            del table[key]
+    return _without_none({**table, "config": card.config, "recipe": card.recipe})
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write the card of a RUN folder."""
+    write_file(folder, CARD, tomli_w.dumps(card_table(card)))
+
+
+def _without_none(value: Any) -> Any:  # TOML has no None
     if isinstance(value, dict):
-        return {key: _without_none(each) for key, each in value.items() if each is not None}
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
-        return [_without_none(each) for each in value]
+        return [_without_none(item) for item in value]
     return value
 
 
-# --- whether it is as it was written
+# --- the vocabulary
 
 
-def put(folder: Path, name: str, data: str | bytes) -> None:
-    """Write file `name` of the RUN folder, and its sum beside it."""
-    with summed(folder, name) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+def read_vocabulary(folder: Path, card: Card) -> Vocabulary:
+    """Return the vocabulary of a RUN folder.
+
+    Raises:
+        FileNotFoundError: if the folder holds none.
+    """
+    if not (folder / WORDS).is_file():
+        raise FileNotFoundError(
+            f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Restore it, "
+            "or train again."
+        )
+    return Vocabulary.load(folder / WORDS, lowercase=card.lowercase)
 
 
-def put_words(folder: Path, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary."""
-    with summed(folder, WORDS) as temporary:
+def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
+    """Write the vocabulary of a RUN folder."""
+    with checksummed(folder, WORDS) as temporary:
         vocabulary.save(temporary)
 
 
+# --- checksums
+
+
+def write_file(folder: Path, name: str, data: str | bytes) -> None:
+    """Write file `name` of a RUN folder and record its checksum."""
+    with checksummed(folder, name) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
 @contextlib.contextmanager
-def summed(folder: Path, name: str) -> Iterator[Path]:
+def checksummed(folder: Path, name: str) -> Iterator[Path]:
+    """Yield a path to write to; then record the checksum and move the file to `folder / name`."""
     with written_beside(folder / name) as temporary:
         yield temporary
         sums = _read_sums(folder)
         sums[name] = [sha256_of(temporary)]
-        if (folder / name).is_file():  # a kill may come before it is replaced
+        if (folder / name).is_file():  # remains if the process is killed before the move
             sums[name].append(sha256_of(folder / name))
         write_whole(folder / SUMS, json.dumps(sums, indent=2) + "\n")
 
 
 def check_sums(folder: Path, names: Iterable[str] = (CARD, WORDS, WEIGHTS)) -> None:
-    """Raise `ValueError` if a file is not as it was written; without sums all is taken as it is."""
+    """Raise `ValueError` if a file does not match its checksum; files without one pass."""
     sums = _read_sums(folder)
     for name in names:
         known = sums.get(name, [])
         if known and (folder / name).is_file() and sha256_of(folder / name) not in known:
             raise ValueError(
-                f"{name} of a RUN folder must be as it was written. Received: "
-                f"{str(folder / name)!r}, damaged or altered: its SHA-256 is not in {SUMS}. Put it "
-                f"back, or remove {SUMS} to use it as it is."
+                f"{name} of a RUN folder must be unchanged. Received: {str(folder / name)!r}, "
+                f"damaged or edited: its SHA-256 is not in {SUMS}. Restore it, or delete {SUMS} "
+                "to accept the file."
             )
 
 
@@ -117,10 +178,13 @@ def _read_sums(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return {name: [str(each) for each in sums[name]] for name in (CARD, WORDS, WEIGHTS)
-                if name in sums}  # fmt: skip
+        return {
+            name: [str(sum_) for sum_ in sums[name]]
+            for name in (CARD, WORDS, WEIGHTS)
+            if name in sums
+        }
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{SUMS} of a RUN folder must be as it was written. Received: {str(folder / SUMS)!r}, "
-            "damaged or altered. Remove it to use the other files as they are."
+            f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, damaged "
+            "or edited. Delete it to accept the other files."
         ) from error

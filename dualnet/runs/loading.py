@@ -1,4 +1,4 @@
-"""Reads and writes the model of a RUN folder."""
+"""Loads the model and the corpus of a RUN folder, and writes its weights."""
 
 from __future__ import annotations
 
@@ -7,27 +7,45 @@ import tempfile
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import keras
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
+from dualnet._files import UNFINISHED
 from dualnet.builders import BUILDERS, LanguageModel
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import CARD, WEIGHTS, WORDS, check_sums, read_card, summed
-from dualnet.text import Vocabulary
+from dualnet.runs.folder import (
+    CARD,
+    WEIGHTS,
+    WORDS,
+    check_sums,
+    checksummed,
+    read_card,
+    read_vocabulary,
+)
 
 
 def load(path: str | os.PathLike[str]) -> LanguageModel:
-    """Return the model of a RUN folder (its best weights) or of a `.keras` file.
+    """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
 
-    The vocabulary comes with it, as `model.vocabulary`. Nothing in the files is
-    executed: they hold numbers, words and the arguments of a builder.
+    The vocabulary comes with it, as `model.vocabulary`. Loading executes no code from the
+    files: they hold numbers, words and the arguments of a builder.
 
     Raises:
-        FileNotFoundError: if `path` does not exist or is no RUN folder.
-        ValueError: if a file is damaged, altered, or of another kind of model.
+        FileNotFoundError: if `path` does not exist or is not a RUN folder.
+        ValueError: if a file is damaged, altered, or holds another kind of model.
+
+    Example:
+
+    >>> import tempfile
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.keras")
+    ...     loaded = dualnet.load(f"{folder}/model.keras")
+    >>> loaded.count_params() == model.count_params()
+    True
     """
     path = Path(path)
     if path.is_dir():
@@ -40,18 +58,18 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     if path.suffix != ".keras":
         raise ArgumentError(
             "path",
-            f"must be a RUN folder or a .keras file. Received: {str(path)!r}. Weights alone "
-            "are loaded into a built model, with model.load_weights.",
+            f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
+            "alone, build the model and call model.load_weights.",
         )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             model = keras.models.load_model(path)
-    except Exception as error:  # Keras, zipfile, json and h5py have each their own
+    except Exception as error:  # Keras, zipfile, json and h5py each raise their own
         raise ArgumentError(
             "path",
-            f"must be a .keras file that dualnet or Keras saved. Received: {str(path)!r}, "
-            f"which is damaged or of another kind ({_first_line(error)}).",
+            f"must be a .keras file saved by dualnet or Keras. Received: {str(path)!r}, which is "
+            f"damaged or of another kind ({_first_line(error)}).",
         ) from error
     if not isinstance(model, LanguageModel):
         raise ArgumentError(
@@ -63,90 +81,93 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
 
 
 def _load_folder(folder: Path) -> LanguageModel:
-    used = read_card(folder)
+    card = read_card(folder)
     if not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(
-            f"A RUN folder must hold {WEIGHTS}, which is written after the first epoch. "
-            f"Received: {str(folder)!r}, without it. Train on with --resume, or anew."
+            f"A RUN folder must hold {WEIGHTS}, which the first epoch writes. Received: "
+            f"{str(folder)!r}, without it. Resume the run with --resume, or train again."
         )
-    _check_words(folder)
     check_sums(folder)
     try:
-        vocabulary = _words(folder, used)
-        model = BUILDERS[used["builder"]](**used["config"], name=used["name"])
+        vocabulary = read_vocabulary(folder, card)
+        model = BUILDERS[card.builder](**card.config, name=card.name)
         model.vocabulary = vocabulary
-        model.loss_reduction = used["recipe"].get("loss_reduction", "mean")
+        model.loss_reduction = card.recipe.get("loss_reduction", "mean")
         with warnings.catch_warnings():
-            # By which Keras tells that it has left layers at their random weights.
+            # Keras only warns when it leaves layers at their random weights.
             warnings.simplefilter("error", UserWarning)
             load_weights(model, folder / WEIGHTS)
-    except Exception as error:  # only an altered folder without sums.json comes here
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # only possible in an edited folder without sums.json
         raise ValueError(
-            f"The files of a RUN folder must belong together. Received: {str(folder)!r}, which was "
-            f"altered ({_first_line(error)}). Put it back as it was, or train anew."
+            f"The files of a RUN folder must belong together. Received: {str(folder)!r}, which "
+            f"was edited ({_first_line(error)}). Restore it, or train again."
         ) from error
     return model
 
 
 def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
-    """Return the corpus that the model in the RUN folder was trained on, with its vocabulary.
+    """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 
     Raises:
-        FileNotFoundError: if `folder` is no RUN folder, or the corpus is not there.
-        ValueError: if the corpus holds other words than the run was trained on, or a file
-            of the folder is damaged or altered.
+        FileNotFoundError: if `folder` is not a RUN folder, or its corpus no longer exists.
+        ValueError: if the corpus has changed since the run, or a file of the folder is
+            damaged or altered.
+
+    Example:
+
+    >>> import dataclasses, pathlib, tempfile
+    >>> from dualnet import corpora, runs, zoo
+    >>> corpus = corpora.load("python-reference")
+    >>> keys = ("name", "source", "lowercase", "sha256")
+    >>> trained_on = {key: getattr(corpus, key) for key in keys}
+    >>> card = dataclasses.replace(zoo.card("lstm"), seed=0, trained_on=trained_on)
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = pathlib.Path(name)
+    ...     runs.folder.write_card(folder, card)
+    ...     runs.folder.write_vocabulary(folder, corpus.vocabulary)
+    ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
+    True
     """
     folder = Path(folder)
-    used = read_card(folder)
-    _check_words(folder)
+    card = read_card(folder)
     check_sums(folder, (CARD, WORDS))
-    before = used["corpus"]
-    named = before["name"] in corpora.NAMES
-    source = before["source"]
-    name = before["name"] if named else source
+    vocabulary = read_vocabulary(folder, card)
+    source = card.trained_on["source"]
+    is_named = card.corpus in corpora.NAMES
+    name = card.corpus if is_named else source
     corpus = corpora.load(
         name,
-        path=source if named and os.path.isdir(source) else None,
-        lowercase=before["lowercase"],
-        vocabulary=_words(folder, used),
+        path=source if is_named and os.path.isdir(source) else None,
+        lowercase=card.lowercase,
+        vocabulary=vocabulary,
     )
-    if corpus.sha256 != before["sha256"]:
+    if corpus.sha256 != card.trained_on["sha256"]:
         raise ValueError(
             f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
-            f"{corpus.source!r} with other words than the run was trained on. To take them all "
-            f"the same, name the corpus: --corpus {name}, or corpora.load in Python."
+            f"{corpus.source!r}, whose text differs from that of the run. To use it anyway, name "
+            f"the corpus: --corpus {name}, or corpora.load in Python."
         )
     return corpus
 
 
-def _words(folder: Path, used: dict[str, Any]) -> Vocabulary:
-    return Vocabulary.load(folder / WORDS, lowercase=used["corpus"]["lowercase"])
-
-
-def _check_words(folder: Path) -> None:
-    if not (folder / WORDS).is_file():
-        raise FileNotFoundError(
-            f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Put it back, "
-            "or train anew."
-        )
-
-
-def put_weights(folder: Path, model: LanguageModel) -> None:
-    """Write the weights of `model` as those of the best epoch."""
-    # Out of a .keras archive: on a full disk `save_weights` ends the process with a crash in
-    # HDF5, whereas the archive is made in memory and written by Python.
+def write_weights(folder: Path, model: LanguageModel) -> None:
+    """Write the weights of `model` as the best of the RUN folder."""
+    # By way of a .keras archive, built in memory and written by Python: on a full disk,
+    # `save_weights` would crash the process inside HDF5.
     with (
-        tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as beside,
-        summed(folder, WEIGHTS) as temporary,
+        tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as temporary,
+        checksummed(folder, WEIGHTS) as path,
     ):
-        archive = Path(beside) / "model.keras"
+        archive = Path(temporary) / "model.keras"
         _without_optimizer(model).save(archive)
-        with zipfile.ZipFile(archive) as stored:
-            temporary.write_bytes(stored.read(WEIGHTS))
+        with zipfile.ZipFile(archive) as file:
+            path.write_bytes(file.read(WEIGHTS))
 
 
 def load_weights(model: LanguageModel, path: Path) -> None:
-    """Give `model` the weights that `put_weights` wrote."""
+    """Load weights written by `write_weights` into `model`."""
     _without_optimizer(model).load_weights(path)
 
 

@@ -1,4 +1,4 @@
-"""The last two states of a run, whole and with a checksum each, or not there at all."""
+"""Checkpoints: the last two states of a run, each written whole and verified by checksums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet._files import flush, sha256_of, write_whole
+from dualnet._files import flush, folder_beside, remove_unfinished, sha256_of, write_whole
 from dualnet.builders import LanguageModel
-from dualnet.runs.folder import WEIGHTS, put
+from dualnet.runs.folder import WEIGHTS, write_file
 
 FOLDER = "checkpoints"
 KEPT = 2
@@ -28,13 +27,13 @@ STATE, PROGRESS = "state.npz", "progress.json"
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run is, beside the variables of its model and optimizer.
+    """How far a run has come, apart from the variables of its model and optimizer.
 
     Attributes:
-        history: One dict for each finished epoch, the rows of `metrics.csv`.
-        step: Steps done in the epoch under way.
-        seconds: Time that they took.
-        metrics: Values of the metrics' variables, over these steps.
+        history: One dict per finished epoch, the rows of `metrics.csv`.
+        step: Steps taken in the current epoch.
+        seconds: Time that these steps took.
+        metrics: Values of the metrics' variables over these steps.
     """
 
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -44,68 +43,62 @@ class Progress:
 
 
 def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
-    """Write a checkpoint into the RUN folder `folder`: whole or not at all; keep the last two.
+    """Write a checkpoint into the RUN folder `folder`, whole or not at all; keep the last two.
 
-    It holds every variable of the model and of its optimizer: weights, slots, averages,
-    states of random generators, carried rows. And the best weights so far.
+    It holds every variable of the model and its optimizer (weights, slots, averages, states
+    of random generators, stream states), and the best weights so far.
 
     Raises:
-        OSError: if it cannot be written; those before it stay.
+        OSError: if it cannot be written; earlier checkpoints stay.
     """
-    place = folder / FOLDER
+    parent = folder / FOLDER
     try:
-        place.mkdir(exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=place))
-        try:
+        parent.mkdir(exist_ok=True)
+        name = f"epoch-{len(progress.history):05}-step-{progress.step:08}"
+        # Replaces only a damaged checkpoint: a whole one would have been resumed from.
+        with folder_beside(parent / name) as unfinished:
             with open(unfinished / STATE, "wb") as file:
                 np.savez(file, **_arrays(model))  # type: ignore[arg-type]
             if (folder / WEIGHTS).is_file():
                 shutil.copyfile(folder / WEIGHTS, unfinished / WEIGHTS)
             files = sorted(path.name for path in unfinished.iterdir())
-            for name in files:
-                flush(unfinished / name)
+            for file_name in files:
+                flush(unfinished / file_name)
             body = {
                 **dataclasses.asdict(progress),
-                "files": {name: sha256_of(unfinished / name) for name in files},
+                "files": {file_name: sha256_of(unfinished / file_name) for file_name in files},
             }
             write_whole(unfinished / PROGRESS, json.dumps({**body, "sha256": _sum(body)}))
-            name = f"epoch-{len(progress.history):05}-step-{progress.step:08}"
-            shutil.rmtree(place / name, ignore_errors=True)  # damaged, else it were not made again
-            os.replace(unfinished, place / name)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        _sync_folder(place)
-        for old in _found(folder)[KEPT:]:
+        _flush_folder(parent)
+        for old in _newest_first(folder)[KEPT:]:
             shutil.rmtree(old)
     except OSError as error:
         raise OSError(
-            f"A checkpoint could not be written into {str(place)!r} ({error.strerror or error}). "
-            "What was written before is whole: make room, then go on with --resume."
+            f"A checkpoint could not be written into {str(parent)!r} ({error.strerror or error}). "
+            "Earlier checkpoints are intact: free some space, then resume with --resume."
         ) from None
 
 
 def restore(folder: Path, model: LanguageModel) -> Progress | None:
-    """Give `model` and its optimizer the newest whole checkpoint; return where it stands.
+    """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
 
-    A damaged one is told on standard error, and the one before it taken. The
-    best weights are put back as they were then. None if there is no checkpoint.
+    Reports a damaged checkpoint on standard error and falls back to the one before. The best
+    weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
+    no checkpoint.
 
     Raises:
-        ValueError: if there are checkpoints, all damaged.
+        ValueError: if all checkpoints are damaged.
     """
-    place = folder / FOLDER
-    for unfinished in place.glob(".unfinished-*"):
-        shutil.rmtree(unfinished)
-    damaged: dict[Path, str] = {}
-    for path in _found(folder):
+    remove_unfinished(folder / FOLDER)
+    damaged: list[Path] = []
+    for path in _newest_first(folder):
         try:
             progress = _read(path)
             arrays = _load_arrays(path / STATE, _variables(model))
         except _DamagedError as error:
-            damaged[path] = str(error)
+            damaged.append(path)
             print(
-                f"Checkpoint {str(path)!r} is damaged: {error}. The one before it is tried.",
+                f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before.",
                 file=sys.stderr,
                 flush=True,
             )
@@ -114,27 +107,26 @@ def restore(folder: Path, model: LanguageModel) -> Progress | None:
             variable.assign(array)
         for broken in damaged:
             shutil.rmtree(broken)
-        best = path / WEIGHTS
-        now = folder / WEIGHTS
-        if best.is_file() and not (now.is_file() and sha256_of(now) == sha256_of(best)):
-            put(folder, WEIGHTS, best.read_bytes())
+        saved, current = path / WEIGHTS, folder / WEIGHTS
+        if saved.is_file() and not (current.is_file() and sha256_of(current) == sha256_of(saved)):
+            write_file(folder, WEIGHTS, saved.read_bytes())
         return progress
     if damaged:
         raise ValueError(
-            f"A RUN folder must hold a whole checkpoint. Received: {str(folder)!r}, whose "
-            f"{len(damaged)} checkpoints are all damaged. Train anew, into a new folder."
+            f"A RUN folder must hold an intact checkpoint. Received: {str(folder)!r}, whose "
+            f"{len(damaged)} checkpoints are all damaged. Train again, into a new folder."
         )
     return None
 
 
 def exist(folder: Path) -> bool:
-    """Return whether the RUN folder holds a checkpoint, whole or damaged."""
-    return bool(_found(folder))
+    """Return whether the RUN folder holds a checkpoint, intact or damaged."""
+    return bool(_newest_first(folder))
 
 
 def peek(folder: Path) -> Progress | None:
-    """Return where the newest whole checkpoint stands, without reading its variables."""
-    for path in _found(folder):
+    """Return the progress of the newest intact checkpoint, without loading its variables."""
+    for path in _newest_first(folder):
         with contextlib.suppress(_DamagedError):
             return _read(path)
     return None
@@ -144,27 +136,26 @@ class _DamagedError(Exception):
     pass
 
 
-def _found(folder: Path) -> list[Path]:
-    """Return the checkpoints in `folder`, the newest first."""
+def _newest_first(folder: Path) -> list[Path]:
     return sorted((folder / FOLDER).glob("epoch-*-step-*"), reverse=True)
 
 
 def _read(path: Path) -> Progress:
-    """Return the progress in the checkpoint `path`, all its files checked."""
+    """Return the progress of the checkpoint `path` after verifying all its files."""
     try:
         body = json.loads((path / PROGRESS).read_text("utf-8"))
         if body.pop("sha256") != _sum(body):
-            raise _DamagedError(f"{PROGRESS} is not as it was written")
+            raise _DamagedError(f"{PROGRESS} has changed since it was written")
         files = body.pop("files")
     except FileNotFoundError:
         raise _DamagedError(f"{PROGRESS} is missing") from None
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise _DamagedError(f"{PROGRESS} is not as it was written") from None
+        raise _DamagedError(f"{PROGRESS} has changed since it was written") from None
     for name, expected in files.items():
         if not (path / name).is_file():
             raise _DamagedError(f"{name} is missing")
         if sha256_of(path / name) != expected:
-            raise _DamagedError(f"{name} has another SHA-256 than when it was written")
+            raise _DamagedError(f"{name} has changed since it was written")
     try:
         return Progress(**body)
     except TypeError:
@@ -176,10 +167,10 @@ def _sum(body: dict[str, Any]) -> str:
 
 
 def _variables(model: LanguageModel) -> list[Any]:
-    """Return all that a step reads and changes, each once, in an order that a new model has too."""
-    rows = {id(variable) for variable in model.evaluation_rows.variables}  # zeroed before use
-    every = [*model.variables, *model.optimizer.variables]
-    return list({id(each): each for each in every if id(each) not in rows}.values())
+    """Return each variable that a step reads or changes once, in an order that is reproducible."""
+    skipped = {id(variable) for variable in model.evaluation_rows.variables}  # zeroed before use
+    variables = {id(v): v for v in (*model.variables, *model.optimizer.variables)}
+    return [variable for key, variable in variables.items() if key not in skipped]
 
 
 def _arrays(model: LanguageModel) -> dict[str, np.ndarray]:
@@ -188,7 +179,7 @@ def _arrays(model: LanguageModel) -> dict[str, np.ndarray]:
 
 def _as_numpy(variable: Any) -> np.ndarray:
     array = np.asarray(keras.ops.convert_to_numpy(variable))
-    # bfloat16 is no type of NumPy's own; float32 holds it exactly.
+    # NumPy has no bfloat16; float32 holds it exactly.
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 
@@ -199,15 +190,15 @@ def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
                 raise _DamagedError(f"{path.name} holds the state of another model")
             arrays = [stored[f"{i:05}"] for i in range(len(variables))]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise _DamagedError(f"{path.name} holds no arrays of numbers") from error
+        raise _DamagedError(f"{path.name} holds no numeric arrays") from error
     for array, variable in zip(arrays, variables):
         if array.shape != tuple(variable.shape):
             raise _DamagedError(f"{path.name} holds the state of another model")
     return arrays
 
 
-def _sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on the disk, where the system can do that."""
+def _flush_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on disk, on systems that support it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

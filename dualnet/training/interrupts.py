@@ -1,56 +1,50 @@
-"""Ctrl-C and SIGTERM: the step under way is finished and saved first."""
+"""Graceful stops: on Ctrl-C or SIGTERM, the current step is finished and saved first."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised where a training was stopped on request; its text says how to go on."""
+    """Raised when a training stops on request; the message says how to resume."""
 
 
 class Interrupts:
-    """While entered, turns the first Ctrl-C or SIGTERM into a wish, the second into `Stopped`.
+    """Context in which the first Ctrl-C or SIGTERM sets `asked` and the second raises `Stopped`.
 
     Attributes:
-        asked: bool. Whether a stop was asked for.
-        at_once: str. If not empty, already the first raises `Stopped` with this text.
+        asked: bool. Whether a stop was requested.
+        at_once: str. If not empty, the first signal already raises `Stopped`, with this text.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.at_once = ""
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # Python allows no other
-            self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # a requirement of Python
+            self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.at_once or self.asked:
             raise Stopped(
-                self.at_once
-                or "Stopped at once. The last checkpoint is whole: go on from it with --resume."
+                self.at_once or "Stopped at once. Resume from the last checkpoint with --resume."
             )
         self.asked = True
         print(
-            "\nStopping: finishing the step and saving. Once more stops at once.",
+            "\nStopping after the current step, once it is saved. Repeat to stop at once.",
             file=sys.stderr,
             flush=True,
         )

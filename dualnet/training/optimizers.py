@@ -1,4 +1,4 @@
-"""Keras's optimizers, which clip what an embedding gets exactly and can average the weights."""
+"""Keras's optimizers with exact clipping of embedding gradients and averaging of the weights."""
 
 from typing import Any
 
@@ -11,31 +11,30 @@ AVERAGES = ("none", "asgd", "mean")
 
 
 class Averaging(CompiledUpdates):
-    """What each optimizer here adds to that of Keras whose name it bears.
+    """Adds averaging and coupled weight decay to the Keras optimizer of the same name.
 
-    While `averages_on`, each step ends with an update of the average of every
-    weight. After step k it is
+    While `averages_on`, each step also updates the average of every weight. After step k
+    it is
 
         "mean":  the mean of the weights after steps 1 to k;
-        "asgd":  that after steps 2 to k, and after step 1 the weights themselves,
-                 as torch.optim.ASGD has it with `lambd=0, t0=0`.
+        "asgd":  the mean after steps 2 to k, and after step 1 the weights themselves,
+                 as in torch.optim.ASGD with `lambd=0, t0=0`.
 
-    The averages are variables of the optimizer, made by `build` if `average` is
-    not "none".
+    The averages are variables of the optimizer, created by `build` unless `average` is
+    "none".
 
     Args:
         average: "none", "asgd" or "mean".
-        coupled_decay: float. `coupled_decay * w` is added to the gradient of every
-            weight w after clipping, so that it goes through the moments of Adam and
-            Nadam. Keras's `weight_decay` goes beside them; for SGD without momentum
-            the two are the same.
-        **kwargs: Passed to the optimizer of Keras.
+        coupled_decay: float. `coupled_decay * w` is added to the gradient of every weight
+            w after clipping, and so goes through the moments of Adam and Nadam. Keras's
+            `weight_decay` bypasses them; for SGD without momentum the two are equal.
+        **kwargs: Passed to the Keras optimizer.
 
     Attributes:
-        averages_on: bool, False at first. A compiled step holds its value: set the
+        averages_on: bool, initially False. A compiled step holds its value: set the
             model's `train_function` to None after a change.
         averages: list of the averages, in the order of the trainable weights.
-        averaged_steps: the number of steps that they are made of.
+        averaged_steps: number of steps that they cover.
 
     Reference: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 4
     """
@@ -62,7 +61,7 @@ class Averaging(CompiledUpdates):
             self._update_averages()
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        # What Keras calls once it has clipped.
+        # Keras calls this after clipping.
         if self.coupled_decay:
             grads = [
                 gradient + ops.cast(self.coupled_decay, weight.dtype) * weight
@@ -72,23 +71,23 @@ class Averaging(CompiledUpdates):
 
     def _update_averages(self):
         self.averaged_steps.assign_add(1)
-        # "asgd" forgets the first step.
+        # "asgd" drops the first step.
         steps = ops.maximum(self.averaged_steps - int(self.average == "asgd"), 1)
         for average, weight in zip(self.averages, self._trainable_variables):
             weight = ops.convert_to_tensor(weight)
             rate = 1 / ops.cast(steps, average.dtype)
-            # Of one step exactly the weight, whatever the average was before.
+            # After one step exactly the weight, whatever the average held.
             moved = average + (weight - average) * rate
             average.assign(ops.where(steps == 1, weight, moved))
 
     def begin_anew(self):
-        """Set all that was learnt from the steps so far back to zero; the rate stays."""
+        """Reset moments, averages and counts to zero; keep the learning rate."""
         for variable in self.variables:
             if variable is not self._learning_rate:
                 variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     def plain(self):
-        """Return a fresh optimizer of Keras's own: the same but what is added here."""
+        """Return a fresh optimizer of Keras itself with the same settings."""
         settings = self.get_config()
         del settings["average"], settings["coupled_decay"]
         return getattr(keras.optimizers, type(self).__name__).from_config(settings)
@@ -99,12 +98,12 @@ class Averaging(CompiledUpdates):
 
 
 def optimizer_of(model):
-    """Return the `Averaging` of a compiled model: for float16 Keras wraps it."""
+    """Return the `Averaging` of a compiled model, which Keras wraps for float16."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)
 
 
 def _fastest(optimizer):
-    """Return the class that Keras makes for `optimizer`: on torch one that updates all at once."""
+    """Return the class that Keras creates for `optimizer`: on torch, a fused one."""
     return type(optimizer()) if keras.config.backend() == "torch" else optimizer
 
 

@@ -1,4 +1,4 @@
-"""How a model is trained: the optimizer, its settings, and the batches."""
+"""Recipes: the optimizer, its schedule, and the batches that a model is trained with."""
 
 from __future__ import annotations
 
@@ -39,76 +39,81 @@ DTYPE_POLICIES = ("", "float32", "mixed_bfloat16", "mixed_float16")
 class Recipe:
     """How a model is trained.
 
-    Epoch e, from 1, has the learning rate `learning_rate * decay ** max(e - hold_epochs, 0)`,
-    times `plateau_decay` for each epoch before it whose validation perplexity was not below
-    the best before, and over `sqrt(e)` with `square_root_decay`. With random lengths, the
-    rate of a step is this times the length of its segment over `sequence_length`.
+    Epoch e, counted from 1, has the learning rate
+    `learning_rate * decay ** max(e - hold_epochs, 0)`, times `plateau_decay` for each
+    earlier epoch whose validation perplexity was not a new best, and divided by `sqrt(e)`
+    with `square_root_decay`. With random lengths, the rate of a step is scaled by the
+    length of its segment over `sequence_length`.
 
-    Differs from the released code: that of AWD-LSTM applies the length of a segment one
-    segment late while it averages, since torch's ASGD keeps its step size from the step
-    before, and takes no segment longer than 80 in its fine-tuning; that of DGLSTM forgets
-    at each new epoch that it has halved the rate. None of these is done here.
+    Differs from the released code: AWD-LSTM applies the length of a segment one segment
+    late while it averages, since torch's ASGD keeps the step size of the step before, and
+    takes no segment longer than 80 in fine-tuning; DGLSTM forgets at each new epoch that it
+    has halved the rate. None of this is reproduced here.
 
     Args:
         optimizer: "nadam", "adam" or "sgd".
         learning_rate: float above 0.
         beta_1: float, at least 0 and below 1. Momentum of "nadam" and "adam".
-        epsilon: float above 0. Of "nadam" and "adam", beside the root of the mean square.
-        clipnorm: float. Largest norm of each weight's gradient; 0 for none.
-        global_clipnorm: float. Largest norm of all gradients together; 0 for none.
-            Not beside `clipnorm`.
-        weight_decay: float. `weight_decay * w` is added to the gradient of every weight
-            w after clipping, as torch's optimizers do. For "adam" and "nadam" it is then
-            a part of the gradient and goes through their moments: a weight with small
-            gradients is taken down by more than one with large ones. Keras's own decay,
-            which they do not see, is not meant.
-        loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time,
-            the mean over the rows; penalties are the same in both. Thresholds of
-            clipping and rates of "sgd" for the one do not fit the other.
+        epsilon: float above 0. Of "nadam" and "adam", added to the root of the mean square.
+        clipnorm: float. Maximum norm of each weight's gradient; 0 for none.
+        global_clipnorm: float. Maximum norm of all gradients together; 0 for none. Excludes
+            `clipnorm`.
+        weight_decay: float. `weight_decay * w` is added to the gradient of every weight w
+            after clipping, as in torch's optimizers. With "adam" and "nadam" it therefore
+            goes through their moments and shrinks weights with small gradients more than
+            those with large ones; Keras's own decay bypasses the moments.
+        loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time of
+            the mean over rows. Penalties are the same in both. Clipping thresholds and
+            rates of "sgd" do not carry over from one to the other.
         batching: "streams", the text as parallel streams with carried state; or
-            "sentences", whole sentences in another order each epoch, padded before
-            their words, each from the zero state and evaluated so.
+            "sentences", whole sentences in a new order each epoch, padded on the left, each
+            from the zero state, in evaluation too.
         batch_size: int. Number of parallel streams, or of sentences.
-        sequence_length: int. Tokens between two updates, and the reach of
-            back-propagation; of streams alone.
-        length_deviation: float. If above 0, the lengths of the segments are random, as
-            `TokenBatches` says.
-        longest_length: int. Longest random segment; 0 for no limit.
+        sequence_length: int. For streams, the tokens between two updates and the reach of
+            back-propagation.
+        length_deviation: float. Above 0, segments have random lengths, see `TokenBatches`.
+        longest_length: int. Maximum random length; 0 for no limit.
         partial_shuffle: bool. Before each epoch, cut every stream at a random point and
             swap the halves.
-        epochs: int. Passes over the training text; those of fine-tuning come on top.
+        epochs: int. Passes over the training text, not counting fine-tuning.
         hold_epochs: int. Epochs before the learning rate decays.
-        decay: float above 0, at most 1. Factor of the learning rate for each epoch after.
-        plateau_decay: float above 0, at most 1. Its factor after an epoch without gain.
-        square_root_decay: bool. The learning rate of epoch e, from 1, is divided by
-            sqrt(e) (Takase et al., 2017).
-        averaging: "none"; "asgd" or "mean": from some epoch on the weights are averaged
-            after every step (see `training.optimizers.Averaging`), and the averages are
-            evaluated and kept as best weights, while the weights go on. With "asgd",
-            which needs the optimizer "sgd", that is after the epoch whose validation
-            perplexity is above the least of those before it but the last
-            `average_interval`; with "mean", after `average_interval` epochs in a row
-            without a new best.
+        decay: float above 0, at most 1. Factor of the learning rate per epoch after that.
+        plateau_decay: float above 0, at most 1. Factor after an epoch without improvement.
+        square_root_decay: bool. Divide the learning rate of epoch e by sqrt(e) (Takase et
+            al., 2017).
+        averaging: "none", "asgd" or "mean". From some epoch on the weights are averaged
+            after every step (see `training.optimizers.Averaging`). Validation and the saved
+            best weights then use the averages; training continues from the raw weights.
+            "asgd", which needs the optimizer "sgd", starts after an epoch whose validation
+            perplexity exceeds the minimum of all earlier ones except the `average_interval`
+            right before it; "mean" starts after `average_interval` epochs in a row without
+            a new best.
         average_interval: int, at least 1.
-        average_from: int. Epoch, from 1, with which averaging begins at the latest; 0
-            for never by itself.
+        average_from: int. Epoch, from 1, in which averaging starts at the latest; 0 for no
+            such limit.
         finetune: "none", "once" or "until_no_gain". After the last epoch, a round of
-            fine-tuning goes on from the best weights so far with a fresh average,
-            which is on from its first step. It ends after an epoch whose validation
-            perplexity is above the least of its own before it but the last
-            `average_interval`. "until_no_gain" adds rounds until one has not lowered
-            the best validation perplexity. Needs `averaging="asgd"`.
-        finetune_epochs: int. Most epochs of each round; 0 for as many as `epochs`.
-        finetune_learning_rate: float. Learning rate of the rounds, which does not decay;
-            0 for `learning_rate`.
+            fine-tuning continues from the best weights with a fresh average, active from
+            its first step. The round ends after an epoch whose validation perplexity
+            exceeds the minimum of all earlier ones of the round except the
+            `average_interval` right before it. "until_no_gain" adds rounds until one does
+            not lower the best validation perplexity. Needs `averaging="asgd"`.
+        finetune_epochs: int. Maximum epochs per round; 0 for as many as `epochs`.
+        finetune_learning_rate: float. Constant learning rate of the rounds; 0 for
+            `learning_rate`.
         dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
-            `keras.config.dtype_policy()`. With a mixed one the products with matrices run in
-            the half precision, in training and in the validation after each epoch; weights,
-            gates, states, logits, losses and all sums are float32, and so is the model that
-            comes out, with its last evaluation.
+            `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
+            precision during training and validation. Weights, gates, states, logits, losses
+            and sums stay in float32, and so do the final model and its evaluation.
 
     Raises:
-        ValueError: if a value is out of range, or does not go with another.
+        ValueError: if a value is out of range, or incompatible with another.
+
+    Example:
+
+    >>> from dualnet import training
+    >>> recipe = training.Recipe(optimizer="sgd", learning_rate=30.0, averaging="asgd")
+    >>> recipe.epochs, recipe.make_optimizer().average
+    (100, 'asgd')
 
     References: Merity et al., 2018, https://arxiv.org/abs/1708.02182 (random lengths,
     "asgd", fine-tuning); Takase et al., 2017, https://arxiv.org/abs/1709.08907
@@ -154,15 +159,11 @@ class Recipe:
             check_count(name, getattr(self, name), least=1)
         for name in ("hold_epochs", "average_from", "finetune_epochs"):
             check_count(name, getattr(self, name), least=0)
-        for name in (
-            "learning_rate",
-            "epsilon",
-            "clipnorm",
-            "global_clipnorm",
-            "weight_decay",
-            "finetune_learning_rate",
-        ):
+        for name in ("clipnorm", "global_clipnorm", "weight_decay", "finetune_learning_rate"):
             check_penalty(name, getattr(self, name))
+        for name in ("learning_rate", "epsilon"):
+            if check_penalty(name, getattr(self, name)) == 0:
+                raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
         for name in ("decay", "plateau_decay"):
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= 1:
@@ -174,16 +175,13 @@ class Recipe:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        for name in ("learning_rate", "epsilon"):
-            if getattr(self, name) == 0:
-                raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
-        self._check_together()
+        self._check_combinations()
 
-    def _check_together(self) -> None:
+    def _check_combinations(self) -> None:
         if self.clipnorm and self.global_clipnorm:
             raise ArgumentError(
                 "global_clipnorm",
-                "must be 0 where `clipnorm` is not. Received: "
+                "must be 0 unless `clipnorm` is 0. Received: "
                 f"clipnorm={self.clipnorm!r}, global_clipnorm={self.global_clipnorm!r}. Set one of "
                 "them to 0.",
             )
@@ -192,22 +190,22 @@ class Recipe:
                 off = "False" if name == "partial_shuffle" else "0"
                 raise ArgumentError(
                     name,
-                    f"must be {off} with batching='sentences', which are shuffled whole. "
+                    f"must be {off} with batching='sentences', which shuffles whole sentences. "
                     f"Received: {name}={getattr(self, name)!r}.",
                 )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(
                 "averaging",
                 "must be 'none' or 'mean' with an optimizer other than 'sgd'. "
-                f"Received: averaging='asgd', optimizer={self.optimizer!r}. Take averaging='mean', "
-                "which averages the steps of any optimizer.",
+                f"Received: averaging='asgd', optimizer={self.optimizer!r}. Use averaging='mean', "
+                "which works with any optimizer.",
             )
         if self.finetune != "none" and self.averaging != "asgd":
             raise ArgumentError(
                 "finetune",
-                "must be 'none' without averaging='asgd', which a round of fine-tuning "
-                f"goes on with. Received: finetune={self.finetune!r}, averaging="
-                f"{self.averaging!r}. Train with optimizer='sgd' and averaging='asgd'.",
+                "must be 'none' without averaging='asgd', which fine-tuning continues. "
+                f"Received: finetune={self.finetune!r}, averaging={self.averaging!r}. Train with "
+                "optimizer='sgd' and averaging='asgd'.",
             )
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
@@ -222,45 +220,56 @@ class Recipe:
             if getattr(self, name):
                 settings[name] = getattr(self, name)
         if self.weight_decay:
-            # Keras's decay, which takes `rate * weight_decay * w` away, is the same for plain SGD.
+            # For plain SGD, Keras's decay, which subtracts `rate * weight_decay * w`, is equal.
             decay = "weight_decay" if self.optimizer == "sgd" else "coupled_decay"
             settings[decay] = float(self.weight_decay)
         return OPTIMIZERS[self.optimizer](**settings)
 
 
 def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
-    """Return the builder's arguments and the recipe of `card`, each with its `overrides`.
+    """Return the builder's arguments and the recipe of `card`, both with `overrides`.
 
-    What a cell and the recipe both have, `epsilon`, is the cell's where the cell of the
-    model takes it, else the recipe's.
+    A name that belongs to both a cell and the recipe, `epsilon`, goes to the cell if the cell
+    of the model takes it, else to the recipe.
 
     Raises:
         ValueError: for a key that neither takes, or a value of the recipe out of range.
+
+    Example:
+
+    >>> from dualnet import training, zoo
+    >>> card = zoo.card("lstm")
+    >>> arguments, recipe = training.split_overrides(card, {"units": 8, "epochs": 3})
+    >>> arguments["units"], recipe.epochs
+    (8, 3)
     """
     arguments = [key for key in zoo.known_arguments(card) if key != "name"]
     fields = [field.name for field in dataclasses.fields(Recipe)]
-    config, recipe = dict(card.config), dict(card.recipe)
-    given = {
+    overrides = {
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in overrides.items()
     }
-    for key in (*config, *given):
-        if key not in arguments and not (key in given and key in fields):
+    for key in (*card.config, *overrides):
+        if key not in arguments and not (key in overrides and key in fields):
             raise ArgumentError(
                 key,
                 f"must be an argument of the builder or of the recipe."
                 f"{did_you_mean(key, arguments + fields)} Builder: {', '.join(sorted(arguments))}. "
                 f"Recipe: {', '.join(fields)}.",
             )
-    for key in recipe:
+    for key in card.recipe:
         if key not in fields:
             raise ArgumentError(
                 key,
                 f"must be an argument of the recipe.{did_you_mean(key, fields)} "
                 f"It takes {', '.join(fields)}.",
             )
-    cell = None if "members" in config else given.get("cell", config.get("cell", "lstm"))
-    of_cell = options_of(cell) if cell in CELLS else ()
-    to_recipe = {key: given[key] for key in given if key in fields and key not in of_cell}
-    to_builder = {key: given[key] for key in given if key not in to_recipe}
-    return zoo.arguments_of(card, to_builder), Recipe(**{**recipe, **to_recipe})
+    cell = None
+    if "members" not in card.config:
+        cell = overrides.get("cell", card.config.get("cell", "lstm"))
+    cell_options = options_of(cell) if cell in CELLS else ()
+    of_recipe = {
+        key: value for key, value in overrides.items() if key in fields and key not in cell_options
+    }
+    of_builder = {key: overrides[key] for key in overrides if key not in of_recipe}
+    return zoo.arguments_of(card, of_builder), Recipe(**{**card.recipe, **of_recipe})

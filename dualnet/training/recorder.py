@@ -1,4 +1,4 @@
-"""Keeps a RUN folder while a model trains: progress, checkpoints, metrics, curves, best weights."""
+"""Runs the epochs of a training and saves what they produce: checkpoints, metrics, curves."""
 
 from __future__ import annotations
 
@@ -9,94 +9,81 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from dualnet import _tensorboard
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.plots import plot_curves
 from dualnet.runs.folder import WEIGHTS
-from dualnet.runs.loading import load_weights, put_weights
+from dualnet.runs.loading import load_weights, write_weights
 from dualnet.training import checkpoints
-from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
-from dualnet.training.recipe import Recipe
 from dualnet.training.schedule import TRAIN, Plan, is_round
+from dualnet.training.start import Start
 
-DRAWN_EVERY = 2.0  # seconds: to draw the curves takes longer than a small epoch
+REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
+REFRESH_SECONDS = 0.5  # reading a metric waits for the device
 
 
 class Recorder(keras.callbacks.Callback):
-    """Follows the steps of one run, and of each of its epochs keeps what is found.
+    """Trains and validates epoch by epoch, and keeps the RUN folder up to date.
 
     Args:
-        folder: The RUN folder.
-        recipe: The run's `Recipe`.
-        state: `Progress` to begin with; goes on with the run.
-        interrupts: `Interrupts`, whose wish is heard after each step.
+        start: `Start`, the run; its `progress` is updated.
+        interrupts: `Interrupts`, checked after each step.
         checkpoint_steps: Steps between two checkpoints within an epoch.
-        steps: Steps of an epoch.
-        num_tokens: Tokens predicted in an epoch.
         show: Whether to show a progress bar and a line per epoch on standard error.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        recipe: Recipe,
-        state: Progress,
-        interrupts: Interrupts,
-        *,
-        checkpoint_steps: int,
-        steps: int,
-        num_tokens: int,
-        show: bool,
+        self, start: Start, interrupts: Interrupts, *, checkpoint_steps: int, show: bool
     ) -> None:
         super().__init__()
-        self.folder = folder
-        self.recipe = recipe
-        self.state = state
+        self.folder = start.folder
+        self.recipe = start.recipe
+        self.state = start.progress
+        self.steps = len(start.train_batches)
+        self.num_tokens = start.train_batches.num_tokens
         self.interrupts = interrupts
         self.checkpoint_steps = checkpoint_steps
-        self.steps = steps
-        self.num_tokens = num_tokens
         self.show = show
-        self.unsaved = 0  # steps since the last checkpoint
-        self.shown = -math.inf
+        self.unsaved_steps = 0
+        self.refreshed = -math.inf  # times
         self.drawn = -math.inf
-        self.averages = contextlib.ExitStack()  # open while they stand for the weights
+        self.swapped = contextlib.ExitStack()  # open while the averages replace the weights
         self.rate = math.nan
-        self.rates: list[float] | None = None  # of the steps, where they differ
+        self.rates: list[float] | None = None  # one per step, if they differ
         self.bar: Any = None
-        self.events: Any = None
+        self.events: _tensorboard.EventWriter | None = None
 
     # --- one epoch
 
     def train(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
-        """Run the steps that are left of the epoch under way."""
+        """Run the remaining steps of the current epoch."""
         self.plan = plan
-        self.start = self.state.step
-        if plan.begins and is_round(plan.phase) and not self.start:
+        self.first_step = self.state.step
+        if plan.begins and is_round(plan.phase) and not self.first_step:
             self._begin_round(model)
         optimizer = optimizer_of(model)
         if optimizer.averages_on != plan.averaged:
             optimizer.averages_on = plan.averaged
-            model.train_function = None  # compiled without or with them
+            model.train_function = None  # the compiled step holds the old value
         batches.epoch = plan.epoch - 1
         self._set_rates(model, batches)
-        self.began = time.perf_counter() - self.state.seconds
-        self.rows = model.training_rows.read(None)
-        if self.start == self.steps:  # stopped between the last step and its validation
+        self.started = time.perf_counter() - self.state.seconds
+        self.stream_state = model.training_rows.read(None)
+        if self.first_step == self.steps:  # stopped between the last step and the validation
             self._restore_metrics(model)
         else:
             self._open_bar()
             model.fit(
-                _Remaining(batches, self.start),
-                steps_per_epoch=self.steps - self.start,
+                _Remaining(batches, self.first_step),
+                steps_per_epoch=self.steps - self.first_step,
                 initial_epoch=plan.epoch - 1,
                 epochs=plan.epoch,
                 callbacks=[self],
@@ -104,46 +91,50 @@ class Recorder(keras.callbacks.Callback):
             )
         self.logs = {metric.name: float(metric.result()) for metric in model.metrics}
         self._check_loss(self.logs["loss"])
-        self._note_metrics(model)
+        self._save_metrics(model)
 
     def validate(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
-        """Evaluate on the validation text, and keep what the epoch has given."""
-        with self.averages:
+        """Evaluate on the validation split and save the results of the epoch."""
+        with self.swapped:
             if plan.averaged:
-                self.averages.enter_context(_averages_in(model))
-            found = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
-            self._check_loss(found["loss"])
-            row = self._row(found, plan)
+                self.swapped.enter_context(_averages_in(model))
+            logs = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
+            self._check_loss(logs["loss"])
+            row = self._row(logs, plan)
             history = self.state.history
             history.append(row)
             self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
             if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
-                put_weights(self.folder, model)
+                write_weights(self.folder, model)
         self._save(model)
-        self.write_tables(model.name, draw=time.perf_counter() - self.drawn > DRAWN_EVERY)
+        self.write_tables(model.name, draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
         if self.show:
             phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
-            self._say(
+            if self.bar is not None:
+                self.bar.clear()
+            print(
                 f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
                 f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}  "
-                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s"
+                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s",
+                file=sys.stderr,
+                flush=True,
             )
 
-    def _row(self, found: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    def _row(self, logs: dict[str, Any], plan: Plan) -> dict[str, Any]:
         return {
             "epoch": plan.epoch,
             "phase": plan.phase,
             "loss": self.logs["loss"],
             "perplexity": self.logs["perplexity"],
-            "val_loss": float(found["loss"]),
-            "val_perplexity": float(found["perplexity"]),
+            "val_loss": float(logs["loss"]),
+            "val_perplexity": float(logs["perplexity"]),
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
             "tokens_per_second": self.num_tokens / self.state.seconds,
         }
 
     def write_tables(self, name: str, *, draw: bool = True) -> None:
-        """Write `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png` anew."""
+        """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""
         history = self.state.history
         text = io.StringIO()
         writer = csv.DictWriter(text, history[0])
@@ -154,73 +145,74 @@ class Recorder(keras.callbacks.Callback):
         if not draw:
             return
         curves = {
-            f"{name} valid": [past["val_perplexity"] for past in history],
-            f"{name} train": [past["perplexity"] for past in history],
+            f"{name} valid": [row["val_perplexity"] for row in history],
+            f"{name} train": [row["perplexity"] for row in history],
         }
         plot_curves(curves, self.folder / "curves.png")
         self.drawn = time.perf_counter()
 
     def close(self) -> None:
-        """Close what is open."""
-        for opened in (self.bar, self.events):
-            if opened is not None:
-                opened.close()
+        """Close the progress bar and the event file."""
+        if self.bar is not None:
+            self.bar.close()
+        if self.events is not None:
+            self.events.file.close()
 
-    # --- what Keras calls
+    # --- callbacks
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self.start:  # in the middle: Keras has set all back to zero
-            self.model.training_rows.write(self.rows)
+        if self.first_step:  # resumed within the epoch: Keras has reset everything
+            self.model.training_rows.write(self.stream_state)
             self._restore_metrics(self.model)
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.rates is None:
             return
-        rate = self.rates[self.start + batch]
-        if rate != self.rate:  # else on JAX no variable need be brought up to date
+        rate = self.rates[self.first_step + batch]
+        if rate != self.rate:  # on JAX, an assignment synchronizes the variables
             self.rate = rate
             self.model.optimizer.learning_rate = rate
 
     def on_train_batch_end(self, batch, logs=None):
-        self.state.step = self.start + batch + 1
-        self.state.seconds = time.perf_counter() - self.began
-        self.unsaved += 1
+        self.state.step = self.first_step + batch + 1
+        self.state.seconds = time.perf_counter() - self.started
+        self.unsaved_steps += 1
         if self.bar is not None:
             self.bar.update(1)
         now = time.perf_counter()
-        if now - self.shown > 0.5:  # reading a number waits for the device
-            self.shown = now
+        if now - self.refreshed > REFRESH_SECONDS:
+            self.refreshed = now
             self._check_loss(logs["loss"])
             if self.bar is not None:
                 self.bar.set_postfix_str(f"perplexity {float(logs['perplexity']):.1f}")
-        due = self.unsaved >= self.checkpoint_steps and self.state.step < self.steps
+        due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
-            model = self.model  # on JAX brings the variables up to date
-            self._note_metrics(model)
+            model = self.model  # on JAX, this synchronizes the variables
+            self._save_metrics(model)
             self._save(model)
         if self.interrupts.asked:
             self._stop()
 
     def on_test_batch_end(self, batch, logs=None):
         if self.interrupts.asked:
-            model = self.model  # on JAX brings the variables up to date
-            self.averages.close()  # the weights are back
+            model = self.model  # on JAX, this synchronizes the variables
+            self.swapped.close()  # puts the weights back
             self._save(model)
             self._stop()
 
     # --- details
 
     def _begin_round(self, model: LanguageModel) -> None:
-        """Begin a round of fine-tuning: from the best weights so far, with a fresh optimizer."""
-        random = model.core.non_trainable_variables  # states of generators, which go on
-        before = [_copy(variable) for variable in random]
+        """Start a round of fine-tuning from the best weights, with a fresh optimizer."""
+        random_states = model.core.non_trainable_variables  # these continue
+        before = [_copy(variable) for variable in random_states]
         load_weights(model, self.folder / WEIGHTS)
-        _assign(random, before)
+        _assign(random_states, before)
         optimizer_of(model).begin_anew()
 
     def _set_rates(self, model: LanguageModel, batches: Any) -> None:
-        """Set the learning rate of the epoch, or keep the rates of its steps."""
+        """Set the learning rate of the epoch, or note those of its steps."""
         self.rate, self.rates = math.nan, None
         if self.recipe.length_deviation:
             rate = self.plan.learning_rate
@@ -230,21 +222,20 @@ class Recorder(keras.callbacks.Callback):
 
     def _save(self, model: LanguageModel) -> None:
         checkpoints.save(self.folder, model, self.state)
-        self.unsaved = 0
-        self.began = time.perf_counter() - self.state.seconds  # saving is no training
+        self.unsaved_steps = 0
+        self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
 
     def _stop(self) -> None:
         raise Stopped(
             f"Stopped and saved after step {self.state.step} of {self.steps} of epoch "
-            f"{len(self.state.history) + 1}. Go on with the same command and --resume."
+            f"{len(self.state.history) + 1}. To continue, repeat the command with --resume."
         )
 
-    def _note_metrics(self, model: LanguageModel) -> None:
+    def _save_metrics(self, model: LanguageModel) -> None:
         self.state.metrics = [float(variable) for variable in model.metrics_variables]
 
     def _restore_metrics(self, model: LanguageModel) -> None:
-        for variable, value in zip(model.metrics_variables, self.state.metrics):
-            variable.assign(value)
+        _assign(model.metrics_variables, self.state.metrics)
 
     def _check_loss(self, loss: Any) -> None:
         if math.isfinite(float(loss)):
@@ -252,8 +243,8 @@ class Recorder(keras.callbacks.Callback):
         clip = "global_clipnorm" if self.recipe.global_clipnorm else "clipnorm"
         raise ValueError(
             f"The loss is no longer a number, in epoch {len(self.state.history) + 1} by step "
-            f"{self.state.step}. The last checkpoint in {str(self.folder)!r} is kept: go on from "
-            "it with --resume, or start anew, with a smaller learning_rate (it was "
+            f"{self.state.step}. The last checkpoint in {str(self.folder)!r} is intact: resume "
+            "from it with --resume, or train again, with a smaller learning_rate (it was "
             f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(self.recipe, clip):g}; "
             "try 1)."
         )
@@ -265,7 +256,7 @@ class Recorder(keras.callbacks.Callback):
             from tqdm.auto import tqdm
 
             self.bar = tqdm(
-                initial=self.steps * (self.plan.epoch - 1) + self.start,
+                initial=self.steps * (self.plan.epoch - 1) + self.first_step,
                 unit="token",
                 unit_scale=self.num_tokens / self.steps,
                 disable=None,
@@ -276,39 +267,21 @@ class Recorder(keras.callbacks.Callback):
         self.bar.set_description(f"epoch {self.plan.epoch}/{self.plan.last}")
 
     def _write_scalars(self) -> None:
-        # tensorboard's record writer: its event writer, as Keras's callback, loads TensorFlow.
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         rows = self.state.history[-1:]
-        if self.events is None:  # anew, so that a resumed run has each epoch once
-            (self.folder / "tensorboard").mkdir(exist_ok=True)
-            self.events = (self.folder / "tensorboard" / "events.out.tfevents.0.dualnet").open("wb")
-            version = Event(wall_time=time.time(), file_version="brain.Event:2")
-            RecordWriter(self.events).write(version.SerializeToString())
+        if self.events is None:  # a fresh file, so that a resumed run has each epoch once
+            folder = self.folder / "tensorboard"
+            folder.mkdir(exist_ok=True)
+            self.events = _tensorboard.EventWriter((folder / _tensorboard.NAME).open("wb"))
             rows = self.state.history
         for row in rows:
-            values = [
-                Summary.Value(tag=tag, simple_value=value)
-                for tag, value in row.items()
-                if tag != "phase"
-            ]
-            event = Event(
-                wall_time=time.time(), step=int(row["epoch"]), summary=Summary(value=values)
-            )
-            RecordWriter(self.events).write(event.SerializeToString())
-        self.events.flush()
-
-    def _say(self, line: str) -> None:
-        if self.bar is not None:
-            self.bar.clear()
-        print(line, file=sys.stderr, flush=True)
+            scalars = {tag: value for tag, value in row.items() if tag != "phase"}
+            self.events.write_scalars(int(row["epoch"]), scalars)
+        self.events.file.flush()
 
 
 @contextlib.contextmanager
 def _averages_in(model: LanguageModel) -> Iterator[None]:
-    """Let the averages stand for the weights of `model`; these are put back bit for bit."""
+    """Replace the weights of `model` by their averages; restore them bit for bit afterwards."""
     weights = model.trainable_variables
     before = [_copy(weight) for weight in weights]
     try:
@@ -319,11 +292,11 @@ def _averages_in(model: LanguageModel) -> Iterator[None]:
 
 
 def _copy(variable: Any) -> np.ndarray:
-    # In NumPy: JAX gives the memory of a weight away in a step.
+    # In NumPy: on JAX, a step donates the memory of the weights.
     return np.array(keras.ops.convert_to_numpy(variable))
 
 
-def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
+def _assign(variables: list[Any], values: list[Any]) -> None:
     for variable, value in zip(variables, values):
         variable.assign(value)
 
@@ -331,10 +304,10 @@ def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
 class _Remaining(keras.utils.PyDataset):
     """The batches of an epoch from step `start` on.
 
-    Until an epoch begins it shows the whole epoch, of which Keras looks at the
-    first two batches: a resumed run then compiles the same step as one that
-    began the epoch at its first batch, and counts to the same bits. The model
-    looks at `vocabulary`, `carried` and `lengths_vary` of the batches.
+    Until the epoch begins it presents the whole epoch, of which Keras inspects the first two
+    batches. So a resumed run compiles the same step as one that started the epoch at its
+    first batch, and computes the same bits. `LanguageModel` reads `vocabulary`, `carried` and
+    `lengths_vary`.
     """
 
     def __init__(self, batches: keras.utils.PyDataset, start: int) -> None:

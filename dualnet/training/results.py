@@ -1,4 +1,4 @@
-"""What `results.json` says of a finished training."""
+"""The contents of `results.json`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ def results_of(
     corpus: Corpus,
     history: list[dict[str, Any]],
     *,
-    seed: int,
+    seed: int | None,
     by_sentence: bool,
 ) -> dict[str, Any]:
-    found = {
-        split: evaluate(model, corpus.split(split), by_sentence=by_sentence)
+    """Evaluate `model` with batch size 1 and return the results of its run."""
+    perplexities = {
+        f"{split}_perplexity": evaluate(
+            model, corpus.split(split), by_sentence=by_sentence
+        ).perplexity
         for split in ("valid", "test")
     }
     best = min(history, key=lambda row: row["val_perplexity"])
-    steady = history[1:] or history  # the first epoch compiles
+    steady = history[1:] or history  # the first epoch includes compilation
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        "valid_perplexity": found["valid"].perplexity,
-        "test_perplexity": found["test"].perplexity,
+        **perplexities,
         "batch_size": 1,  # of these two perplexities
-        "by_sentence": by_sentence,  # each from the zero state
+        "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
         "best_epoch": int(best["epoch"]),
         "epochs": len(history),
@@ -54,12 +56,19 @@ def results_of(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of all that has a part in the numbers."""
+    """Return the versions of Python, dualnet, Keras, its backend and NumPy.
+
+    Example:
+
+    >>> from dualnet import training
+    >>> sorted({"python", "backend", "dualnet", "keras", "numpy"} - training.versions().keys())
+    []
+    """
     backend = keras.config.backend()
-    found = {"python": platform.python_version(), "backend": backend}
+    result = {"python": platform.python_version(), "backend": backend}
     for package in dict.fromkeys(["dualnet", "keras", backend, "numpy"]):
         try:
-            found[package] = metadata.version(package)
+            result[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            found[package] = "not installed"
-    return found
+            result[package] = "not installed"
+    return result

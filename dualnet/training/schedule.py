@@ -1,4 +1,4 @@
-"""What comes next in a run, from its recipe and the epochs that it has: pure functions."""
+"""Plans the next epoch of a run from its recipe and its history: pure functions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The coming epoch.
+    """The next epoch.
 
     Attributes:
         epoch: int. Its number, from 1.
-        last: int. Number of the epoch with which its phase ends at the latest.
-        phase: str. "train"; "averaged" from where the average of the weights is on;
-            "finetune-1", "finetune-2" and so on for the rounds of fine-tuning.
-        begins: bool. Whether the phase begins with this epoch: with a fresh average,
-            and a round of fine-tuning with the best weights so far.
-        averaged: bool. Whether the weights are averaged, and their averages evaluated.
-        learning_rate: float. That of a segment of `sequence_length` tokens.
+        last: int. Number of the last epoch that the phase can have.
+        phase: str. "train"; "averaged" once the weights are averaged; "finetune-1",
+            "finetune-2" and so on for the rounds of fine-tuning.
+        begins: bool. Whether the phase begins with this epoch: with a fresh average, and
+            a round of fine-tuning from the best weights so far.
+        averaged: bool. Whether the weights are averaged and the averages validated.
+        learning_rate: float. For a segment of `sequence_length` tokens.
     """
 
     epoch: int
@@ -36,11 +36,11 @@ class Plan:
 
 
 def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
-    """Return the coming epoch after those of `history`, None if the training is finished.
+    """Return the epoch that follows `history`, None if the training is finished.
 
     Args:
         recipe: The run's `Recipe`.
-        history: The rows of `metrics.csv`, of which `phase` and `val_perplexity` are read.
+        history: The rows of `metrics.csv`; `phase` and `val_perplexity` are used.
     """
     phase = _phase(recipe, history)
     if phase is None:
@@ -78,12 +78,12 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
         return None if recipe.finetune == "none" else f"{ROUND}1"
     if recipe.finetune == "none":
         return None
-    of_round = _perplexities(row for row in history if row["phase"] == phase)
+    in_round = _perplexities(row for row in history if row["phase"] == phase)
     before = _perplexities(row for row in history if row["phase"] != phase)
-    stalled = has_stalled(of_round, recipe.average_interval)
-    if len(of_round) < _round_limit(recipe) and not stalled:
+    stalled = has_stalled(in_round, recipe.average_interval)
+    if len(in_round) < _round_limit(recipe) and not stalled:
         return phase
-    if recipe.finetune == "until_no_gain" and min(of_round) < min(before):
+    if recipe.finetune == "until_no_gain" and min(in_round) < min(before):
         return f"{ROUND}{int(phase.removeprefix(ROUND)) + 1}"
     return None
 
@@ -100,11 +100,10 @@ def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> b
 
 
 def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
-    """Return whether the last of `perplexities` meets the non-monotone criterion.
+    """Return whether the last of `perplexities` meets the non-monotonic criterion.
 
-    It does if it is above the least of those before it but the last `interval`,
-    as the released code of Merity et al. has it: that code looks before it adds
-    the last to its list.
+    It does if it exceeds the minimum of all earlier ones except the `interval` right before
+    it. The released code of Merity et al. does the same: it checks before it logs the last.
     """
     if len(perplexities) - 1 <= interval:
         return False
@@ -120,7 +119,7 @@ def _since_best(perplexities: Sequence[float]) -> int:
 
 
 def _without_gain(perplexities: Sequence[float]) -> int:
-    """Return how many epochs were not better than the best before them."""
+    """Return how many epochs did not improve on the best before them."""
     best, count = float("inf"), 0
     for perplexity in perplexities:
         count += perplexity >= best

@@ -1,87 +1,276 @@
-"""Begins a training with the weights of another model instead of random ones."""
+"""Prepares a run for training: a new one with `begin`, an interrupted one with `resume`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet import corpora
-from dualnet._checks import ArgumentError
-from dualnet.builders import LanguageModel, Transfer, transfer
+import keras
+
+from dualnet import zoo
+from dualnet._checks import ArgumentError, check_count
+from dualnet._files import claim, remove_unfinished
+from dualnet.builders import BUILDERS, LanguageModel, Transfer
+from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs import load
+from dualnet.devices import check_rows
+from dualnet.runs.folder import (
+    CARD,
+    EARLY_FILES,
+    TRAINED_ON,
+    WORDS,
+    write_card,
+    write_vocabulary,
+)
+from dualnet.training import checkpoints
+from dualnet.training.checkpoints import Progress
+from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
+from dualnet.training.recipe import Recipe, split_overrides
+from dualnet.training.resuming import absolute, resumed_card, resumed_corpus
+
+RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 
 
-def is_gated(config: Mapping[str, Any]) -> bool:
-    """Return whether a model with these arguments has a gate on weights that do not change."""
-    return config.get("gate", "none") != "none"
+@dataclasses.dataclass
+class Start:
+    """A run ready to train: everything is checked, and its folder is claimed."""
+
+    folder: Path
+    card: Card
+    recipe: Recipe
+    corpus: Corpus
+    model: LanguageModel  # compiled
+    train_batches: Any
+    valid_batches: Any
+    progress: Progress
+    transferred: Transfer | None  # what was copied from the model to start from
 
 
-def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
-    """Return the model to begin with, None if `weights` is "".
+@contextlib.contextmanager
+def begin(
+    folder: Path,
+    name: str | Card,
+    corpus: Corpus | str,
+    *,
+    seed: int | None,
+    weights: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any],
+) -> Iterator[Start]:
+    """Yield a new run. Its folder is claimed and written to once nothing is left to refuse."""
+    published = name if isinstance(name, Card) else card_for(name, corpus)
+    with zoo.located(published, overrides):
+        config, recipe = split_overrides(published, overrides)
+        seed = check_seed(published.seed or 0) if seed is None else seed
+    _check_trainable(published.name, config)
+    source_path = absolute(weights)
+    source = load_source(source_path, config, resume=False)
+    corpus = load_corpus(corpus, source, lowercase=published.lowercase)
+    with zoo.located(published, overrides):
+        config = _fit_to_corpus(config, recipe, corpus, overrides)
+    card = Card(
+        name=published.name,
+        builder=published.builder,
+        paper=published.paper,
+        seed=seed,
+        weights=source_path,
+        corpus=corpus.name,
+        lowercase=corpus.lowercase,
+        trained_on={key: getattr(corpus, key) for key in TRAINED_ON},
+        config=config,
+        recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
+        file=published.file,
+    )
+    start = _prepare(folder, card, recipe, corpus, source, overrides)
+    del source  # frees its memory
+    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
+        remove_unfinished(folder)
+        write_vocabulary(folder, corpus.vocabulary)
+        write_card(folder, card)
+        yield start
+
+
+@contextlib.contextmanager
+def resume(
+    folder: Path,
+    name: str | Card,
+    corpus: Corpus | str,
+    *,
+    seed: int | None,
+    weights: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any],
+    may_be_finished: bool,
+) -> Iterator[Start]:
+    """Yield the run in `folder`, restored from its last checkpoint."""
+    if not (folder / CARD).is_file():
+        raise FileNotFoundError(
+            f"--resume needs a RUN folder. Received: {str(folder)!r}, without {CARD}. Train again, "
+            "without --resume."
+        )
+    with claim(folder, holds="run", resume=True):
+        remove_unfinished(folder)
+        card = resumed_card(folder, name, seed, weights, overrides, may_be_finished=may_be_finished)
+        corpus = resumed_corpus(folder, card, corpus)
+        recipe = Recipe(**card.recipe)
+        source = None
+        if not checkpoints.exist(folder):  # a checkpoint holds the weights
+            source = load_source(card.weights, card.config, resume=True)
+        start = _prepare(folder, card, recipe, corpus, source, overrides)
+        del source  # frees its memory
+        if not (folder / WORDS).is_file():
+            write_vocabulary(folder, corpus.vocabulary)
+        write_card(folder, card)
+        start.progress = checkpoints.restore(folder, start.model) or Progress()
+        yield start
+
+
+# --- checks
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
+    check_count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
+    return seed
+
+
+def _check_trainable(name: str, config: Mapping[str, Any]) -> None:
+    if "members" in config and not is_gated(config):
+        raise ArgumentError(
+            "name",
+            "must be a model that is trained as a whole, or an ensemble with a gate. "
+            f"Received: {name!r}, an ensemble. Train each member, then combine the RUN folders "
+            "with `dualnet ensemble`.",
+        )
+
+
+def _fit_to_corpus(
+    config: Mapping[str, Any], recipe: Recipe, corpus: Corpus, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return `config` with the vocabulary size of `corpus`, and padded if batches are."""
+    size = len(corpus.vocabulary)
+    if overrides.get("vocabulary_size") not in (None, size):
+        raise ArgumentError(
+            "vocabulary_size",
+            f"must be that of the corpus, {size}. Received: "
+            f"vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut the "
+            "vocabulary with corpora.load(..., vocabulary_size=...).",
+        )
+    fitted = zoo.with_vocabulary_size(config, size)
+    if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
+        raise ArgumentError(
+            "padded",
+            "must be True with batching='sentences', whose batches are padded. Received: "
+            "padded=False. Leave it out.",
+        )
+    return fitted
+
+
+# --- card, batches and model
+
+
+def card_for(name: str, corpus: Corpus | str) -> Card:
+    """Return the card of model `name`: the one for `corpus` if it exists, else the default.
+
+    Example:
+
+    >>> from dualnet import training
+    >>> training.card_for("dual_lstm", "wikitext-2").corpus
+    'wikitext-2'
+    """
+    corpus_name = corpus.name if isinstance(corpus, Corpus) else str(corpus)
+    return zoo.card(name, corpus_name if corpus_name in zoo.card(name).corpora else None)
+
+
+def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None = None) -> Any:
+    """Return the batches of `split` as `recipe` wants them.
+
+    Args:
+        corpus: `Corpus`.
+        split: "train", "valid" or "test".
+        recipe: `Recipe`.
+        seed: int. Draws the random lengths, shuffles and order of sentences of each epoch;
+            without it, the batches are in reading order.
 
     Raises:
-        FileNotFoundError: if it is not there.
-        ValueError: if it is no language model, or a model with a gate has none to begin with.
+        ValueError: if the split is too short for a batch.
+
+    Example:
+
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> recipe = training.Recipe(batch_size=4, sequence_length=10)
+    >>> inputs, targets = training.batches_of(corpus, "valid", recipe)[1]
+    >>> inputs.shape, targets.shape
+    ((4, 10), (4, 10))
     """
-    if weights:
-        if not Path(weights).exists():
-            raise FileNotFoundError(
-                f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which "
-                "does not exist." + " The run has no checkpoint yet and begins with it again: put "
-                "it back, or train anew." * resume
-            )
-        return load(weights)
-    if is_gated(config):
-        raise ArgumentError(
-            "weights",
-            "must be given: a gate is trained on a model that is trained already. "
-            f"Received: gate={config.get('gate')!r} without them. Train the model with gate='none' "
-            "first, and give its RUN folder.",
+    if recipe.batching == "sentences":
+        return corpus.sentence_batches(
+            split, batch_size=recipe.batch_size, shuffle=seed is not None, seed=seed or 0
         )
-    return None
-
-
-def load_corpus(
-    corpus: Corpus | str, source: LanguageModel | None, *, lowercase: bool = False
-) -> Corpus:
-    """Return `corpus`, whose ids mean the words of `source`."""
-    words = source.vocabulary if source is not None else None
-    if not isinstance(corpus, Corpus):
-        lowercase = lowercase if words is None else words.lowercase
-        return corpora.load(corpus, lowercase=lowercase, vocabulary=words)
-    if words is not None and corpus.vocabulary.words != words.words:
-        raise ArgumentError(
-            "corpus",
-            "must have the vocabulary of the model that `weights` are of. Received: one "
-            f"of {len(corpus.vocabulary)} words, where the model has {len(words)}, not the same or "
-            "in another order. Load it with vocabulary=dualnet.load(weights).vocabulary.",
+    tokens = corpus.split(split)
+    if len(tokens) <= recipe.batch_size:
+        raise ValueError(
+            f"The split {split!r} must hold at least batch_size + 1 = {recipe.batch_size + 1} "
+            f"tokens. Received: {len(tokens)} tokens in {corpus.source!r}. Choose a smaller "
+            "batch_size or a longer text."
         )
-    return corpus
+    random: dict[str, Any] = {}
+    if seed is not None:
+        random = {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
+    return corpus.batches(
+        split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length, **random
+    )
 
 
-def load_start(
-    source: LanguageModel, model: LanguageModel, weights: str, config: Mapping[str, Any]
-) -> Transfer:
-    """Give `model` the weights of `source`, which were read from `weights`; return what matched.
+def _prepare(
+    folder: Path,
+    card: Card,
+    recipe: Recipe,
+    corpus: Corpus,
+    source: LanguageModel | None,
+    overrides: Mapping[str, Any],
+) -> Start:
+    """Check the batches and build the model, with all variables that a checkpoint holds."""
+    check_rows(recipe.batch_size)
+    train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
+    valid_batches = batches_of(corpus, "valid", recipe)
+    if len(corpus.test) < 2:
+        raise ValueError(
+            f"The split 'test' must hold at least 2 tokens. Received: {len(corpus.test)} in "
+            f"{corpus.source!r}. Choose a longer text."
+        )
+    keras.utils.set_random_seed(card.seed)
+    with zoo.located(card, overrides), _dtype_policy(policy_of(recipe)):
+        model = BUILDERS[card.builder](**card.config, name=card.name)
+    model.vocabulary = corpus.vocabulary
+    model.loss_reduction = recipe.loss_reduction
+    model.compile(optimizer=recipe.make_optimizer())
+    model.optimizer.build(model.trainable_variables)
+    for rows in (model.training_rows, model.evaluation_rows):
+        rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
+    transferred = None
+    if source is not None:
+        transferred = load_start(source, model, card.weights, card.config)
+    return Start(
+        folder, card, recipe, corpus, model, train_batches, valid_batches, Progress(), transferred
+    )
 
-    Raises:
-        ValueError: if none does, or one does not that a gate of `config` is trained on.
-    """
+
+def policy_of(recipe: Recipe) -> str:
+    """Return the dtype policy of `recipe`, that of Keras if it names none."""
+    return recipe.dtype_policy or keras.config.dtype_policy().name
+
+
+@contextlib.contextmanager
+def _dtype_policy(policy: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
     try:
-        found = transfer(source, model)
-    except ValueError as error:
-        raise ArgumentError(
-            "weights", f"must be of a model like this one. Received: {weights!r}. {error}"
-        ) from None
-    left = [*(name for name, *_ in found.other_shape), *found.missing]
-    lacking = [name for name in left if not name.startswith("gate")]
-    if is_gated(config) and lacking:
-        raise ArgumentError(
-            "weights",
-            "must hold all that a gate is trained on, in the same sizes. Received: "
-            f"{weights!r}, without {', '.join(lacking)}. Give the RUN of a model that differs in "
-            "the gate alone.",
-        )
-    return found
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -15,9 +15,10 @@ from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet._files import claim, sha256_of
 from dualnet.corpora import Corpus
+from dualnet.runs import read_card
 from dualnet.runs.folder import WEIGHTS
-from dualnet.training import card_for, read_card, split_overrides
-from dualnet.training.combining import GATED
+from dualnet.training import card_for, split_overrides
+from dualnet.training.from_runs import GATED
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.corpus_files import load_corpus, write_corpus
 from dualnet.tuning.engine.chief import chief_address, role

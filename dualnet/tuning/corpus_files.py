@@ -11,9 +11,10 @@ import numpy as np
 from dualnet import corpora
 from dualnet._files import write_whole
 from dualnet.corpora import SPLITS, Corpus
+from dualnet.runs import corpus_of_run, read_card
 from dualnet.runs.folder import WORDS
 from dualnet.text import Vocabulary
-from dualnet.training import card_for, corpus_of_run, read_card
+from dualnet.training import card_for
 from dualnet.zoo import Card
 
 CORPUS = "corpus.json"
@@ -56,6 +57,6 @@ def load_corpus(corpus: str, *, model: str, run: str) -> Corpus:
         return corpora.load(corpus, lowercase=find_card(model, corpus).lowercase)
     if not corpus:
         return corpus_of_run(run)
-    lowercase = read_card(run)["corpus"]["lowercase"]
+    lowercase = read_card(run).lowercase
     vocabulary = Vocabulary.load(Path(run) / WORDS, lowercase=lowercase)
     return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)

@@ -13,8 +13,8 @@ from dualnet._checks import ArgumentError, check_choice, check_count, did_you_me
 from dualnet.adaptation import RULES, rule_settings
 from dualnet.builders.stations import GATES, Cache, Gate, Stations
 from dualnet.evaluation import check_temperature
-from dualnet.training.combining import GATED
-from dualnet.training.start import is_gated
+from dualnet.training.from_runs import GATED
+from dualnet.training.initial_weights import is_gated
 from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, KEYS, SOLVE_FOR, TUNERS, Job
 from dualnet.tuning.space import JobError, Parameter, holds, in_order
 

@@ -181,9 +181,9 @@ def _training_seconds(folder: Path) -> float:
 
 
 def _planned_epochs(folder: Path) -> int:
-    from dualnet.training import read_card
+    from dualnet.runs import read_card
 
-    return read_card(folder / RUN)["recipe"]["epochs"]
+    return read_card(folder / RUN).recipe["epochs"]
 
 
 def _stop_rule(folder: Path) -> Any:
@@ -202,10 +202,10 @@ def _stop_rule(folder: Path) -> Any:
 
 
 def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import adaptation, builders, evaluation, training
+    from dualnet import adaptation, builders, evaluation, runs
     from dualnet.tuning.corpus_files import load_corpus
 
-    model = training.load(task.run)
+    model = runs.load(task.run)
     corpus = load_corpus(task.corpus, model="", run=task.run)
     _check_corpus(corpus, task)
     cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
@@ -216,12 +216,12 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     if settings.pop("evaluation", "static") == "dynamic":
         if settings.get("rule") == "rms":
             # The statistics are always those of the text that the model was trained on.
-            text = training.corpus_of_run(task.run).train if task.corpus else corpus.train
+            text = runs.corpus_of_run(task.run).train if task.corpus else corpus.train
             settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
-        by_sentence = training.read_card(task.run)["recipe"].get("batching") == "sentences"
+        by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
         perplexity = evaluation.evaluate(
             model, tokens, by_sentence=by_sentence, **settings
         ).perplexity

@@ -17,7 +17,7 @@ from keras_tuner.engine.trial import TrialStatus
 from keras_tuner.errors import FailedTrialError
 
 from dualnet._files import folder_beside
-from dualnet.training import load
+from dualnet.runs import load
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import OBJECTIVE

@@ -90,9 +90,9 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
-        from dualnet.runs.folder import read_card
+        from dualnet.runs.folder import card_table, read_card
 
-        used = read_card(trial_folder / RUN)
+        used = card_table(read_card(trial_folder / RUN))
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."

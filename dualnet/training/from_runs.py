@@ -1,0 +1,127 @@
+"""RUN folders built from other RUN folders: a gate over one, an ensemble of several."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dualnet import builders, zoo
+from dualnet._checks import ArgumentError
+from dualnet._files import claim
+from dualnet.cards import Card
+from dualnet.corpora import Corpus
+from dualnet.runs.folder import EARLY_FILES, read_card, write_card, write_vocabulary
+from dualnet.runs.loading import load, write_weights
+from dualnet.training.loop import Run, train
+
+GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
+
+
+def train_gate(
+    run: str | os.PathLike[str],
+    corpus: Corpus | str,
+    *,
+    output: str | os.PathLike[str],
+    **settings: Any,
+) -> Run:
+    """Train an input-to-output gate on the logits of the model in the RUN folder `run`.
+
+    The model itself is frozen. Recipe and gate are those of Takase et al.
+
+    Args:
+        run: RUN folder of a model without a gate, or of an ensemble.
+        corpus: `Corpus`, or what `corpora.load` takes.
+        output: folder, new or empty unless `resume`.
+        **settings: other arguments of `train`, and arguments of the gate and of `Recipe` that
+            replace the published ones: `gate`, `gate_units`, `gate_dropout`, `epochs`, ...
+
+    Raises:
+        ValueError: if the model has a gate; and as for `train`.
+        FileNotFoundError: if there is no RUN folder at `run`.
+
+    Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
+
+    Example:
+
+    >>> import dataclasses, tempfile
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> splits = {split: corpus.split(split)[:60] for split in corpora.SPLITS}
+    >>> corpus = dataclasses.replace(corpus, **splits)
+    >>> small = {"batch_size": 4, "epochs": 1, "evaluate": False, "progress": False}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = training.train("lstm", corpus, output=f"{folder}/RUN", units=4, **small)
+    ...     gated = training.train_gate(run.folder, corpus, output=f"{folder}/GATED", **small)
+    >>> gated.model.gated
+    True
+    """
+    card = read_card(run)
+    if card.config.get("gate", "none") != "none":
+        raise ArgumentError(
+            "run",
+            f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
+            f"gate={card.config['gate']!r}. Continue its training with --resume.",
+        )
+    if not settings.get("resume"):  # a resumed run keeps the settings that it started with
+        published = zoo.card(GATED)
+        gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
+        recipe = dict(published.recipe)
+        if card.recipe.get("batching") == "sentences":
+            recipe["batching"] = "sentences"
+        # A card instead of overrides, some of which share their name with an argument of a cell.
+        card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
+    return train(card, corpus, output=output, weights=run, **settings)
+
+
+def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
+    """Write a RUN folder of the ensemble of the models in the RUN folders `runs`.
+
+    Returns:
+        The folder, `output` as a `Path`.
+
+    Raises:
+        ValueError: if there are fewer than two runs, or their vocabularies differ.
+        FileNotFoundError: if one of them does not exist.
+        FileExistsError: if `output` holds files.
+        OSError: if `output` cannot be written to.
+
+    Example:
+
+    >>> import dataclasses, tempfile
+    >>> import dualnet
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> splits = {split: corpus.split(split)[:60] for split in corpora.SPLITS}
+    >>> corpus = dataclasses.replace(corpus, **splits)
+    >>> small = {"units": 4, "batch_size": 4, "epochs": 1, "evaluate": False}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = training.train("lstm", corpus, output=f"{folder}/RUN", progress=False, **small)
+    ...     path = training.combine_runs([run.folder, run.folder], f"{folder}/ENSEMBLE")
+    ...     dualnet.load(path).count_params() == 2 * run.model.count_params()
+    True
+    """
+    if len(runs) < 2:
+        raise ArgumentError(
+            "runs", f"must be at least two RUN folders. Received: {[str(run) for run in runs]}."
+        )
+    first, *_ = [read_card(run) for run in runs]
+    model = builders.ensemble([load(run) for run in runs])
+    assert model.vocabulary is not None  # every RUN has one
+    folder = Path(output)
+    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
+        write_vocabulary(folder, model.vocabulary)
+        write_weights(folder, model)
+        card = Card(
+            name=model.name,
+            builder=model.builder,
+            note="Members: " + ", ".join(str(Path(run).resolve()) for run in runs),
+            seed=0,
+            trained_on=first.trained_on,
+            config=model.arguments,
+            recipe=first.recipe,
+        )
+        write_card(folder, card)
+    return folder

@@ -1,0 +1,103 @@
+"""Starts a training from the weights of another model instead of random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dualnet import corpora
+from dualnet._checks import ArgumentError
+from dualnet.builders import LanguageModel, Transfer, transfer
+from dualnet.corpora import Corpus
+from dualnet.runs import load
+
+
+def is_gated(config: Mapping[str, Any]) -> bool:
+    """Return whether a model with these arguments has a gate on a frozen model."""
+    return config.get("gate", "none") != "none"
+
+
+def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
+    """Load the model to start from, or return None if `weights` is "".
+
+    Raises:
+        FileNotFoundError: if `weights` does not exist.
+        ValueError: if it is not a language model, or missing although the model has a gate.
+    """
+    if weights:
+        if not Path(weights).exists():
+            raise FileNotFoundError(
+                f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which "
+                "does not exist." + " The run has no checkpoint yet and needs it again: restore "
+                "it, or train again." * resume
+            )
+        return load(weights)
+    if is_gated(config):
+        raise ArgumentError(
+            "weights",
+            "must be given: a gate is trained on a trained model. "
+            f"Received: gate={config.get('gate')!r} without `weights`. Train the model with "
+            "gate='none' first, then pass its RUN folder.",
+        )
+    return None
+
+
+def load_corpus(
+    corpus: Corpus | str, source: LanguageModel | None, *, lowercase: bool = False
+) -> Corpus:
+    """Load `corpus` with the vocabulary of `source`, or check that it already has it.
+
+    Args:
+        corpus: `Corpus`, or what `corpora.load` takes.
+        source: the model to start from, or None.
+        lowercase: bool. Whether to lower-case a text for which `source` has no vocabulary.
+
+    Raises:
+        ValueError: if `corpus` is a `Corpus` with another vocabulary.
+
+    Example:
+
+    >>> from dualnet import training
+    >>> training.load_corpus("python-reference", None).name
+    'python-reference'
+    """
+    vocabulary = source.vocabulary if source is not None else None
+    if not isinstance(corpus, Corpus):
+        lowercase = lowercase if vocabulary is None else vocabulary.lowercase
+        return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)
+    if vocabulary is not None and corpus.vocabulary.words != vocabulary.words:
+        raise ArgumentError(
+            "corpus",
+            "must have the vocabulary of the model given as `weights`, in the same order. "
+            f"Received: {len(corpus.vocabulary)} words where the model has {len(vocabulary)}. Load "
+            "it with vocabulary=dualnet.load(weights).vocabulary.",
+        )
+    return corpus
+
+
+def load_start(
+    source: LanguageModel, model: LanguageModel, weights: str, config: Mapping[str, Any]
+) -> Transfer:
+    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched.
+
+    Raises:
+        ValueError: if nothing matches, or a weight is missing that a gate of `config` is
+            trained on.
+    """
+    try:
+        result = transfer(source, model)
+    except ValueError as error:
+        raise ArgumentError(
+            "weights", f"must be of a model like this one. Received: {weights!r}. {error}"
+        ) from None
+    unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
+    lacking = [name for name in unmatched if not name.startswith("gate")]
+    if is_gated(config) and lacking:
+        raise ArgumentError(
+            "weights",
+            "must hold every weight of the model below the gate, in the same shape. Received: "
+            f"{weights!r}, without {', '.join(lacking)}. Pass the RUN of a model that differs "
+            "only in the gate.",
+        )
+    return result
