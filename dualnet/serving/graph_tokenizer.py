@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -71,16 +72,7 @@ class GraphLower(tf.Module):
 
     def __init__(self) -> None:
         super().__init__(name="lower")
-        letters = {c: c.lower() for c in _characters() if c.lower() != c}
-        # The final sigma depends on which characters are "cased" and "case-ignorable" (Unicode
-        # standard, section 3.13). No Python module lists them, but `str.lower` reveals them.
-        cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
-        either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
-        cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
-        self._final_sigma = (
-            f"([{cased_range}][{ignorable_range}]*){CAPITAL_SIGMA}"
-            f"([{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$))"
-        )
+        letters, self._final_sigma = _lower_case()
         self.letters = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(list(letters), list(letters.values())),
             default_value="",
@@ -100,6 +92,20 @@ class GraphLower(tf.Module):
         lower = tf.where(tf.equal(lower, ""), letters.flat_values, lower)
         lower = tf.strings.reduce_join(letters.with_flat_values(lower), axis=-1)
         return tf.where(is_utf8, lower, words)
+
+
+@functools.cache
+def _lower_case() -> tuple[dict[str, str], str]:
+    """Return the lower case of all letters that have one, and a pattern of the final sigma."""
+    letters = {c: c.lower() for c in _characters() if c.lower() != c}
+    # The final sigma depends on which characters are "cased" and "case-ignorable" (Unicode
+    # standard, section 3.13). No Python module lists them, but `str.lower` reveals them.
+    cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
+    before = f"[{cased_range}][{ignorable_range}]*"
+    after = f"[{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$)"
+    return letters, f"({before}){CAPITAL_SIGMA}({after})"
 
 
 def _characters() -> Iterable[str]:
