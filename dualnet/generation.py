@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import overload
 
 import numpy as np
@@ -118,21 +119,14 @@ def generate(
     check_flag("stop_at_eos", stop_at_eos)
     vocabulary = vocabulary_of(model)
     streams = _streams(vocabulary, prompts, stop_at_eos)
-
+    choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
+    stop_id = vocabulary.eos_id if stop_at_eos else None
     texts = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(streams[i]))  # similar lengths together
     for first in range(0, len(order), ROWS):
         batch = order[first : first + ROWS]
-        drawn = _continue(
-            model,
-            [streams[i] for i in batch],
-            [np.random.default_rng([seed, i]) for i in batch],
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            stop_id=vocabulary.eos_id if stop_at_eos else None,
-        )
+        randoms = [np.random.default_rng([seed, i]) for i in batch]
+        drawn = _continue(model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id)
         for i, ids in zip(batch, drawn):
             start = 0 if vocabulary.eos_id is None else 1
             texts[i] = vocabulary.decode([*streams[i][start:], *ids])
@@ -169,14 +163,11 @@ def _continue(
     model: LanguageModel,
     streams: list[np.ndarray],
     randoms: list[np.random.Generator],
-    *,
+    choose: Callable[[np.ndarray, np.random.Generator], int],
     max_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
     stop_id: int | None,
 ) -> list[list[int]]:
-    """Return the ids drawn after each of `streams`, each with its own generator.
+    """Return the ids that `choose` draws after each of `streams`, each with its own generator.
 
     The prefix that all streams are long enough for is read at once. From there, each step reads
     one token per stream: its next one, or the one drawn last.
@@ -200,7 +191,7 @@ def _continue(
                 scores = logits[row, -1].astype(np.float64)
                 if model.vocabulary.unk_id is not None:
                     scores[model.vocabulary.unk_id] = -np.inf
-                tokens[row] = word_id = draw(scores, randoms[row], temperature, top_k, top_p)
+                tokens[row] = word_id = choose(scores, randoms[row])
                 if word_id != stop_id:
                     drawn[row].append(word_id)
                 ended[row] = word_id == stop_id or len(drawn[row]) == max_tokens

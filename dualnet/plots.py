@@ -301,27 +301,27 @@ def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, st
 
 
 def plot_importance(
-    found: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
+    importances: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
 ) -> None:
-    """Draw a bar with an error bar for each of `found`, the longest on top, as a PNG.
+    """Draw a bar with an error bar for each of `importances`, the longest on top, as a PNG.
 
     Args:
-        found: name to mean and standard deviation of a permutation importance, in units of the
-            variance of the target.
+        importances: name to mean and standard deviation of a permutation importance, in units of
+            the variance of the target.
         path: file to write.
         title: of the figure.
-        text: drawn in place of the bars if `found` is empty.
+        text: drawn in place of the bars if `importances` is empty.
     """
-    figure = _figure(7.5, max(3.0, 0.28 * len(found) + 1.8))
+    figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     axes = figure.subplots()
     figure.suptitle(_plain(title), fontsize=10)
-    if not found:
+    if not importances:
         axes.axis("off")
         axes.text(0.5, 0.5, _plain(text), ha="center", va="center", fontsize=12)
         _save(figure, path)
         return
-    names = sorted(found, key=lambda name: -found[name][0])
-    means, spreads = zip(*(found[name] for name in names))
+    names = sorted(importances, key=lambda name: -importances[name][0])
+    means, spreads = zip(*(importances[name] for name in names))
     axes.barh(range(len(names)), means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
     axes.set_yticks(range(len(names)), [_plain(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)

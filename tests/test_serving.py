@@ -1,5 +1,6 @@
 """Exported models answer as the Keras model does, in every format and for every client."""
 
+import functools
 import json
 import os
 import pathlib
@@ -55,9 +56,7 @@ for request in json.loads(sys.stdin.read()):
     specs = endpoint.structured_input_signature[1]
     inputs = {key: tf.constant(value, specs[key].dtype) for key, value in request.items()}
     answers.append({
-        key: [text.decode() for text in value.numpy()] if value.dtype == tf.string
-        and value.shape.rank == 1 else value.numpy().astype(str).tolist()
-        if value.dtype == tf.string else value.numpy().tolist()
+        key: (value.numpy().astype("U") if value.dtype == tf.string else value.numpy()).tolist()
         for key, value in endpoint(**inputs).items()
     })
 print(json.dumps({"signatures": sorted(served), "answers": answers}))
@@ -85,8 +84,10 @@ def served(tmp_path_factory):
 
 def client_of(path):
     """Return a function that sends requests to the SavedModel at `path`."""
-    signatures = tf.saved_model.load(path).signatures
+    return asker(tf.saved_model.load(path).signatures)
 
+
+def asker(signatures):
     def ask(endpoint, **columns):
         specs = signatures[endpoint].structured_input_signature[1]
         inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
@@ -96,21 +97,19 @@ def client_of(path):
     return ask
 
 
+def call_by_name(function, **inputs):
+    return function(inputs)
+
+
 def graph_client(model):
     """Return a function that sends requests to the text endpoints as graphs, without export."""
     reader, tokenizer = ChunkedReader(model), GraphTokenizer(model.vocabulary)
-    endpoints = {}
+    signatures = {}
     for build in (saved_model._score_text, saved_model._generate_text):
         function, specs = build(reader, tokenizer)
-        graph = tf.function(function, input_signature=[specs], autograph=False)
-        endpoints[function.__name__] = graph, specs
-
-    def ask(endpoint, **columns):
-        graph, specs = endpoints[endpoint]
-        inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
-        return {name: value.numpy() for name, value in graph(inputs).items()}
-
-    return ask
+        graph = tf.function(functools.partial(call_by_name, function), autograph=False)
+        signatures[function.__name__] = graph.get_concrete_function(**specs)
+    return asker(signatures)
 
 
 def generate(ask, prompts, **settings):
@@ -499,17 +498,12 @@ def expected_probabilities(logits, temperature, top_k, top_p):
 def draws(logits, count, temperature=1.0, top_k=0, top_p=1.0):
     """Return the words that rows of seeds 0 to `count` draw at steps 0 and 1."""
 
-    def column(value, dtype):
-        return tf.fill((count,), tf.constant(value, dtype))
-
-    settings = sampling.SamplingSettings(
-        max_tokens=column(1, tf.int32),
-        temperature=column(temperature, tf.float32),
-        top_k=column(top_k, tf.int32),
-        top_p=column(top_p, tf.float32),
-        seed=tf.range(count),
-        stop_at_eos=column(False, tf.bool),
-    )
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    settings = {
+        name: tf.fill((count,), tf.constant(value, sampling.SETTINGS[name]))
+        for name, value in settings.items()
+    }
+    settings["seed"] = tf.range(count)
     rows = np.repeat(logits[None], count, axis=0)
     draw = tf.function(lambda step: sampling.draw(tf.constant(rows), step, settings, UNK_ID))
     return [draw(tf.constant(step)).numpy() for step in (0, 1)]

@@ -191,7 +191,7 @@ def generate(options: argparse.Namespace) -> None:
             "--greedy", "means --temperature 0 and cannot be combined with --temperature."
         )
     prompts = _texts("--prompt", options)
-    if options.given is None:
+    if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
     temperature = 1.0 if options.temperature is None else options.temperature
     settings = {
@@ -288,15 +288,15 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
     """
     from dualnet.text.plain_text import text_of
 
-    if options.given is not None:
+    if options.texts is not None:
         if options.file is not None:
             raise ArgumentError(
                 option, f"and FILE cannot be combined. Received: FILE={options.file}."
             )
-        for text in options.given:
+        for text in options.texts:
             if re.search("[\ud800-\udfff]", text):
                 raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-        return options.given
+        return options.texts
     if options.file in (None, "-"):
         source = "standard input"
         if sys.stdin.isatty():

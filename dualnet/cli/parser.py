@@ -173,7 +173,7 @@ def _add_texts(option: Callable[..., Any], name: str, text: str) -> None:
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
     option("file", nargs="?", metavar="FILE",
            help="file with one text per line; standard input if it is '-' or omitted")
-    option(name, action="append", dest="given", metavar="TEXT", help=f"{text}; repeatable")
+    option(name, action="append", dest="texts", metavar="TEXT", help=f"{text}; repeatable")
 
 
 def _add_set(option: Callable[..., Any], text: str) -> None:

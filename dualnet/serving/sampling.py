@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from dualnet.serving.chunked_reader import ChunkedReader
 
+# How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
+SETTINGS = {
+    "max_tokens": tf.int32,
+    "temperature": tf.float32,
+    "top_k": tf.int32,
+    "top_p": tf.float32,
+    "seed": tf.int32,
+    "stop_at_eos": tf.bool,
+}
 
-class SamplingSettings(NamedTuple):
-    """How each row draws: every field is a tensor `(batch,)`; see `dualnet.export`."""
 
-    max_tokens: Any
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    seed: Any
-    stop_at_eos: Any
-
-    def checked(self, batch: Any) -> SamplingSettings:
-        """Return the same settings, with assertions that fail if a value is out of range."""
-        finite = tf.math.is_finite(self.temperature)
-        ranges = {
-            "max_tokens": ("at least 0", self.max_tokens >= 0),
-            "temperature": ("finite and at least 0", finite & (self.temperature >= 0)),
-            "top_k": ("at least 0 (0: all words)", self.top_k >= 0),
-            "top_p": ("above 0 and at most 1", (self.top_p > 0) & (self.top_p <= 1)),
-        }
-        checks = []
-        for name, values in self._asdict().items():
-            one_per_row = tf.equal(tf.size(values), batch)
-            message = f"`{name}` must hold one value per row of `prompts`. Received this many:"
-            checks.append(tf.debugging.Assert(one_per_row, [message, tf.size(values)]))
-            if name in ranges:
-                requirement, valid = ranges[name]
-                message = f"`{name}` must be {requirement}. Received:"
-                invalid = tf.boolean_mask(values, ~valid)
-                checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
-        with tf.control_dependencies(checks):
-            return SamplingSettings(*(tf.identity(values) for values in self))
+def checked(settings: dict[str, Any], batch: Any) -> dict[str, Any]:
+    """Return `settings` with assertions that fail if a value is out of range."""
+    temperature, top_p = settings["temperature"], settings["top_p"]
+    finite = tf.math.is_finite(temperature)
+    ranges = {
+        "max_tokens": ("at least 0", settings["max_tokens"] >= 0),
+        "temperature": ("finite and at least 0", finite & (temperature >= 0)),
+        "top_k": ("at least 0 (0: all words)", settings["top_k"] >= 0),
+        "top_p": ("above 0 and at most 1", (top_p > 0) & (top_p <= 1)),
+    }
+    checks = []
+    for name, values in settings.items():
+        one_per_row = tf.equal(tf.size(values), batch)
+        message = f"`{name}` must hold one value per row of `prompts`. Received this many:"
+        checks.append(tf.debugging.Assert(one_per_row, [message, tf.size(values)]))
+        if name in ranges:
+            requirement, valid = ranges[name]
+            message = f"`{name}` must be {requirement}. Received:"
+            invalid = tf.boolean_mask(values, ~valid)
+            checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(values) for name, values in settings.items()}
 
 
 def draw_words(
     reader: ChunkedReader,
     prompts: Any,
-    settings: SamplingSettings,
+    settings: dict[str, Any],
     *,
     eos_id: int,
     unk_id: int | None,
@@ -57,7 +58,7 @@ def draw_words(
     Args:
         reader: `ChunkedReader`.
         prompts: ragged int32 `(batch, time)`.
-        settings: `SamplingSettings`, checked.
+        settings: `SETTINGS`, checked.
         eos_id: int. Every text begins after it.
         unk_id: int or None. Never drawn.
 
@@ -75,10 +76,10 @@ def draw_words(
     ) -> tuple[Any, ...]:
         drawn = draw(logits, step, settings, unk_id)
         log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
-        running &= ~(settings.stop_at_eos & tf.equal(drawn, eos_id))
+        running &= ~(settings["stop_at_eos"] & tf.equal(drawn, eos_id))
         lengths += tf.cast(running, tf.int32)
         words, scores = words.write(step + 1, drawn), scores.write(step + 1, log_p)
-        running &= step + 1 < settings.max_tokens
+        running &= step + 1 < settings["max_tokens"]
         # Unneeded after the very last word, but a branch would cost more than it saves.
         logits, states = reader.advance(drawn[:, None], states)
         return step + 1, logits[:, -1], states, running, words, scores, lengths
@@ -91,7 +92,7 @@ def draw_words(
     _, _, _, _, words, scores, lengths = tf.while_loop(
         lambda step, logits, states, running, *_: tf.reduce_any(running),
         body,
-        (0, logits, states, settings.max_tokens > 0, columns(tf.int32), columns(tf.float32),
+        (0, logits, states, settings["max_tokens"] > 0, columns(tf.int32), columns(tf.float32),
          tf.zeros(batch, tf.int32)),
     )  # fmt: skip
 
@@ -101,7 +102,7 @@ def draw_words(
     return rows(words), rows(scores)
 
 
-def draw(logits: Any, step: Any, settings: SamplingSettings, unk_id: int | None) -> Any:
+def draw(logits: Any, step: Any, settings: dict[str, Any], unk_id: int | None) -> Any:
     """Return a word for each row of `logits`, `(batch, words)`: int32 `(batch,)`.
 
     The temperature is applied first, then `top_k`, then `top_p`: of the words that `top_k`
@@ -114,18 +115,18 @@ def draw(logits: Any, step: Any, settings: SamplingSettings, unk_id: int | None)
     ordered, ids = tf.math.top_k(logits, k=words)  # the lower id first where logits are equal
     # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
     ordered = tf.cast(ordered, tf.float64)
-    temperature = tf.cast(settings.temperature, tf.float64)[:, None]
+    temperature = tf.cast(settings["temperature"], tf.float64)[:, None]
     greedy = tf.equal(temperature, 0)
     ordered = (ordered - ordered[:, :1]) / tf.where(greedy, tf.ones_like(temperature), temperature)
-    top_k = tf.where(settings.top_k > 0, settings.top_k, words)
+    top_k = tf.where(settings["top_k"] > 0, settings["top_k"], words)
     allowed = tf.range(words) < tf.where(greedy, 1, top_k[:, None])
     weights = tf.where(allowed, tf.exp(ordered), tf.zeros_like(ordered))
     weights /= tf.reduce_sum(weights, axis=1, keepdims=True)
     before = tf.cumsum(weights, axis=1, exclusive=True)
-    top_p = tf.cast(settings.top_p, tf.float64)[:, None]
+    top_p = tf.cast(settings["top_p"], tf.float64)[:, None]
     weights = tf.where((before < top_p) | (top_p >= 1), weights, tf.zeros_like(weights))
     cumulative = tf.cumsum(weights, axis=1)
-    threshold = _uniform(settings.seed, step)[:, None] * cumulative[:, -1:]
+    threshold = _uniform(settings["seed"], step)[:, None] * cumulative[:, -1:]
     rank = tf.reduce_sum(tf.cast(cumulative <= threshold, tf.int32), axis=1)
     return tf.gather(ids, rank, batch_dims=1)
 

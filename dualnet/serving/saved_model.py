@@ -12,7 +12,7 @@ from dualnet.builders import LanguageModel
 from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.formats import endpoints
 from dualnet.serving.graph_tokenizer import GraphTokenizer
-from dualnet.serving.sampling import SamplingSettings, draw_words
+from dualnet.serving.sampling import SETTINGS, checked, draw_words
 
 Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
@@ -85,19 +85,10 @@ def _score_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
 
 
 def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
-    dtypes = {
-        "max_tokens": tf.int32,
-        "temperature": tf.float32,
-        "top_k": tf.int32,
-        "top_p": tf.float32,
-        "seed": tf.int32,
-        "stop_at_eos": tf.bool,
-    }
-
     def generate_text(inputs: Tensors) -> Tensors:
-        settings = SamplingSettings(**{name: inputs[name] for name in dtypes})
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
-        settings = settings.checked(tf.size(inputs["prompts"]))
+        settings = {name: inputs[name] for name in SETTINGS}
+        settings = checked(settings, tf.size(inputs["prompts"]))
         drawn, scores = draw_words(
             reader, prompts, settings, eos_id=tokenizer.eos_id, unk_id=tokenizer.unk_id
         )
@@ -107,7 +98,7 @@ def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint
             "lengths": tf.cast(drawn.row_lengths(), tf.int32),
         }
 
-    specs = {name: _spec(name, dtype) for name, dtype in dtypes.items()}
+    specs = {name: _spec(name, dtype) for name, dtype in SETTINGS.items()}
     return generate_text, {"prompts": _spec("prompts", tf.string), **specs}
 
 
