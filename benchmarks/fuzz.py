@@ -1,9 +1,9 @@
-"""Damages cards, corpora, RUN folders and requests at random, and gives them to the command line.
+"""Damages cards, corpora, RUN folders and requests at random and runs the command line on them.
 
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
-Each case must end with exit code 0, or with 2 and a sentence; never with a traceback, a part of a
-file, or a change to what was there before. Prints a table by kind, and every case that failed with
-what makes it again. Exit code 1 if one did.
+Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, an
+unfinished file, or a change to existing files. Prints a table by kind, and each failed case with
+the command that reproduces it. The exit code is 1 if any failed.
 """
 
 import argparse
@@ -68,7 +68,7 @@ OPTIONS = {
 
 
 class Workshop:
-    """A folder with a corpus, a trained RUN and a card, of which each case damages a copy."""
+    """A folder with a corpus, a trained RUN and a card; each case damages a copy of one."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -79,12 +79,12 @@ class Workshop:
             text = [" ".join(chance.choices(WORDS, k=6)) for _ in range(lines)]
             (self.corpus / f"{split}.txt").write_text("\n".join(text) + "\n")
         self.run = self.folder / "RUN"
-        code, told = call(["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK])
+        code, log = call(["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK])
         if code:
-            raise SystemExit(told)
+            raise SystemExit(log)
 
     def case(self, number):
-        """Return the kind of case `number`, what it does in words, its command and its input."""
+        """Return the kind of case `number`, its damage in words, its command and its input."""
         chance = random.Random(number)
         place = self.folder / "case"
         shutil.rmtree(place, ignore_errors=True)
@@ -115,7 +115,7 @@ class Workshop:
         how = "; ".join(
             damage_file(chance, chance.choice(files)) for _ in range(chance.choice([1, 1, 2]))
         )
-        if chance.random() < 0.4:  # else the sums alone would be tried
+        if chance.random() < 0.4:  # otherwise the check of the sums would hide all others
             damage_file(chance, copy / "sums.json", "gone")
             how += "; no sums"
         command = chance.choice(
@@ -132,25 +132,25 @@ class Workshop:
 
     def _request(self, chance, place):
         name = chance.choice(["evaluate", "score", "score", "generate", "generate", "train"])
-        given = b""
+        stdin = b""
         if name == "train":
             command = [name, "lstm", "--corpus", self.corpus, "--output", place / "new", *QUICK]
         else:
             command = [name, self.run]
-            given = damage_bytes(chance, b"the cat sees\na dog\n")
+            stdin = damage_bytes(chance, b"the cat sees\na dog\n")
         for _ in range(chance.choice([0, 1, 1, 2])):
             option = chance.choice(OPTIONS[name])
             value = chance.choice([*VALUES, "the cat sees", "a " * 600, "\x00", "\ud800"])
-            if option == "--epochs" and len(value) > 9:  # which would be done, one after another
+            if option == "--epochs" and len(value) > 9:  # it would train all of them
                 continue
             if option == "--set":
                 value = f"{chance.choice(SETTINGS)}={value}"
             command += [option, value]
-        return "options", command, given
+        return "options", command, stdin
 
 
 def damage_bytes(chance, data):
-    """Return `data` with some bytes changed, removed or put in."""
+    """Return `data` with some bytes changed, removed or inserted."""
     data = bytearray(data)
     for _ in range(chance.choice([1, 1, 3, 20])):
         at = chance.randrange(len(data) + 1)
@@ -165,7 +165,7 @@ def damage_bytes(chance, data):
 
 
 def damage_text(chance, text):
-    """Return a TOML text, damaged as a person or a disk would, and how."""
+    """Return a TOML text, damaged as by a person or a disk, and a description of the damage."""
     lines = text.splitlines()
     at = chance.choice([i for i, line in enumerate(lines) if "=" in line])
     key, _, value = lines[at].partition(" = ")
@@ -188,7 +188,7 @@ def damage_text(chance, text):
 
 
 def damage_file(chance, path, what=None):
-    """Damage the file `path`; say how."""
+    """Damage the file `path` and return a description of the damage."""
     if not path.is_file():
         return f"{path.name} is gone"
     data = path.read_bytes()
@@ -217,13 +217,13 @@ def damage_file(chance, path, what=None):
     return f"{what}: {path.name}"
 
 
-def call(command, given=b""):
-    """Run `dualnet` in this process; return its exit code (None: a traceback) and what it told."""
+def call(command, stdin=b""):
+    """Run `dualnet` in this process; return its exit code (None: a traceback) and its log."""
     from dualnet.cli import main
 
     out, err = io.StringIO(), io.StringIO()
     before = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8", errors="surrogateescape")
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="surrogateescape")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             return main([str(part) for part in command]), err.getvalue()
@@ -236,31 +236,30 @@ def call(command, given=b""):
 
 
 def fingerprint(folder):
-    """Return a hash of all files below `folder` but locks."""
-    found = {
+    """Return a hash of each file below `folder` except locks."""
+    return {
         path.relative_to(folder): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
         if path.is_file() and path.name != ".lock"
     }
-    return found
 
 
 def check(workshop, number):
     """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
-    kind, how, command, given = workshop.case(number)
+    kind, how, command, stdin = workshop.case(number)
     place = workshop.folder / "case"
     before, whole = fingerprint(place), fingerprint(workshop.run)
-    code, told = call(command, given)
+    code, log = call(command, stdin)
     wrong = ""
     resumed = "--resume" in command
     if code is None:
-        wrong = told
+        wrong = log
     elif code not in (0, 2):
         wrong = f"exit code {code}"
-    elif code == 2 and not told.strip():
+    elif code == 2 and not log.strip():
         wrong = "no message"
-    elif code == 2 and "usage:" not in told and len(message(told).splitlines()) != 1:
-        wrong = f"more than a sentence: {told}"
+    elif code == 2 and "usage:" not in log and len(message(log).splitlines()) != 1:
+        wrong = f"more than a sentence: {log}"
     elif parts := [path.name for path in place.rglob(".unfinished*")]:
         wrong = f"parts of files: {parts}"
     elif code == 2 and not resumed and fingerprint(place) != before:
@@ -269,12 +268,12 @@ def check(workshop, number):
         wrong = "the RUN was changed"
     if wrong:
         wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
-    return kind, code, wrong, told
+    return kind, code, wrong, log
 
 
-def message(told):
-    """Return what a command told, but for the news of damaged checkpoints."""
-    return re.sub(r"^Checkpoint .* is damaged: .*\n", "", told, flags=re.MULTILINE)
+def message(log):
+    """Return the log of a command without reports of damaged checkpoints."""
+    return re.sub(r"^Checkpoint .* is damaged: .*\n", "", log, flags=re.MULTILINE)
 
 
 def main():
@@ -291,13 +290,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
         workshop = Workshop(folder)
         for i in range(options.cases):
-            kind, code, wrong, told = check(workshop, options.seed * 1_000_000 + i)
+            kind, code, wrong, log = check(workshop, options.seed * 1_000_000 + i)
             counts[kind, "wrong" if wrong else code] += 1
             if wrong:
                 failed += 1
                 print(wrong, flush=True)
-            elif options.show and told:
-                print(f"{i} {kind}: {told.strip().splitlines()[-1]}", flush=True)
+            elif options.show and log:
+                print(f"{i} {kind}: {log.strip().splitlines()[-1]}", flush=True)
             if i % 100 == 99:
                 keras.backend.clear_session()
     print(f"{'kind':10}{'accepted':>10}{'refused':>10}{'wrong':>10}")

@@ -35,9 +35,9 @@ class Run:
     """One training of the queue.
 
     Attributes:
-        model: Name of the zoo.
-        seed: Of weights and masks.
-        settings: Arguments of the builder or the recipe, in place of the card's.
+        model: Name of the model in the zoo.
+        seed: Random seed of weights and dropout masks.
+        settings: Arguments of the builder or the recipe that override the card.
         label: Name of the run in its group; default `model`.
     """
 
@@ -53,10 +53,12 @@ class Run:
 
     @property
     def published(self) -> list[float] | None:
-        """The published static perplexities, validation and test, if the run is at that size."""
-        return (
-            None if self.settings else zoo.card(self.model, self.group.corpus).published["static"]
-        )
+        """The published static perplexities, validation and test, if the run has that size."""
+        return None if self.settings else self.card.published["static"]
+
+    @property
+    def card(self) -> zoo.Card:
+        return zoo.card(self.model, self.group.corpus)
 
     def folder(self, output: Path) -> Path:
         return output / self.group.name / self.name.replace(" ", "-")
@@ -75,7 +77,7 @@ class Run:
         return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
     def train(self, output: Path, epochs: int) -> None:
-        """Train until `epochs` epochs are done, and evaluate after the last one of the group."""
+        """Train up to `epochs` epochs, and evaluate after the last epoch of the group."""
         folder = self.folder(output)
         folder.parent.mkdir(parents=True, exist_ok=True)
         resume = (folder / "card.toml").is_file()
@@ -105,7 +107,7 @@ class Group:
     runs: tuple[Run, ...] = ()
 
     def next_slice(self, output: Path) -> tuple[Run, int] | None:
-        """Return the run that is behind and the epochs it goes to, None if all are finished."""
+        """Return the run that is furthest behind and its next epoch count, or None at the end."""
         unfinished = [run for run in self.runs if not run.results(output)]
         if not unfinished:
             return None
@@ -148,7 +150,8 @@ def draw(group: Group, output: Path) -> None:
         if rows := run.history(output):
             curves[f"{run.name} valid"] = [float(row["val_perplexity"]) for row in rows]
         if run.published:
-            lines[f"{run.model} published, after 100 epochs"] = run.published[0]
+            epochs = run.card.recipe["epochs"]
+            lines[f"{run.model} published, after {epochs} epochs"] = run.published[0]
     plots.plot_curves(
         curves, output / f"{group.name}.png", title=group.title, cut=True, lines=lines
     )
@@ -157,7 +160,7 @@ def draw(group: Group, output: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
-    parser.add_argument("--group", help="train this group alone")
+    parser.add_argument("--group", help="train only this group")
     options = parser.parse_args()
     groups = [group for group in read_queue() if options.group in (None, group.name)]
     if not groups:

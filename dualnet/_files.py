@@ -60,7 +60,9 @@ def _not_written(path: Path, error: OSError) -> OSError:
 
 
 @contextlib.contextmanager
-def folder_beside(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
+def folder_beside(
+    path: str | os.PathLike[str], *, replace: bool = True, prefix: str = UNFINISHED
+) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place on success.
 
     On an error the folder is removed and `path` is left untouched.
@@ -69,9 +71,10 @@ def folder_beside(path: str | os.PathLike[str], *, replace: bool = True) -> Iter
         path: the folder to write.
         replace: bool. Whether an existing folder at `path` is removed first; else it must be
             empty or absent.
+        prefix: first part of the name of the folder.
     """
     path = Path(path)
-    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
     try:
         temporary.chmod(0o755)  # mkdtemp makes it private
         yield temporary

@@ -1,4 +1,4 @@
-"""Data-parallel training: the rows of a batch divided among several devices, on JAX."""
+"""Data-parallel training on JAX: each device works on some rows of a batch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import keras
 
 from dualnet._checks import ArgumentError, check_count
 
-_joined = False  # whether this process has joined the others
+_joined = False  # whether this process has joined the other hosts
 
 
 class RowParallel(keras.distribution.DataParallel):
-    """`keras.distribution.DataParallel` for streams: each device works on rows of its own.
+    """`keras.distribution.DataParallel` for parallel streams: each device keeps its own rows.
 
-    Every device gets the whole batch of ids, which is small, and every process reads the
-    whole text; the step of a `LanguageModel` then divides the rows, where they can be
-    divided evenly. So batches of any size can be read, such as the last one of an epoch of
-    sentences, or the one row of dynamic evaluation, at which each device does the same.
+    Every process reads the whole text, and every device gets the whole batch of ids, which is
+    small. The step of a `LanguageModel` then divides the rows if they divide evenly; otherwise
+    each device computes all of them. So batches of any size work, such as the last batch of
+    sentences or the single row of dynamic evaluation.
     """
 
     def get_data_layout(self, data_shape):
@@ -28,41 +28,49 @@ class RowParallel(keras.distribution.DataParallel):
 
 
 def data_parallel(devices: int | str = "all") -> RowParallel:
-    """Return the distribution over `devices`, for `keras.distribution.set_distribution`.
+    """Return a distribution over `devices`, for `keras.distribution.set_distribution`.
 
-    Set it before a model is built, or use it as `with data_parallel().scope():`. Weights are
-    on every device, the rows of each batch divided among them: `batch_size` is that of all
-    together. The results are those of one device, to rounding, masks of dropouts too.
+    Set it before you build a model, or use it as `with data_parallel().scope():`. Every device
+    holds all weights, and the rows of each batch are divided among the devices: `batch_size`
+    counts the rows of all of them. The results, dropout masks included, equal those of one
+    device up to rounding.
 
-    With the environment variables of `keras.distribution.initialize` (as
-    `KERAS_DISTRIBUTION_JOB_ADDRESSES`) the process joins those on other hosts first; "all"
-    are then the devices of all hosts.
+    With the environment variables of `keras.distribution.initialize`, such as
+    `KERAS_DISTRIBUTION_JOB_ADDRESSES`, the process first joins those on other hosts; "all" then
+    means the devices of all hosts.
 
     Args:
-        devices: int, at least 1, the first ones of the kind that JAX prefers; or "all".
+        devices: int, at least 1, to use the first devices of the kind that JAX prefers; or "all".
 
     Raises:
         ValueError: if the backend is not JAX, or there are fewer devices.
+
+    Example:
+        >>> import dualnet, keras
+        >>> from dualnet import zoo
+        >>> if keras.config.backend() == "jax":
+        ...     with dualnet.data_parallel(1).scope():
+        ...         model = zoo.build("lstm", vocabulary_size=3, units=4)
     """
     if devices != "all":
         check_count("devices", devices, least=1)
     if keras.config.backend() != "jax":
         raise ArgumentError(
             "devices",
-            f"needs the backend jax. Received: devices={devices!r} with the backend "
+            f"needs the JAX backend. Received: devices={devices!r} with the backend "
             f"{keras.config.backend()!r}. Set the environment variable KERAS_BACKEND=jax.",
         )
     _join()
-    found = keras.distribution.list_devices()
-    count = len(found) if devices == "all" else int(devices)
-    if count > len(found):
+    available = keras.distribution.list_devices()
+    count = len(available) if devices == "all" else int(devices)
+    if count > len(available):
         raise ArgumentError(
             "devices",
-            f"must be at most {len(found)}, the number of devices that JAX sees. "
-            f"Received: devices={devices!r}. To try it on a CPU set the environment variable "
+            f"must be at most {len(available)}, the number of devices that JAX sees. "
+            f"Received: devices={devices!r}. To try it on a CPU, set the environment variable "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count}.",
         )
-    return RowParallel(devices=found[:count], auto_shard_dataset=False)
+    return RowParallel(devices=available[:count], auto_shard_dataset=False)
 
 
 def _join() -> None:
@@ -73,23 +81,23 @@ def _join() -> None:
 
 
 def num_devices() -> int:
-    """Return among how many devices rows are divided, 1 without a distribution."""
-    now = keras.distribution.distribution()
-    return now.num_model_replicas if isinstance(now, keras.distribution.DataParallel) else 1
+    """Return the number of devices that share the rows of a batch, 1 without a distribution."""
+    active = keras.distribution.distribution()
+    return active.num_model_replicas if isinstance(active, keras.distribution.DataParallel) else 1
 
 
 def divided(values: Any) -> Any:
-    """Return tensors `(rows, ...)` with the rows divided among the devices, where they can be."""
+    """Return tensors `(rows, ...)` with rows that divide evenly spread over the devices."""
     count = num_devices()
     if count == 1:
         return values
-    now = keras.distribution.distribution()
+    active = keras.distribution.distribution()
 
     def divide(value: Any) -> Any:
         if value is None or not value.shape or value.shape[0] % count:
             return value
-        axes = [now.batch_dim_name, *[None] * (len(value.shape) - 1)]
-        layout = keras.distribution.TensorLayout(axes, now.device_mesh)
+        axes = [active.batch_dim_name, *[None] * (len(value.shape) - 1)]
+        layout = keras.distribution.TensorLayout(axes, active.device_mesh)
         return keras.distribution.distribute_tensor(value, layout)
 
     return keras.tree.map_structure(divide, values)
@@ -97,19 +105,19 @@ def divided(values: Any) -> Any:
 
 @contextlib.contextmanager
 def whole_batches() -> Iterator[None]:
-    """Let Keras divide no batch meanwhile: for batches of a row or a few."""
-    now = keras.distribution.distribution()
-    with contextlib.ExitStack() as held:
-        if isinstance(now, keras.distribution.DataParallel):
-            held.enter_context(RowParallel(now.device_mesh, auto_shard_dataset=False).scope())
+    """Keep Keras from dividing batches within the context: for batches of one or a few rows."""
+    active = keras.distribution.distribution()
+    with contextlib.ExitStack() as stack:
+        if isinstance(active, keras.distribution.DataParallel):
+            stack.enter_context(RowParallel(active.device_mesh, auto_shard_dataset=False).scope())
         yield
 
 
 def check_rows(rows: int) -> None:
-    """Raise `ValueError` if the rows of a batch cannot be divided evenly among the devices."""
+    """Raise `ValueError` if the rows of a batch do not divide evenly among the devices."""
     if rows % num_devices():
         raise ArgumentError(
             "batch_size",
-            f"must be a multiple of {num_devices()}, the number of devices that the "
-            f"rows are divided among. Received: {rows}. Take another batch_size, or fewer devices.",
+            f"must be a multiple of {num_devices()}, the number of devices. Received: {rows}. "
+            "Choose another batch_size, or fewer devices.",
         )

@@ -1,4 +1,4 @@
-"""Draws the PNG files of training and evaluation. Knows of numbers alone."""
+"""Draws PNG figures from plain numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from dualnet._files import write_whole
 
-VISIBLE = 2  # times the lowest perplexity: where a scale that is cut ends, if it may
-MARKED = 40  # epochs up to which each has a dot of its own
-ABSENT, BEYOND = -0.1, 1.09  # places below and above an axis that goes from 0 to 1
+VISIBLE = 2  # a cut scale ends at this multiple of the lowest perplexity, or above
+MARKED = 40  # curves of up to this many epochs have a marker per epoch
+ABSENT, BEYOND = -0.1, 1.09  # positions below and above an axis that goes from 0 to 1
 
 
 def plot_curves(
@@ -25,13 +25,20 @@ def plot_curves(
     cut: bool = False,
     lines: Mapping[str, float] | None = None,
 ) -> None:
-    """Draw perplexity by epoch, one line for each of `curves`, as a PNG.
+    """Draw perplexity against epochs, one curve for each of `curves`, as a PNG.
 
-    A curve whose name ends in "train" is drawn thin and dashed. With `cut` the
-    scale ends a few times above the lowest value, so that curves of many epochs
-    can be told apart. `lines` are horizontal lines, e.g. published perplexities.
+    Args:
+        curves: name, "<model> valid" or "<model> train", to the perplexity after each epoch. The
+            curves of a model share a colour; those in training are thin and dashed.
+        path: file to write.
+        title: of the figure.
+        cut: bool. Whether the scale ends at a small multiple of the lowest value, so that curves
+            of many epochs can be told apart.
+        lines: name to the height of a horizontal dotted line, e.g. a published perplexity. A line
+            has the colour of the first model whose name begins with the same word.
     """
-    figure, axes = _figure(title, "epoch", "perplexity (log scale)")
+    lines = lines or {}
+    figure, axes = _axes(title, "epoch", "perplexity (log scale)")
     colours: dict[str, str] = {}
     longest = max((len(values) for values in curves.values()), default=0)
     marker = "o" if longest <= MARKED else ""
@@ -41,44 +48,48 @@ def plot_curves(
         colour = colours.setdefault(model, f"C{len(colours)}")
         style = {"linestyle": "--", "linewidth": 1} if training else {"marker": marker}
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
-    for i, (name, value) in enumerate((lines or {}).items()):
-        axes.axhline(value, label=name, color=f"C{i}", linestyle=":", linewidth=1.2)
+    first_words = {model.split()[0]: colour for model, colour in reversed(colours.items())}
+    for name, value in lines.items():
+        colour = first_words.get(name.split()[0], "0.4")
+        axes.axhline(value, label=name, color=colour, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
     if cut:
-        drawn = [*curves.values(), *([value] for value in (lines or {}).values())]
+        drawn = [*curves.values(), *([value] for value in lines.values())]
         _cut(axes, [np.asarray(values, np.float64) for values in drawn])
     else:
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend()
+    axes.legend(loc="upper right" if lines else "best")
     _save(figure, path)
 
 
 def plot_positions(
     curves: Mapping[str, Any], path: str | Path, *, title: str = "Perplexity by position"
 ) -> None:
-    """Draw perplexity against position in the text, as a PNG.
+    """Draw perplexity against the position in the text, as a PNG.
+
+    A strong line shows the perplexity of all tokens up to each position, a faint one that of
+    windows of a hundredth of the text.
 
     Args:
-        curves: name to the loss of each token in nats, `(tokens,)`. Drawn is the
-            perplexity of all tokens up to each position, and lightly that of
-            windows of a hundredth of the text.
+        curves: name to the loss of each token in nats, `(tokens,)`.
         path: file to write.
+        title: of the figure.
     """
-    figure, axes = _figure(title, "position (tokens)", "perplexity")
+    figure, axes = _axes(title, "position in the text (tokens)", "perplexity")
     for i, (name, losses) in enumerate(curves.items()):
         losses = np.asarray(losses, np.float64)
         position = np.arange(1, len(losses) + 1)
         window = max(1, len(losses) // 100)
         whole = losses[: len(losses) // window * window].reshape(-1, window)
-        middle = np.arange(len(whole)) * window + window / 2
-        axes.plot(middle, np.exp(whole.mean(1)), color=f"C{i}", linewidth=0.8, alpha=0.35)
+        middles = np.arange(len(whole)) * window + window / 2
+        axes.plot(middles, np.exp(whole.mean(1)), color=f"C{i}", linewidth=0.8, alpha=0.35)
         running = np.exp(np.cumsum(losses) / position)
-        start = min(window, len(losses) - 1)  # the first few tokens say nothing yet
+        start = min(window, len(losses) - 1)  # a mean of few tokens is noise
         label = f"{name}: {running[-1]:.2f}"
         axes.plot(position[start:], running[start:], color=f"C{i}", label=label)
-    axes.legend(title="up to position (thin: per window)")
+    axes.legend(title="all tokens up to the position (faint: windows)")
     _save(figure, path)
 
 
@@ -93,55 +104,53 @@ def plot_bars(
     """Draw panels of horizontal bars, each with its label and value, as a PNG.
 
     Args:
-        panels: name to `(label, value)` of each bar, from the top; values from 0 to 1.
+        panels: name to the `(label, value)` of each bar, from the top; values are from 0 to 1.
         path: file to write.
         title: of the figure.
-        axis: what the values are.
-        compared: name to other labels of that panel, which stand below it.
+        axis: label of the values.
+        compared: name to the published labels of that panel. They are listed below it, and bars
+            with these labels are orange.
     """
-    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
-
     compared = compared or {}
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    bars = max(len(each) for each in panels.values())
-    figure = Figure(
-        figsize=(3.6 * columns + 0.4, (0.3 * bars + 1.2) * rows + 0.6), layout="constrained"
-    )
-    figure.suptitle(f"{title} (orange: published, too)" if any(compared.values()) else title)
-    every = figure.subplots(rows, columns, squeeze=False).flat
-    for (name, found), axes in zip(panels.items(), every):
-        others = list(compared.get(name, ()))
-        colours = ["C1" if label in others else "C0" for label, _ in found]
-        places = range(len(found))
-        axes.barh(places, [value for _, value in found], color=colours)
-        for place, (_, value) in enumerate(found):
+    most_bars = max(len(bars) for bars in panels.values())
+    figure = _figure(3.6 * columns + 0.4, (0.3 * most_bars + 1.2) * rows + 0.6)
+    figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for (name, bars), axes in zip(panels.items(), grid):
+        published = list(compared.get(name, ()))
+        colours = ["C1" if label in published else "C0" for label, _ in bars]
+        places = range(len(bars))
+        axes.barh(places, [value for _, value in bars], color=colours)
+        for place, (_, value) in enumerate(bars):
             axes.text(value + 0.02, place, f"{value:.3f}", va="center", fontsize=8)
-        axes.set_yticks(places, [_plain(_short(label)) for label, _ in found])
-        axes.set_ylim(bars - 0.5, -0.5)  # the first on top, bars of one width everywhere
+        axes.set_yticks(places, [_plain(_short(label)) for label, _ in bars])
+        axes.set_ylim(most_bars - 0.5, -0.5)  # the first on top, the same bar width everywhere
         axes.set_xlim(0, 1.18)
         axes.set_xticks([0, 0.5, 1])
         axes.set_title(_plain(_short(name)), fontweight="bold")
-        below = axis
-        if others:
-            published = textwrap.fill(", ".join(map(_short, others)), 44)
-            below += f"\npublished: {_plain(published)}"
-        axes.set_xlabel(below, fontsize=8)
+        caption = axis
+        if published:
+            labels = textwrap.fill(", ".join(map(_short, published)), 44)
+            caption += f"\npublished: {_plain(labels)}"
+        axes.set_xlabel(caption, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in list(every):  # those left over
+    for axes in list(grid):  # unused panels
         axes.set_visible(False)
     _save(figure, path)
 
 
 def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: str) -> None:
     """Draw a bar for each of `values`, which sum to 1, coloured by group, as a PNG."""
-    figure, axes = _figure(title, "expert", "share (mean prior)")
+    figure, axes = _axes(title, "expert", "share (mean prior)")
     places = np.arange(1, len(values) + 1)
     for i, group in enumerate(dict.fromkeys(groups)):
-        own = [k for k, each in enumerate(groups) if each == group]
-        axes.bar(places[own], np.asarray(values)[own], color=f"C{i}", label=group)
+        members = [k for k, name in enumerate(groups) if name == group]
+        axes.bar(places[members], np.asarray(values)[members], color=f"C{i}", label=group)
     equal = 1 / len(values)
-    axes.axhline(equal, color="black", linestyle="--", linewidth=1, label=f"equal: {equal:.3g}")
+    label = f"equal use: {equal:.3g}"
+    axes.axhline(equal, color="black", linestyle="--", linewidth=1, label=label)
     axes.set_xlim(0.4, len(values) + 0.6)
     axes.set_ylim(0, 1.25 * max(*values, equal))  # room for the legend
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -151,15 +160,17 @@ def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: 
 
 
 def plot_spectra(spectra: Mapping[str, Any], tolerances: Sequence[float], path: str | Path) -> None:
-    """Draw singular values, the largest first and as parts of it, on log scales, as a PNG.
+    """Draw singular values relative to the largest, in descending order, on log scales, as a PNG.
 
     Args:
         spectra: name to the singular values, `(n,)`.
-        tolerances: what counts as zero in each.
+        tolerances: for each spectrum, the value up to which singular values count as zero.
         path: file to write.
     """
-    figure, axes = _figure(
-        "Singular values of log p", "number", "singular value / the largest (log scale)"
+    figure, axes = _axes(
+        "Singular values of log p",
+        "index, the largest first (log scale)",
+        "singular value / largest (log scale)",
     )
     for i, ((name, values), tolerance) in enumerate(zip(spectra.items(), tolerances)):
         largest = values[0] or 1.0
@@ -182,61 +193,60 @@ def plot_parallel_coordinates(
     title: str,
     result: str,
 ) -> None:
-    """Draw each line across one upright axis per column and a last one of results, as a PNG.
+    """Draw each line across one vertical axis per column and a last one of results, as a PNG.
 
-    Lines are coloured by their result, the lowest red and on top; those without one are
-    thin and grey. Lines that meet on an axis lie side by side there, the best below. The
-    scale of results is logarithmic and ends where the few that are much worse would take
-    all the room: these go to a place of their own above it.
+    Lines are coloured by their result, the best red and on top; those without one are thin and
+    grey. Lines that meet on an axis are spread out there, the best at the bottom. The scale of
+    results is logarithmic. Results so much worse that they would take all the room share one
+    position above it.
 
     Args:
-        columns: name to the places of the lines on its axis, from 0 to 1, nan where a line
-            has none; and to the ticks, `(place, label)`.
+        columns: name to the positions of the lines on its axis, from 0 to 1 or nan for none, and
+            to the ticks, `(position, label)`.
         results: above 0, the lower the better; nan for none.
         path: file to write.
         title: of the figure.
-        result: what the results are.
+        result: label of the results.
     """
     from matplotlib import colormaps
-    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
 
     values = np.asarray(results, np.float64)
-    order = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
-    without = [i for i in range(len(values)) if i not in order]
+    ranked = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
+    unranked = [i for i in range(len(values)) if i not in ranked]
     places, ticks = _result_places(values)
-    drawn = {**columns, result: (places, ticks)}
-    count = len(drawn)
-    figure = Figure(figsize=(max(7.0, 1.25 * count + 1), 5.5), layout="constrained")
+    scales = {**columns, result: (places, ticks)}
+    count = len(scales)
+    figure = _figure(max(7.0, 1.25 * count + 1), 5.5)
     axes = figure.subplots()
-    table = np.array([each for each, _ in drawn.values()], np.float64).reshape(count, -1)
-    absent = [bool(np.isnan(each).any()) for each in table]
+    table = np.array([column for column, _ in scales.values()], np.float64).reshape(count, -1)
+    incomplete = [bool(np.isnan(column).any()) for column in table]
     table = np.where(np.isnan(table), ABSENT, table)
-    for each in table[:-1]:
-        _spread(each, [*without, *order])
-    for i in without:
+    for column in table[:-1]:
+        _spread(column, [*unranked, *ranked])
+    for i in unranked:
         axes.plot(table[:, i], color="0.72", linewidth=0.7, zorder=1)
     colours = colormaps["viridis"]
-    for i in order:
+    for i in ranked:
         colour = colours(0.95 * min(places[i], 1.0))
         axes.plot(table[:, i], color=colour, linewidth=1.2, alpha=0.8, zorder=2)
-    if order:
-        axes.plot(table[:, order[-1]], color="C3", linewidth=2.8, zorder=3)
-    for x, (own, (_, labels)) in enumerate(zip(absent, drawn.values())):
+    if ranked:
+        axes.plot(table[:, ranked[-1]], color="C3", linewidth=2.8, zorder=3)
+    for x, (has_gaps, (_, labels)) in enumerate(zip(incomplete, scales.values())):
         axes.plot([x, x], [0, 1], color="black", linewidth=0.9, zorder=4)
-        if own:
-            none = "failed" if x == count - 1 else "\N{EN DASH}"
-            labels = [(ABSENT, none), *labels]
-        every = max(1, -(-len(labels) // 16))  # more would touch
-        for place, label in labels[::every]:
+        if has_gaps:
+            absent = "failed" if x == count - 1 else "\N{EN DASH}"
+            labels = [(ABSENT, absent), *labels]
+        stride = max(1, -(-len(labels) // 16))  # more labels would touch
+        for place, label in labels[::stride]:
             axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
             text = _plain(_short(label))
             axes.text(x + 0.04, place, text, fontsize=8, va="center", zorder=5, bbox=box)
-    turned: dict[str, Any] = (
+    rotation: dict[str, Any] = (
         {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
     )
     axes.xaxis.tick_top()
-    axes.set_xticks(range(count), [_plain(name) for name in drawn], fontsize=9, **turned)
+    axes.set_xticks(range(count), [_plain(name) for name in scales], fontsize=9, **rotation)
     axes.tick_params(length=0)
     axes.set_yticks([])
     axes.set_xlim(-0.15, count - 0.35)
@@ -247,27 +257,28 @@ def plot_parallel_coordinates(
 
 
 def _spread(places: np.ndarray, order: Sequence[int]) -> None:
-    """Move lines that meet in one of `places` apart, those later in `order` down."""
+    """Spread out lines that meet in one of `places`, those later in `order` further down."""
     distinct = np.unique(places)
     width = 0.35 * min(0.16, *np.diff(distinct)) if len(distinct) > 1 else 0.056
     for place in distinct:
         meeting = [i for i in order if places[i] == place]
         if len(meeting) > 1:
-            share = min(1.0, len(meeting) / 10)  # few stay close
+            share = min(1.0, len(meeting) / 10)  # a few lines stay close together
             places[meeting] += share * np.linspace(width / 2, -width / 2, len(meeting))
 
 
 def limit_of(values: Any) -> float:
-    """Return the value from which on perplexities are so bad that it no longer matters how bad.
+    """Return the perplexity beyond which differences no longer matter.
 
-    The better part of `values`, all finite and above 0, is below it, however bad the rest is.
+    At least the best quarter of `values`, all finite and above 0, is below it, however bad the
+    rest.
     """
     low = np.min(values)
     return float(low * max(VISIBLE, (np.quantile(values, 0.25) / low) ** 6))
 
 
 def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]]]:
-    """Return the places of results on a logarithmic axis, nan as it is, and its ticks."""
+    """Return the positions of results on a logarithmic axis, keeping nan, and its ticks."""
     from matplotlib.ticker import MaxNLocator
 
     known = values[np.isfinite(values)]
@@ -279,9 +290,9 @@ def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, st
     if high < 1.001 * low:
         high = 1.05 * low
     places = np.log(values / low) / np.log(high / low)
-    found = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    candidates = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     inner = [(float(np.log(tick / low) / np.log(high / low)), f"{tick:g}")
-             for tick in found if low < tick < high]  # fmt: skip
+             for tick in candidates if low < tick < high]  # fmt: skip
     ticks = [(0.0, f"{low:.2f}"), *((x, text) for x, text in inner if 0.05 < x < 0.95)]
     ticks.append((1.0, f"{high:.2f}"))
     if (known > limit).any():
@@ -290,43 +301,48 @@ def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, st
 
 
 def plot_importance(
-    found: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
+    importances: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
 ) -> None:
-    """Draw a bar for each of `found` with its spread, the longest on top, as a PNG.
+    """Draw a bar with an error bar for each of `importances`, the longest on top, as a PNG.
 
     Args:
-        found: name to mean and standard deviation, in variances of what is predicted.
+        importances: name to mean and standard deviation of a permutation importance, in units of
+            the variance of the target.
         path: file to write.
         title: of the figure.
-        text: drawn in place of the bars, where there are none.
+        text: drawn in place of the bars if `importances` is empty.
     """
-    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
-
-    figure = Figure(figsize=(7.5, max(3.0, 0.28 * len(found) + 1.8)), layout="constrained")
+    figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     axes = figure.subplots()
     figure.suptitle(_plain(title), fontsize=10)
-    if not found:
+    if not importances:
         axes.axis("off")
         axes.text(0.5, 0.5, _plain(text), ha="center", va="center", fontsize=12)
         _save(figure, path)
         return
-    names = sorted(found, key=lambda name: -found[name][0])
-    means, spreads = zip(*(found[name] for name in names))
+    names = sorted(importances, key=lambda name: -importances[name][0])
+    means, spreads = zip(*(importances[name] for name in names))
     axes.barh(range(len(names)), means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
     axes.set_yticks(range(len(names)), [_plain(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("rise of the squared error when shuffled, in variances (whiskers: folds)")
+    axes.set_xlabel(
+        "increase in squared error when shuffled, in variances (error bars: std. dev. over folds)"
+    )
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
 
 
-def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # here, because it takes a second; needs no display
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # takes a second to import; needs no display
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _axes(title: str, x: str, y: str) -> tuple[Any, Any]:
+    figure = _figure(7, 4.5)
     axes = figure.subplots()
     axes.set_title(title)
     axes.set_xlabel(x)
@@ -336,7 +352,7 @@ def _figure(title: str, x: str, y: str) -> tuple[Any, Any]:
 
 
 def _cut(axes: Any, curves: list[np.ndarray]) -> None:
-    """End the scale of perplexity above the lowest value of each curve."""
+    """End the scale of perplexity shortly above the lowest value of each curve."""
     finite = [values[np.isfinite(values)] for values in curves]
     finite = [values for values in finite if len(values)]
     if not finite:
@@ -344,7 +360,7 @@ def _cut(axes: Any, curves: list[np.ndarray]) -> None:
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     low = min(values.min() for values in finite)
-    # At least the better part of each curve is seen.
+    # At least the better half of each curve stays visible.
     high = max(VISIBLE * low, *(1.2 * np.median(values) for values in finite))
     highest = max(values.max() for values in finite)
     if high < highest:
@@ -363,7 +379,7 @@ def _short(label: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.replace("$", r"\$")  # else matplotlib reads a formula
+    return text.replace("$", r"\$")  # else matplotlib parses a formula
 
 
 def _save(figure: Any, path: str | Path) -> None:

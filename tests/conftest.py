@@ -88,11 +88,6 @@ def same_seed():
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
-@pytest.fixture
 def build(corpus):
     """Build a model of the zoo with the vocabulary of the small corpus."""
 

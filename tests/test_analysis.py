@@ -1,4 +1,4 @@
-"""The analyses of the papers, against NumPy."""
+"""The analyses of the papers agree with NumPy; their figures are drawn."""
 
 import csv
 
@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from dualnet import analysis, builders
-from dualnet.analysis import reading
-from dualnet.corpora import Vocabulary
+from dualnet import analysis, builders, plots
+from dualnet.analysis.model_outputs import read_outputs
+from dualnet.text import Vocabulary
 from tests.checks import array, by_name, normal
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
@@ -21,10 +21,10 @@ def base(**settings):
     )
 
 
-def randomised(model, seed=0):
-    random = np.random.default_rng(seed)
+def randomised(model):
+    rng = np.random.default_rng(0)
     for weight in model.weights:
-        weight.assign(normal(random, *weight.shape))
+        weight.assign(normal(rng, *weight.shape))
     model.vocabulary = Vocabulary(WORDS)
     return model
 
@@ -57,8 +57,8 @@ def tokens():
 def whole(graph, model, tokens):
     """Return the first output of `graph` on `tokens` read at once, `(tokens, n)`, float64."""
     states = [np.zeros((1, size), "float32") for size in model.state_size]
-    found, *_ = graph.predict_on_batch([tokens[None], *states])
-    return found[0].astype("float64")
+    outputs, *_ = graph.predict_on_batch([tokens[None], *states])
+    return outputs[0].astype("float64")
 
 
 def log_softmax(logits):
@@ -69,45 +69,41 @@ def check_png(path, least=10_000):
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
     assert least < len(data) < 400_000
-    assert [each.name for each in path.parent.iterdir()] == [path.name]  # nothing left beside it
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # nothing left beside it
     return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
 
 
 # --- gates
 
 
-def test_the_words_favoured_are_those_of_the_largest_gate_values(gated):
+def test_the_favoured_words_have_the_largest_gate_values(gated):
     weights = by_name(gated.core.get_layer("gate"))
-    found = analysis.favoured_words(gated, ["w3", "<unk>"], count=4)
-    assert list(found) == ["w3", "<unk>"]
-    for word, best in found.items():
+    favoured = analysis.favoured_words(gated, ["w3", "<unk>"], count=4)
+    assert list(favoured) == ["w3", "<unk>"]
+    for word, best in favoured.items():
         products = weights["embeddings"][WORDS.index(word)] @ weights["kernel"]
         values = 1 / (1 + np.exp(-products - weights["bias"]))
         ids = sorted(range(COUNT), key=lambda i: -values[i])[:4]
-        assert [each for each, _ in best] == [WORDS[i] for i in ids]
+        assert [next_word for next_word, _ in best] == [WORDS[i] for i in ids]
         np.testing.assert_allclose([value for _, value in best], values[ids], rtol=1e-5)
         assert type(best[0][1]) is float
 
 
 def test_words_that_are_rare_in_the_training_text_are_left_out(gated):
     text = np.repeat([2, 5, 7, 9], [3, 2, 3, 4])
-    everything = [each for each, _ in analysis.favoured_words(gated, "w3", count=COUNT)["w3"]]
-    found = analysis.favoured_words(gated, "w3", corpus_tokens=text, least_occurrences=3)
+    ranking = analysis.favoured_words(gated, "w3", count=COUNT)["w3"]
+    favoured = analysis.favoured_words(gated, "w3", corpus_tokens=text, least_occurrences=3)
     frequent = [WORDS[i] for i in (2, 7, 9)]
-    assert [each for each, _ in found["w3"]] == [each for each in everything if each in frequent]
+    assert favoured["w3"] == [(word, value) for word, value in ranking if word in frequent]
 
 
-def test_a_vocabulary_in_lower_case_knows_words_in_capitals(gated):
-    before = gated.vocabulary
-    try:
-        gated.vocabulary = Vocabulary(WORDS, lowercase=True)
-        capital = analysis.favoured_words(gated, "W3")["W3"]
-    finally:
-        gated.vocabulary = before
-    assert capital == analysis.favoured_words(gated, "w3")["w3"]
+def test_a_lower_case_vocabulary_knows_capitalised_words(gated, monkeypatch):
+    expected = analysis.favoured_words(gated, "w3")["w3"]
+    monkeypatch.setattr(gated, "_vocabulary", Vocabulary(WORDS, lowercase=True))
+    assert analysis.favoured_words(gated, "W3")["W3"] == expected
 
 
-def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain, monkeypatch):
+def test_bad_arguments_of_favoured_words_are_refused_by_name(gated, plain, monkeypatch):
     ask = analysis.favoured_words
     with pytest.raises(ValueError, match=r"`model` must have a gate .* gate='none'"):
         ask(plain, "w3")
@@ -132,12 +128,12 @@ def test_what_cannot_be_asked_of_a_gate_is_refused_in_one_sentence(gated, plain,
             ask(gated, "w3")
 
 
-def test_favoured_words_are_drawn_a_panel_for_each(gated, tmp_path):
-    found = analysis.favoured_words(gated, ["w1", "w2", "w3", "w4"])
+def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
+    favoured = analysis.favoured_words(gated, ["w1", "w2", "w3", "w4"])
     published = {"w1": ["security", "$", "w2"]}
-    analysis.plot_favoured_words(found, tmp_path / "words.png", published=published)
+    analysis.plot_favoured_words(favoured, tmp_path / "words.png", published=published)
     four = check_png(tmp_path / "words.png")
-    analysis.plot_favoured_words({"w1": found["w1"]}, tmp_path / "words.png")
+    analysis.plot_favoured_words({"w1": favoured["w1"]}, tmp_path / "words.png")
     one = check_png(tmp_path / "words.png", least=5000)
     assert four[0] > 2 * one[0] and four[1] > 1.5 * one[1]
     with pytest.raises(ValueError, match="`found` must hold at least one"):
@@ -147,40 +143,35 @@ def test_favoured_words_are_drawn_a_panel_for_each(gated, tmp_path):
 # --- experts
 
 
-def test_shares_are_the_means_of_the_priors_whatever_the_segments(mixture, tokens):
+def test_shares_are_the_mean_priors_whatever_the_segment_length(mixture, tokens):
     core = mixture.core
     graph = keras.Model(core.inputs, [core.get_layer("recurrence_2").output[0], *core.outputs[1:]])
     hidden = whole(graph, mixture, tokens)
     weights = array(core.get_layer("output").prior_kernel).astype("float64")
     sums = np.exp(log_softmax(hidden @ weights)).sum(0)
     for length in (None, 7):
-        found = analysis.expert_shares(mixture, tokens, sequence_length=length)
-        np.testing.assert_allclose(found.shares, sums / 60, rtol=1e-5)
+        used = analysis.expert_shares(mixture, tokens, sequence_length=length)
+        np.testing.assert_allclose(used.shares, sums / 60, rtol=1e-5)
         expected = np.sqrt(np.mean((sums - sums.mean()) ** 2)) / sums.mean()
-        assert found.coefficient_of_variation == pytest.approx(expected, rel=1e-5)
-        assert found.shares.dtype == np.float64 and found.shares.sum() == pytest.approx(1)
-        assert found.tokens == 60
+        assert used.coefficient_of_variation == pytest.approx(expected, rel=1e-5)
+        assert used.shares.dtype == np.float64 and used.shares.sum() == pytest.approx(1)
+        assert used.tokens == 60
+        assert used.layers == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
 
 
-def test_each_expert_is_told_its_layer(mixture, tokens):
-    found = analysis.expert_shares(mixture, tokens)
-    assert found.layers == ("recurrence_1",) * 2 + ("recurrence_2",) * 3
-
-
-def test_experts_of_one_layer_are_read_too(tokens):
+def test_the_experts_of_a_single_layer_have_shares_too(tokens):
     model = randomised(mixed(4, connection="dual"))
     core = model.core
     joined = core.get_layer("connection").output
     hidden = whole(keras.Model(core.inputs, [joined, *core.outputs[1:]]), model, tokens)
     weights = array(model.core.get_layer("output").prior_kernel).astype("float64")
-    found = analysis.expert_shares(model, tokens)
-    np.testing.assert_allclose(
-        found.shares, np.exp(log_softmax(hidden @ weights)).mean(0), rtol=1e-5
-    )
-    assert found.layers == ("connection",) * 4
+    used = analysis.expert_shares(model, tokens)
+    expected = np.exp(log_softmax(hidden @ weights)).mean(0)
+    np.testing.assert_allclose(used.shares, expected, rtol=1e-5)
+    assert used.layers == ("connection",) * 4
 
 
-def test_a_model_without_a_mixture_is_told_so(plain, tokens):
+def test_a_model_without_a_mixture_is_refused(plain, tokens):
     with pytest.raises(ValueError, match=r"must have a mixture .* output OutputProjection"):
         analysis.expert_shares(plain, tokens)
 
@@ -188,48 +179,50 @@ def test_a_model_without_a_mixture_is_told_so(plain, tokens):
 def test_the_shares_of_experts_are_drawn(tmp_path):
     shares = np.arange(1, 21) / 210
     layers = ("recurrence_2",) * 5 + ("recurrence_3",) * 15
-    found = analysis.Shares(shares, float(shares.std() / shares.mean()), layers, 100)
-    analysis.plot_expert_shares(found, tmp_path / "shares.png")
+    used = analysis.Shares(shares, float(shares.std() / shares.mean()), layers, 100)
+    analysis.plot_expert_shares(used, tmp_path / "shares.png")
     assert check_png(tmp_path / "shares.png") == (840, 540)
+    for path in (tmp_path / "nowhere" / "shares.png", tmp_path):
+        with pytest.raises(OSError, match="could not be written"):
+            analysis.plot_expert_shares(used, path)
 
 
 # --- rank
 
 
-@pytest.mark.parametrize("read", [60, 10])  # of 12 words: by a triangle, and as it is
-def test_rank_and_singular_values_are_those_of_numpy(plain, tokens, read):
-    matrix = log_softmax(whole(plain.core, plain, tokens))[:read]
+@pytest.mark.parametrize("rows", [60, 10])  # of 12 words: with and without the QR reduction
+def test_rank_and_singular_values_are_those_of_numpy(plain, tokens, rows):
+    matrix = log_softmax(whole(plain.core, plain, tokens))[:rows]
     values = np.linalg.svd(matrix, compute_uv=False)
-    found = analysis.rank(plain, tokens, rows=read, sequence_length=7)
-    assert found.shape == matrix.shape
-    np.testing.assert_allclose(found.singular_values, values, rtol=1e-5, atol=1e-5 * values[0])
+    result = analysis.rank(plain, tokens, rows=rows, sequence_length=7)
+    assert result.shape == matrix.shape
+    np.testing.assert_allclose(result.singular_values, values, rtol=1e-5, atol=1e-5 * values[0])
     tolerance = max(matrix.shape) * 2.0**-23 * values[0]
-    assert found.tolerance == pytest.approx(tolerance, rel=1e-5)
-    assert found.rank == np.linalg.matrix_rank(matrix, tol=tolerance)
+    assert result.tolerance == pytest.approx(tolerance, rel=1e-5)
+    assert result.rank == np.linalg.matrix_rank(matrix, tol=tolerance)
     between = (values[1] + values[2]) / 2
-    chosen = analysis.rank(plain, tokens, rows=read, tolerance=between)
-    assert (chosen.rank, chosen.tolerance) == (2, between)
+    result = analysis.rank(plain, tokens, rows=rows, tolerance=between)
+    assert (result.rank, result.tolerance) == (2, between)
 
 
-def test_a_triangle_in_place_of_many_rows_keeps_small_singular_values(plain, monkeypatch):
-    random = np.random.default_rng(1)
-    left, right = (np.linalg.qr(normal(random, n, COUNT))[0] for n in (600, COUNT))
+def test_the_qr_reduction_keeps_small_singular_values(plain, monkeypatch):
+    rng = np.random.default_rng(1)
+    left, right = (np.linalg.qr(normal(rng, n, COUNT))[0] for n in (600, COUNT))
     logits = left * 10.0 ** -np.arange(COUNT) @ right.T
-    monkeypatch.setattr("dualnet.analysis.ranks.read", lambda *_: np.array_split(logits, 9))
-    found = analysis.rank(plain, np.zeros(600, "int32"))
+    segments = np.array_split(logits, 9)
+    monkeypatch.setattr("dualnet.analysis.ranks.read_outputs", lambda *_: segments)
+    result = analysis.rank(plain, np.zeros(600, "int32"))
     expected = np.linalg.svd(log_softmax(logits), compute_uv=False)
-    assert expected[-1] < 1e-10 * expected[0]  # the square of the matrix would hold less than 1e-20
-    np.testing.assert_allclose(found.singular_values, expected, rtol=1e-3)
+    assert expected[-1] < 1e-10 * expected[0]  # below 1e-20 in the Gram matrix
+    np.testing.assert_allclose(result.singular_values, expected, rtol=1e-3)
 
 
-def test_a_softmax_has_at_most_the_rank_of_its_units_and_two_and_a_mixture_more(
-    plain, mixture, tokens
-):
+def test_a_mixture_has_a_higher_rank_than_a_softmax(plain, mixture, tokens):
     assert analysis.rank(plain, tokens).rank == 6  # 4 units, the bias, the normaliser
     assert analysis.rank(mixture, tokens).rank == COUNT  # experts of 3 units each
 
 
-def test_what_has_no_rank_is_refused(plain, tokens):
+def test_bad_arguments_of_rank_are_refused_by_name(plain, tokens):
     with pytest.raises(ValueError, match="`rows` must be an integer of at least 1"):
         analysis.rank(plain, tokens, rows=0)
     with pytest.raises(ValueError, match="`tolerance` must be a finite number of at least 0"):
@@ -240,11 +233,11 @@ def test_what_has_no_rank_is_refused(plain, tokens):
         analysis.rank(plain, tokens[:0])
     broken = randomised(base())
     broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
-    with pytest.raises(ValueError, match="must give logits that are numbers"):
+    with pytest.raises(ValueError, match="`model` must compute finite logits"):
         analysis.rank(broken, tokens[:5])
 
 
-def test_singular_values_are_drawn_also_where_some_are_zero(tmp_path):
+def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
     values = np.append(2.0 ** -np.arange(30), 0.0)
     ranks = {
         "softmax": analysis.Rank(9, values, 1e-3, (40, 31)),
@@ -256,10 +249,10 @@ def test_singular_values_are_drawn_also_where_some_are_zero(tmp_path):
         analysis.plot_singular_values({}, tmp_path / "values.png")
 
 
-def test_a_text_is_read_with_carried_state_without_dropout(plain, tokens):
-    found = np.concatenate(list(reading.read(plain.core, plain, tokens, 7)))
-    np.testing.assert_allclose(found, whole(plain.core, plain, tokens), rtol=1e-5, atol=1e-5)
-    assert found.dtype == np.float64
+def test_a_text_is_read_with_carried_state_and_without_dropout(plain, tokens):
+    outputs = np.concatenate(list(read_outputs(plain.core, plain, tokens, 7)))
+    np.testing.assert_allclose(outputs, whole(plain.core, plain, tokens), rtol=1e-5, atol=1e-5)
+    assert outputs.dtype == np.float64
 
 
 # --- learning curves
@@ -287,35 +280,67 @@ def runs(tmp_path):
 
 def test_learning_curves_are_the_perplexities_of_the_epochs(runs):
     epochs = np.arange(1, 51)
-    found = analysis.learning_curves(runs)
-    assert list(found) == ["lstm", "doc"]
-    np.testing.assert_array_equal(found["doc"], 60 + 400 / epochs)
-    assert found["doc"].dtype == np.float64
-    trained = analysis.learning_curves(runs, split="train")["lstm"]
-    np.testing.assert_array_equal(trained, 80 + 500 / epochs**2)
+    curves = analysis.learning_curves(runs)
+    assert list(curves) == ["lstm", "doc"]
+    np.testing.assert_array_equal(curves["doc"], 60 + 400 / epochs)
+    assert curves["doc"].dtype == np.float64
+    training = analysis.learning_curves(runs, split="train")["lstm"]
+    np.testing.assert_array_equal(training, 80 + 500 / epochs**2)
 
 
-def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_path):
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved."""
+    saved = []
+    save = plots._save
+    monkeypatch.setattr(
+        plots, "_save", lambda figure, path: saved.append(figure) or save(figure, path)
+    )
+    return saved
+
+
+def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_path, figures):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "curves.png"
-    drawn = set()
-    for split in ("val", "both"):
+    labels = {"val": {"lstm valid", "doc valid"}}
+    labels["both"] = labels["val"] | {"lstm train", "doc train"}
+    for split, expected in labels.items():
         analysis.plot_learning_curves(runs, path, split=split)
         assert check_png(path) == (840, 540)
-        drawn.add(path.read_bytes())
-    assert len(drawn) == 2
+        assert {line.get_label() for line in figures[-1].axes[0].lines} == expected
 
 
-def test_curves_that_end_in_infinity_or_fall_far_are_drawn(tmp_path):
+def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "curves.png"
-    infinite = write_run(tmp_path / "infinite", [np.inf] * 3, [np.inf, np.inf, np.inf])
-    fallen = write_run(tmp_path / "fallen", [1e30, 20.0], [1e30, 1.0])
-    analysis.plot_learning_curves({"infinite": infinite, "fallen": fallen}, path, split="both")
+    infinite = write_run(tmp_path / "infinite", [np.inf] * 3, [np.inf] * 3)
+    falling = write_run(tmp_path / "falling", [1e30, 20.0], [1e30, 1.0])
+    analysis.plot_learning_curves({"infinite": infinite, "falling": falling}, path, split="both")
     check_png(path)
 
 
-def test_a_folder_without_metrics_is_told_so(runs, tmp_path):
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(tmp_path, figures, cut):
+    curves = {
+        "lstm seed 1 valid": [300.0, 120.0],
+        "lstm seed 2 valid": [310.0, 121.0],
+        "doc seed 1 valid": [290.0, 110.0],
+    }
+    published = {"doc published": 60.5, "lstm published": 80.5, "chance": 99.0}
+    path = tmp_path / "curves.png"
+    plots.plot_curves(curves, path, cut=cut, lines=published)
+    assert check_png(path) == (840, 540)
+    axes = figures[0].axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    low, high = axes.get_ylim()
+    for name, value in published.items():
+        assert set(lines[name].get_ydata()) == {value} and low < value < high
+    assert lines["lstm published"].get_color() == lines["lstm seed 1 valid"].get_color()
+    assert lines["doc published"].get_color() == lines["doc seed 1 valid"].get_color()
+    assert lines["chance"].get_color() not in {lines[name].get_color() for name in curves}
+
+
+def test_a_run_without_metrics_or_with_damaged_ones_is_refused(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must hold metrics\.csv.*nowhere"):
         analysis.learning_curves({"a": tmp_path / "nowhere"})
     for text in ("", "epoch,perplexity\n1,5\n", "val_perplexity\nx\n", "val_perplexity\nnan\n"):
@@ -326,10 +351,3 @@ def test_a_folder_without_metrics_is_told_so(runs, tmp_path):
         analysis.learning_curves(runs, split="test")
     with pytest.raises(ValueError, match="`runs` must hold at least one"):
         analysis.plot_learning_curves({}, tmp_path / "x.png")
-
-
-def test_a_figure_goes_nowhere_but_into_a_folder_that_is_there(tmp_path):
-    found = analysis.Shares(np.array([0.5, 0.5]), 0.0, ("output",) * 2, 3)
-    for path in (tmp_path / "nowhere" / "shares.png", tmp_path):
-        with pytest.raises(OSError, match="could not be written"):
-            analysis.plot_expert_shares(found, path)

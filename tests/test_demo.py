@@ -5,12 +5,12 @@ import pytest
 
 from dualnet import demo
 
-TINY = {"units": 4, "epochs": 1, "sequence_length": 60}
+TINY = {"units": 4, "epochs": 1, "sequence_length": 9, "batch_size": 4}
 
 
 @pytest.fixture
 def short_text(monkeypatch, corpus):
-    """The demo on the tests' small corpus: the same steps in seconds."""
+    """Runs the demo on the small corpus of the tests."""
     monkeypatch.setattr(demo.corpora, "load", lambda name: corpus)
     monkeypatch.setattr(demo, "DYNAMIC_RATES", (1e-3,))
     monkeypatch.setattr(demo, "PROMPTS", ("the cat",))
@@ -18,7 +18,7 @@ def short_text(monkeypatch, corpus):
 
 def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys):
     folder = tmp_path / "demo"
-    results = demo.run(folder, settings=TINY | {"sequence_length": 9, "batch_size": 4})
+    results = demo.run(folder, settings=TINY)
     out = capsys.readouterr().out
     for name in ("lstm", "dual_lstm"):
         assert f"{name:12}" in out and f"{results[name]['test']:.2f}" in out
@@ -30,17 +30,17 @@ def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys
         assert (folder / "saved_model" / "saved_model.pb").exists()
 
 
-def test_the_demo_replaces_only_what_it_wrote_itself(tmp_path):
-    mine = tmp_path / "demo"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("years of work")
+def test_the_demo_replaces_only_its_own_files(tmp_path):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match=r"written by the demo.*thesis\.txt"):
-        demo.run(mine)
-    (mine / demo.MARK).touch()
+        demo.run(folder)
+    (folder / demo.MARK).touch()
     with pytest.raises(FileExistsError, match=r"thesis\.txt"):
-        demo.run(mine)
-    assert (mine / "thesis.txt").read_text() == "years of work"
-    (mine / "thesis.txt").unlink()
-    (mine / "lstm").mkdir()
-    demo._clear(mine)
-    assert [path.name for path in mine.iterdir()] == [demo.MARK]
+        demo.run(folder)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    (folder / "thesis.txt").unlink()
+    (folder / "lstm").mkdir()
+    demo._clear(folder)
+    assert [path.name for path in folder.iterdir()] == [demo.MARK]

@@ -1,4 +1,4 @@
-"""Batches divided among devices: a process of its own has two logical ones of this machine."""
+"""Batches divided among devices: a subprocess has two logical ones on this machine."""
 
 import json
 import os
@@ -32,17 +32,17 @@ def fitted(distribution):
         )
         model.compile(optimizer=keras.optimizers.SGD(0.1))
         batches = corpus.batches("train", batch_size=4, sequence_length=9)
-        found = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history
-        found["dynamic"] = [dualnet.dynamic_evaluation(model, tokens[:60], rule="sgd").perplexity]
-        found["static"] = [dualnet.perplexity(model, tokens)]
+        history = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history
+        history["dynamic"] = [dualnet.dynamic_evaluation(model, tokens[:60], rule="sgd").perplexity]
+        history["static"] = [dualnet.perplexity(model, tokens)]
         variables = [np.array(keras.ops.convert_to_numpy(v)) for v in model.variables]
         rows = model.training_rows.variables[0]
         try:
             model.fit(corpus.batches("train", batch_size=3, sequence_length=9), verbose=0)
             error = ""
-        except ValueError as told:
-            error = str(told)
-    return found, variables, len(rows.value.sharding.device_set), error
+        except ValueError as refusal:
+            error = str(refusal)
+    return history, variables, len(rows.value.sharding.device_set), error
 
 def close(one, two):
     for a, b in zip(one, two, strict=True):
@@ -55,7 +55,7 @@ close(one[1], two[1])
 assert (one[2], two[2]) == (1, 2), (one[2], two[2])
 assert one[3] == "" and two[3].startswith("`batch_size` must be a multiple of 2"), two[3]
 
-# Sentences, whose last batch has an odd number of rows; stopped and gone on with.
+# Sentences, whose last batch has an odd number of rows; interrupted and resumed.
 settings = dict(cell="elman", units=8, batching="sentences", batch_size=8, sequence_length=9,
                 output_dropout=0.2, seed=3, progress=False)
 runs = {
@@ -75,31 +75,25 @@ print(json.dumps(two[0]))
 """
 
 
-def started(script, *arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "KERAS_BACKEND": "jax", **environment},
-    )  # fmt: skip
-
-
 on_jax = pytest.mark.skipif(
-    keras.config.backend() != "jax", reason="Keras divides batches on JAX alone"
+    keras.config.backend() != "jax", reason="Keras divides batches on JAX only"
 )
 
 
 @on_jax
-def test_two_devices_give_what_one_gives(folder, tmp_path):
-    flags = "--xla_force_host_platform_device_count=2"
-    process = started(SCRIPT, folder, tmp_path, XLA_FLAGS=flags)
-    found, told = process.communicate(timeout=600)
-    assert process.returncode == 0, told
-    assert json.loads(found.splitlines()[-1])["perplexity"]
+def test_two_devices_compute_what_one_computes(folder, tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)],
+        capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout.splitlines()[-1])["perplexity"]
 
 
 @pytest.mark.skipif(keras.config.backend() == "jax", reason="JAX takes devices")
-def test_devices_are_refused_where_the_backend_is_not_jax(tmp_path):
-    with pytest.raises(ValueError, match="`devices` needs the backend jax. Received: devices=2"):
+def test_devices_are_refused_on_other_backends_than_jax(tmp_path):
+    with pytest.raises(ValueError, match="`devices` needs the JAX backend. Received: devices=2"):
         training.train("lstm", "python-reference", output=tmp_path / "run", devices=2)
     assert not (tmp_path / "run").exists()
 
@@ -113,6 +107,6 @@ def test_devices_are_refused_where_the_backend_is_not_jax(tmp_path):
         (99, "`devices` must be at most [0-9]+, the number of devices that JAX sees"),
     ],
 )
-def test_devices_that_are_not_there_are_refused(devices, message):
+def test_a_bad_number_of_devices_is_refused(devices, message):
     with pytest.raises(ValueError, match=message):
         dualnet.data_parallel(devices)

@@ -1,3 +1,5 @@
+"""Generated words are those that the model, the seed and the settings determine."""
+
 import math
 
 import keras
@@ -9,7 +11,7 @@ from keras import ops
 
 import dualnet
 from dualnet import generation, zoo
-from dualnet.corpora import Vocabulary
+from dualnet.text import Vocabulary
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
 UNK, EOS = 1, 2
@@ -17,12 +19,12 @@ PROMPTS = ["w1 w2 w3", "w4 w5 w6", "the w7 w8"]
 
 
 def make(words=WORDS):
-    """Return a small model that is sure of something at every step."""
+    """Return a small model with confident predictions."""
     keras.utils.set_random_seed(11)
     model = zoo.build("dual_lstm", vocabulary_size=len(words), units=8)
-    random = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     for weight in model.weights:
-        weight.assign(random.normal(size=weight.shape, scale=0.9))
+        weight.assign(rng.normal(size=weight.shape, scale=0.9))
     model.vocabulary = Vocabulary(words)
     return model
 
@@ -32,16 +34,18 @@ def model():
     return make()
 
 
-def continued(model, prompt, text):
-    """Return the ids after `prompt` and the logits they were drawn from, in one forward pass."""
-    vocabulary = model.vocabulary
-    ids = np.concatenate([[EOS], vocabulary.encode(text)])
-    begin = 1 + len(vocabulary.encode(prompt))
-    padded = np.zeros((1, 24), "int32")  # of one shape, which JAX compiles once
-    padded[0, : len(ids)] = ids
-    logits = ops.convert_to_numpy(model(padded))[0].astype("float64")
-    logits[:, UNK] = -np.inf
-    return ids[begin:], logits[begin - 1 : len(ids) - 1]
+def continued(model, prompts, texts):
+    """Yield, for each prompt, the ids after it and the logits they were drawn from."""
+    encode = model.vocabulary.encode
+    padded = np.zeros((len(texts), 24), "int32")  # one length, which JAX compiles once
+    padded[:, 0] = EOS
+    for row, text in zip(padded, texts):
+        row[1 : 1 + len(encode(text))] = encode(text)
+    logits = ops.convert_to_numpy(model(padded)).astype("float64")
+    logits[..., UNK] = -np.inf
+    for row, row_logits, prompt, text in zip(padded, logits, prompts, texts):
+        start, end = 1 + len(encode(prompt)), 1 + len(encode(text))
+        yield row[start:end], row_logits[start - 1 : end - 1]
 
 
 def softmax(logits, temperature=1.0):
@@ -49,41 +53,41 @@ def softmax(logits, temperature=1.0):
     return powers / powers.sum(-1, keepdims=True)
 
 
-def left(probabilities, top_k, top_p):
-    """Return the set of ids that may be drawn, as the definition has it."""
+def candidates(probabilities, top_k, top_p):
+    """Return the set of ids that may be drawn, by the definition."""
     order = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))[:top_k]
     total = sum(probabilities[i] for i in order)
-    kept, reached = set(), 0.0
+    ids, reached = set(), 0.0
     for i in order:
-        kept.add(i)
+        ids.add(i)
         reached += probabilities[i] / total
         if top_p is not None and reached >= top_p:
             break
-    return kept
+    return ids
 
 
 @pytest.fixture
 def calls(monkeypatch, model):
-    """The shapes and the tokens that reach the core, call by call."""
-    seen = []
+    """The tokens of each call of the core."""
+    tokens = []
     original = type(model.core).predict_on_batch
 
     def record(self, inputs):
-        seen.append(np.array(inputs[0]))
+        tokens.append(np.array(inputs[0]))
         return original(self, inputs)
 
     monkeypatch.setattr(type(model.core), "predict_on_batch", record)
-    return seen
+    return tokens
 
 
-def test_greedy_takes_the_likeliest_word_of_the_full_forward_pass_at_each_step(model):
+def test_greedy_takes_the_likeliest_word_of_a_full_forward_pass(model):
     text = dualnet.generate(model, PROMPTS[0], max_tokens=20, temperature=0)
-    drawn, logits = continued(model, PROMPTS[0], text)
+    ((drawn, logits),) = continued(model, PROMPTS[:1], [text])
     assert len(drawn) == 20 and len(set(drawn)) > 2
     np.testing.assert_array_equal(drawn, logits.argmax(-1))
 
 
-def test_words_are_generated_from_a_seed(model):
+def test_a_seed_determines_the_words(model):
     one, two, three = (
         dualnet.generate(model, "w1 w2", max_tokens=12, seed=seed) for seed in (1, 1, 2)
     )
@@ -97,7 +101,7 @@ def test_without_a_seed_each_call_draws_anew(model):
     assert len(texts) == 4
 
 
-def test_prompts_of_any_length_side_by_side_give_what_each_gives_alone(model):
+def test_prompts_in_parallel_are_continued_as_each_alone(model):
     prompts = ["w1 w2 w3 w4 w5", "", "the", "w9 w9\nw3", "the"]
     together = dualnet.generate(model, prompts, max_tokens=6, temperature=0)
     alone = [dualnet.generate(model, prompt, max_tokens=6, temperature=0) for prompt in prompts]
@@ -106,14 +110,14 @@ def test_prompts_of_any_length_side_by_side_give_what_each_gives_alone(model):
 
 
 def test_a_text_does_not_depend_on_the_other_prompts(model):
-    drawn = {"max_tokens": 9, "temperature": 1.5, "seed": 8}
-    one = dualnet.generate(model, ["w1 w2", "w3", "w1 w2"], **drawn)
-    two = dualnet.generate(model, ["w1 w2", "w5 w6 w7 w8", "w1 w2", "the"], **drawn)
-    assert one[0] == two[0] == dualnet.generate(model, "w1 w2", **drawn)
-    assert one[2] == two[2] != one[0]  # each place has a generator of its own
+    settings = {"max_tokens": 9, "temperature": 1.5, "seed": 8}
+    one = dualnet.generate(model, ["w1 w2", "w3", "w1 w2"], **settings)
+    two = dualnet.generate(model, ["w1 w2", "w5 w6 w7 w8", "w1 w2", "the"], **settings)
+    assert one[0] == two[0] == dualnet.generate(model, "w1 w2", **settings)
+    assert one[2] == two[2] != one[0]  # each position has its own generator
 
 
-def test_more_prompts_than_are_read_at_once_keep_their_order(model, monkeypatch):
+def test_more_prompts_than_one_batch_keep_their_order(model, monkeypatch):
     monkeypatch.setattr(generation, "ROWS", 2)
     prompts = ["w1 w2 w3", "w4", "w5 w6", "", "w7"]
     texts = dualnet.generate(model, prompts, max_tokens=4, temperature=0)
@@ -122,7 +126,7 @@ def test_more_prompts_than_are_read_at_once_keep_their_order(model, monkeypatch)
 
 
 @pytest.mark.parametrize("setting", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-300}])
-def test_what_leaves_one_word_is_greedy(model, setting):
+def test_a_choice_of_one_word_is_greedy(model, setting):
     greedy = dualnet.generate(model, PROMPTS, max_tokens=12, temperature=0)
     setting = {"temperature": 2.0, **setting}
     assert dualnet.generate(model, PROMPTS, max_tokens=12, seed=5, **setting) == greedy
@@ -131,16 +135,15 @@ def test_what_leaves_one_word_is_greedy(model, setting):
 @pytest.mark.parametrize(
     ("top_k", "top_p"), [(3, None), (None, 0.6), (4, 0.7), (None, 0.95), (99, None), (None, 1.0)]
 )
-def test_no_word_is_drawn_outside_the_set_and_all_within_are(model, top_k, top_p):
+def test_only_and_not_just_the_likeliest_candidates_are_drawn(model, top_k, top_p):
     prompts = PROMPTS * 4
     texts = dualnet.generate(
         model, prompts, max_tokens=20, temperature=2.5, top_k=top_k, top_p=top_p, seed=1
     )
     beyond_the_first = 0
-    for prompt, text in zip(prompts, texts):
-        drawn, logits = continued(model, prompt, text)
+    for drawn, logits in continued(model, prompts, texts):
         for word, probabilities in zip(drawn, softmax(logits, 2.5)):
-            assert word in left(probabilities, top_k, top_p)
+            assert word in candidates(probabilities, top_k, top_p)
             beyond_the_first += word != probabilities.argmax()
     assert beyond_the_first > 40
 
@@ -148,34 +151,34 @@ def test_no_word_is_drawn_outside_the_set_and_all_within_are(model, top_k, top_p
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, None, None), (0.6, None, None), (9.0, 6, 0.8)]
 )
-def test_words_come_as_often_as_the_model_says(model, temperature, top_k, top_p):
+def test_words_are_drawn_with_the_probabilities_of_the_model(model, temperature, top_k, top_p):
     draws = 64 * 30
     texts = dualnet.generate(
         model, ["w3"] * draws, max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p,
         seed=3,
     )  # fmt: skip
-    words = [continued_id for (continued_id,) in (model.vocabulary.encode(t)[1:] for t in texts)]
-    _, logits = continued(model, "w3", "w3 the")
+    words = [word for (word,) in (model.vocabulary.encode(text)[1:] for text in texts)]
+    ((_, logits),) = continued(model, ["w3"], ["w3 the"])
     expected = softmax(logits[0], temperature)
-    kept = left(expected, top_k, top_p)
-    expected = np.array([p if i in kept else 0.0 for i, p in enumerate(expected)])
+    ids = candidates(expected, top_k, top_p)
+    expected = np.array([p if i in ids else 0.0 for i, p in enumerate(expected)])
     expected *= draws / expected.sum()
-    found = np.bincount(words, minlength=len(WORDS))
-    assert not found[expected == 0].any()
-    often = expected > 0
-    error = (found - expected)[often] / np.sqrt(expected[often])
-    # Chi squared of at most 18 degrees of freedom: beyond 43 once in a thousand.
-    assert np.square(error).sum() < 43 and often.sum() > 2
+    counts = np.bincount(words, minlength=len(WORDS))
+    possible = expected > 0
+    assert not counts[~possible].any()
+    error = (counts - expected)[possible] / np.sqrt(expected[possible])
+    # Chi squared with at most 18 degrees of freedom exceeds 43 once in a thousand times.
+    assert np.square(error).sum() < 43 and possible.sum() > 2
 
 
-def test_each_token_is_read_once_and_the_last_never(model, calls):
+def test_each_token_is_read_once_but_the_last(model, calls):
     text = dualnet.generate(model, "w1 w2 w3", max_tokens=5, seed=2)
     assert [call.shape for call in calls] == [(1, 4), (1, 1), (1, 1), (1, 1), (1, 1)]
     read = np.concatenate(calls, axis=1)[0]
     np.testing.assert_array_equal(read, [EOS, *model.vocabulary.encode(text)[:-1]])
 
 
-def test_prompts_are_read_at_once_as_far_as_all_reach_and_then_in_step(model, calls):
+def test_the_common_length_of_prompts_is_read_at_once(model, calls):
     texts = dualnet.generate(model, ["w1 w2 w3 w4", "w5"], max_tokens=4, seed=2)
     assert [call.shape for call in calls] == [(2, 2)] + [(2, 1)] * 6
     read = dict(zip(["w5", "w1"], np.concatenate(calls, axis=1)))  # the shortest first
@@ -184,7 +187,7 @@ def test_prompts_are_read_at_once_as_far_as_all_reach_and_then_in_step(model, ca
         np.testing.assert_array_equal(read[text[:2]][: len(expected)], expected)
 
 
-def test_a_long_prompt_is_read_in_pieces_with_the_same_result(model, calls, monkeypatch):
+def test_a_long_prompt_is_read_in_segments_with_the_same_result(model, calls, monkeypatch):
     prompt = " ".join(f"w{i % 17}" for i in range(10))
     whole = dualnet.generate(model, prompt, max_tokens=4, temperature=0)
     monkeypatch.setattr(generation, "WORK", 4)
@@ -193,28 +196,27 @@ def test_a_long_prompt_is_read_in_pieces_with_the_same_result(model, calls, monk
     assert [call.shape[1] for call in calls] == [4, 4, 3, 1, 1, 1]
 
 
-def test_a_text_stops_before_the_first_eos_drawn_if_asked(model):
-    drawn = {"max_tokens": 40, "temperature": 30.0, "seed": 6}
+def test_stop_at_eos_ends_a_text_before_the_first_eos(model):
+    settings = {"max_tokens": 40, "temperature": 30.0, "seed": 6}
     prompts = ["w1\nw2", "w3", "w4 w5"]
-    whole = dualnet.generate(model, prompts, **drawn)
-    stopped = dualnet.generate(model, prompts, stop_at_eos=True, **drawn)
+    texts = dualnet.generate(model, prompts, **settings)
+    stopped = dualnet.generate(model, prompts, stop_at_eos=True, **settings)
     assert len({len(text) for text in stopped}) > 1
-    for prompt, all_of_it, text in zip(prompts, whole, stopped):
-        rest = all_of_it[len(prompt) :]
-        assert "\n" in rest
-        assert text == prompt + rest.split("\n")[0]
+    for prompt, text, line in zip(prompts, texts, stopped):
+        continuation = text[len(prompt) :]
+        assert "\n" in continuation
+        assert line == prompt + continuation.split("\n")[0]
 
 
-def test_unk_is_never_drawn_though_it_be_the_likeliest():
+def test_unk_is_never_drawn_even_if_it_is_the_likeliest():
     model = make()
-    tokens = np.array([[EOS, 5]], "int32")
-    place = int(ops.convert_to_numpy(model(tokens))[0, -1].argmax())
+    logits = ops.convert_to_numpy(model(np.array([[EOS, 5]], "int32")))[0, -1]
+    likeliest = int(logits.argmax())
     words = list(WORDS)
-    words[UNK], words[place] = words[place], words[UNK]
-    assert words.index("<eos>") == EOS != place != 5
+    words[UNK], words[likeliest] = words[likeliest], words[UNK]
+    assert words.index("<eos>") == EOS != likeliest != 5
     model.vocabulary = Vocabulary(words)
     greedy = dualnet.generate(model, words[5], max_tokens=1, temperature=0)
-    logits = ops.convert_to_numpy(model(tokens))[0, -1]
     assert model.vocabulary.encode(greedy)[-1] == logits.argsort()[-2]
     texts = dualnet.generate(model, [words[5]] * 40, max_tokens=3, top_k=2, seed=0)
     assert "<unk>" not in " ".join(texts)
@@ -225,7 +227,7 @@ def test_an_unknown_word_is_read_and_shown_as_unk(model):
     assert one == two and one.startswith("<unk> w1")
 
 
-def test_a_vocabulary_without_eos_begins_with_the_first_word_of_the_prompt(calls):
+def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
     model = make(tuple(word for word in WORDS if word != "<eos>"))
     calls.clear()
     text = dualnet.generate(model, "w1 w2", max_tokens=3, seed=0)
@@ -251,13 +253,13 @@ def test_without_unk_an_unknown_word_is_named():
     top_p=st.none() | st.sampled_from([0.05, 0.41, 0.83, 0.99]),
     seed=st.integers(0, 99),
 )
-def test_a_draw_is_of_the_set_that_the_definition_leaves(logits, temperature, top_k, top_p, seed):
-    # Integers tie often; sums of their powers do not meet `top_p` to the last bit.
+def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k, top_p, seed):
+    # Integers often tie, and no sum of their powers equals `top_p` to the last bit.
     scores = np.array([*logits, -math.inf])
     random = np.random.default_rng(seed)
-    found = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
-    assert found <= left(softmax(scores, temperature), top_k, top_p)
-    assert len(logits) not in found
+    drawn = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
+    assert drawn <= candidates(softmax(scores, temperature), top_k, top_p)
+    assert len(logits) not in drawn
     greedy = generation.draw(scores, random, 0, top_k, top_p)
     assert greedy == logits.index(max(logits))
 
@@ -266,26 +268,26 @@ def test_a_draw_is_of_the_set_that_the_definition_leaves(logits, temperature, to
     ("top_k", "top_p", "ids"),
     [(2, None, {1, 2}), (None, 0.49, {1, 2}), (None, 0.51, {1, 2, 4}), (3, 0.5, {1, 2})],
 )
-def test_equals_are_left_in_the_order_of_their_ids(top_k, top_p, ids):
+def test_ties_go_to_the_lower_id(top_k, top_p, ids):
     scores = np.log([0.02, 0.25, 0.25, 0.05, 0.25, 0.18])
     random = np.random.default_rng(0)
     assert {generation.draw(scores, random, 1.0, top_k, top_p) for _ in range(200)} == ids
 
 
-def test_a_word_of_probability_zero_is_not_drawn_even_by_the_least_number():
-    class Least:
+def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
+    class Zero:
         def random(self):
             return 0.0
 
     scores = np.array([-math.inf, 1.0, 2.0])
-    assert generation.draw(scores, Least()) == 1
-    assert generation.draw(scores, Least(), top_k=2) == 2  # the likeliest comes first
+    assert generation.draw(scores, Zero()) == 1
+    assert generation.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
 
 
-def test_logits_that_are_no_numbers_are_an_error():
+def test_logits_that_are_not_finite_are_an_error():
     model = make()
     model.core.get_layer("embedding").embeddings.assign(np.full((len(WORDS), 8), np.nan))
-    with pytest.raises(ValueError, match="`model` must give logits that are numbers"):
+    with pytest.raises(ValueError, match="`model` must compute finite logits"):
         dualnet.generate(model, "w1", max_tokens=2)
 
 

@@ -17,8 +17,8 @@ def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    shown = json.dumps(notebook.cells)
-    assert "image/png" in shown and "static" in shown
+    outputs = json.dumps(notebook.cells)
+    assert "image/png" in outputs and "static" in outputs
     dynamic = next(cell for cell in notebook.cells if "dynamic_evaluation" in cell.source)
     static, adapted = (
         float(part.split()[1].rstrip(",")) for part in dynamic.outputs[0].text.split(", ")

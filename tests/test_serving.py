@@ -1,7 +1,11 @@
+"""Exported models answer as the Keras model does, in every format and for every client."""
+
+import functools
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -19,25 +23,26 @@ from keras import ops
 import dualnet
 from dualnet import serving, zoo
 from dualnet.builders import language_model
-from dualnet.corpora import Vocabulary
+from dualnet.text import Vocabulary
 
-if keras.config.backend() == "tensorflow":
+ON_TENSORFLOW = keras.config.backend() == "tensorflow"
+if ON_TENSORFLOW:
     import tensorflow as tf
 
-    from dualnet.serving import drawing, saved_model
-    from dualnet.serving.reading import Reader
-    from dualnet.serving.text import Text
+    from dualnet.serving import leftovers, sampling, saved_model
+    from dualnet.serving.chunked_reader import ChunkedReader
+    from dualnet.serving.graph_tokenizer import GraphTokenizer
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "saved_model_cli.txt"
+SERVING_PAGE = ROOT / "README.md"  # documents the endpoints
 
-tensorflow_only = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="a SavedModel is a TensorFlow format"
-)
+tensorflow_only = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow alone exports")
 
-# <eos> and <unk> stand in the midst: their ids are neither first nor last.
+# <eos> and <unk> are in the middle: their ids are neither first nor last.
 WORDS = ("the", "cat", "<eos>", "dog", "sees", "<unk>", "likes", "a", "bird")
 EOS_ID, UNK_ID = 2, 5
+ENDPOINTS = ["score", "step", "score_text", "generate_text"]
 
 # A process in which neither dualnet nor Keras can be imported.
 CLIENT = """
@@ -51,9 +56,7 @@ for request in json.loads(sys.stdin.read()):
     specs = endpoint.structured_input_signature[1]
     inputs = {key: tf.constant(value, specs[key].dtype) for key, value in request.items()}
     answers.append({
-        key: [text.decode() for text in value.numpy()] if value.dtype == tf.string
-        and value.shape.rank == 1 else value.numpy().astype(str).tolist()
-        if value.dtype == tf.string else value.numpy().tolist()
+        key: (value.numpy().astype("U") if value.dtype == tf.string else value.numpy()).tolist()
         for key, value in endpoint(**inputs).items()
     })
 print(json.dumps({"signatures": sorted(served), "answers": answers}))
@@ -61,10 +64,10 @@ print(json.dumps({"signatures": sorted(served), "answers": answers}))
 
 
 def a_model(words=WORDS, name="dual_mdlstm", lowercase=False, seed=3, **arguments):
-    """Return a model with random weights, strong enough that its words differ in likelihood."""
+    """Return a model whose random weights are large enough for words to differ in likelihood."""
     keras.utils.set_random_seed(seed)
-    own = {"rounds": 2, "rank": 2} if "mdlstm" in name else {}
-    model = zoo.build(name, **{"vocabulary_size": len(words), "units": 8, **own, **arguments})
+    mogrifier = {"rounds": 2, "rank": 2} if "mdlstm" in name else {}
+    model = zoo.build(name, **{"vocabulary_size": len(words), "units": 8, **mogrifier, **arguments})
     model.vocabulary = Vocabulary(tuple(words), lowercase=lowercase)
     for weight in model.trainable_weights:
         weight.assign(weight * 1.5)
@@ -73,11 +76,15 @@ def a_model(words=WORDS, name="dual_mdlstm", lowercase=False, seed=3, **argument
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A model, and what its SavedModel answers: `served.ask(endpoint, **columns)`."""
+    """A model, its exported folder, and `served.ask(endpoint, **columns)`."""
     model = a_model()
-    found = dualnet.export(model, tmp_path_factory.mktemp("served") / "model")
-    signatures = tf.saved_model.load(found).signatures
-    return SimpleNamespace(model=model, found=found, signatures=signatures, ask=asker(signatures))
+    path = dualnet.export(model, tmp_path_factory.mktemp("served") / "model")
+    return SimpleNamespace(model=model, path=path, ask=client_of(path))
+
+
+def client_of(path):
+    """Return a function that sends requests to the SavedModel at `path`."""
+    return asker(tf.saved_model.load(path).signatures)
 
 
 def asker(signatures):
@@ -86,18 +93,38 @@ def asker(signatures):
         inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
         return {name: value.numpy() for name, value in signatures[endpoint](**inputs).items()}
 
+    ask.signatures = signatures
     return ask
 
 
-def go_on(ask, prompts, **settings):
-    """Ask `generate_text`; a setting is one value for all rows, or a list."""
-    usual = {"max_tokens": 9, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0,
-             "stop_at_eos": False}  # fmt: skip
+def call_by_name(function, **inputs):
+    return function(inputs)
+
+
+def graph_client(model):
+    """Return a function that sends requests to the text endpoints as graphs, without export."""
+    reader, tokenizer = ChunkedReader(model), GraphTokenizer(model.vocabulary)
+    signatures = {}
+    for build in (saved_model._score_text, saved_model._generate_text):
+        function, specs = build(reader, tokenizer)
+        graph = tf.function(functools.partial(call_by_name, function), autograph=False)
+        signatures[function.__name__] = graph.get_concrete_function(**specs)
+    return asker(signatures)
+
+
+def generate(ask, prompts, **settings):
+    """Request `generate_text`; a setting is one value for all rows, or a list."""
+    defaults = {"max_tokens": 9, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0,
+                "stop_at_eos": False}  # fmt: skip
     columns = {
         name: value if isinstance(value, list) else [value] * len(prompts)
-        for name, value in {**usual, **settings}.items()
+        for name, value in {**defaults, **settings}.items()
     }
     return ask("generate_text", prompts=prompts, **columns)
+
+
+def state_names(model):
+    return [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
 
 def log_softmax(logits):
@@ -111,27 +138,31 @@ def log_p(model, ids):
     return log_softmax(ops.convert_to_numpy(model(np.array([ids], "int32"))))[0]
 
 
+def log_p_of_text(model, ids):
+    """Return the log-probability of each of `ids`, read after `<eos>`."""
+    return log_p(model, [EOS_ID, *ids])[np.arange(len(ids)), ids]
+
+
+def close(actual, expected, rtol=1e-4, atol=1e-5):
+    np.testing.assert_allclose(actual, ops.convert_to_numpy(expected), rtol=rtol, atol=atol)
+
+
 # --- ids in
 
 
 @tensorflow_only
-def test_a_process_without_dualnet_and_keras_gets_the_models_numbers(build, corpus, tmp_path):
-    model = build("dual_mdlstm")
-    model.vocabulary = corpus.vocabulary
-    exported = dualnet.export(model, tmp_path / "saved_model")
-    directory = exported.rename(tmp_path / "moved")
-    ids = [
-        corpus.test[:length][None].repeat(batch, 0) for batch, length in [(1, 1), (1, 9), (3, 5)]
-    ]
-    ids[2][1:] = corpus.test[5:15].reshape(2, 5)
+def test_a_process_without_dualnet_and_keras_gets_the_numbers_of_the_model(served, tmp_path):
+    model = served.model
+    folder = shutil.copytree(served.path, tmp_path / "moved")
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(len(WORDS), size=shape) for shape in [(1, 1), (1, 9), (3, 5)]]
     lengths = [[1], [7], [5, 3, 0]]
     requests = [
         {"endpoint": "score", "ids": i.tolist(), "lengths": n} for i, n in zip(ids, lengths)
     ]
-    random = np.random.default_rng(0)
     states = [
-        {f"state_{k}": random.normal(size=(len(i), size)).astype("float32").tolist()
-         for k, size in enumerate(model.state_size, start=1)}
+        {name: rng.normal(size=(len(i), size)).astype("float32").tolist()
+         for name, size in zip(state_names(model), model.state_size)}
         for i in ids
     ]  # fmt: skip
     requests += [{"endpoint": "step", "ids": i.tolist(), **s} for i, s in zip(ids, states)]
@@ -143,73 +174,70 @@ def test_a_process_without_dualnet_and_keras_gets_the_models_numbers(build, corp
          "stop_at_eos": [False] * 3}
     ]  # fmt: skip
     client = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(directory)],
+        [sys.executable, "-c", CLIENT, str(folder)],
         input=json.dumps(requests), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    found = json.loads(client.stdout.splitlines()[-1])
-    endpoints = ["generate_text", "score", "score_text", "serving_default", "step"]
-    assert found["signatures"] == endpoints
-    for i, n, answer in zip(ids, lengths, found["answers"]):
+    response = json.loads(client.stdout.splitlines()[-1])
+    answers = response["answers"]
+    assert response["signatures"] == sorted([*ENDPOINTS, "serving_default"])
+    for i, n, answer in zip(ids, lengths, answers):
         scores = log_softmax(ops.convert_to_numpy(model(i)))
         expected = np.zeros(i.shape)
         for row, length in enumerate(n):
             for t in range(1, length):
                 expected[row, t] = scores[row, t - 1, i[row, t]]
-        np.testing.assert_allclose(answer["log_probabilities"], expected, rtol=1e-5, atol=1e-5)
-    for i, state, answer in zip(ids, states, found["answers"][3:]):
-        logits, new = model.advance(i, list(state.values()))
-        np.testing.assert_allclose(
-            answer["logits"], ops.convert_to_numpy(logits), rtol=1e-5, atol=1e-5
-        )
-        for k, one in enumerate(new, start=1):
-            np.testing.assert_allclose(
-                answer[f"state_{k}"], ops.convert_to_numpy(one), rtol=1e-5, atol=1e-5
-            )
-    scored, generated = found["answers"][6:]
-    eos = corpus.vocabulary.eos_id
+        close(answer["log_probabilities"], expected, rtol=1e-5)
+    for i, state, answer in zip(ids, states, answers[3:]):
+        logits, new_states = model.advance(i, list(state.values()))
+        close(answer["logits"], logits, rtol=1e-5)
+        for name, new_state in zip(state, new_states):
+            close(answer[name], new_state, rtol=1e-5)
+    scored, generated = answers[6:]
     for row, text in enumerate(texts):
-        read = corpus.vocabulary.encode(text)
-        expected = log_p(model, [eos, *read])[np.arange(len(read)), read]
-        found_row = scored["log_probabilities"][row][: len(read)]
-        np.testing.assert_allclose(found_row, expected, rtol=1e-5, atol=1e-5)
+        ids = model.vocabulary.encode(text)
+        scores = scored["log_probabilities"][row][: len(ids)]
+        close(scores, log_p_of_text(model, ids), rtol=1e-5)
     assert generated["lengths"] == [4, 0, 2]
-    assert [text[: len(begun)] for text, begun in zip(generated["texts"], texts)] == texts
+    assert [text[: len(prompt)] for text, prompt in zip(generated["texts"], texts)] == texts
 
 
 @tensorflow_only
-@pytest.mark.parametrize("tokens", [1, 5, 1000])
-def test_reading_in_chunks_of_any_length_is_reading_at_once(tokens):
-    model, random = a_model(), np.random.default_rng(tokens)
-    reader = Reader(model)
-    reader.tokens = tokens
+def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
+    model, rng = served.model, np.random.default_rng(0)
+    texts = []
+    for lengths in ([1], [7], [4, 1, 3], [2, 11]):
+        ids, targets = rng.integers(len(WORDS), size=(2, len(lengths), max(lengths)), dtype="int32")
+        scores = log_softmax(ops.convert_to_numpy(model(ids)))
+        scores = np.take_along_axis(scores, targets[..., None], -1)[..., 0]
+        ends = [
+            model.advance(ids[row : row + 1, :length], model.initial_state(1))
+            for row, length in enumerate(lengths)
+        ]
+        texts.append((ids, targets, lengths, scores, ends))
     spec = tf.TensorSpec((None, None), tf.int32)
-    score = tf.function(reader.log_probabilities, input_signature=[spec, spec])
-    last = tf.function(reader.last, input_signature=[spec, tf.TensorSpec((None,), tf.int32)])
-    for batch, time_ in [(1, 1), (1, 7), (3, 4), (2, 11)]:
-        ids, targets = random.integers(len(WORDS), size=(2, batch, time_))
-        expected = log_softmax(ops.convert_to_numpy(model(ids)))
-        chosen = np.take_along_axis(expected, targets[..., None], -1)[..., 0]
-        found = score(tf.constant(ids, tf.int32), tf.constant(targets, tf.int32))
-        np.testing.assert_allclose(found, chosen, rtol=1e-4, atol=1e-5)
-
-        lengths = random.integers(1, time_ + 1, size=batch)
-        logits, states = last(tf.constant(ids, tf.int32), tf.constant(lengths, tf.int32))
-        for row, length in enumerate(lengths):
-            right, right_states = model.advance(ids[row : row + 1, :length], model.initial_state(1))
-            np.testing.assert_allclose(logits[row], right[0, -1], rtol=1e-4, atol=1e-5)
-            for found_state, state in zip(states, right_states):
-                np.testing.assert_allclose(found_state[row], state[0], rtol=1e-4, atol=1e-5)
+    for max_tokens in (1, 5, 1000):
+        reader = ChunkedReader(model)
+        reader.max_tokens = max_tokens
+        score = tf.function(reader.log_probabilities, input_signature=[spec, spec])
+        last = tf.function(reader.last, input_signature=[spec, tf.TensorSpec((None,), tf.int32)])
+        for ids, targets, lengths, scores, ends in texts:
+            close(score(tf.constant(ids), tf.constant(targets)), scores)
+            logits, states = last(tf.constant(ids), tf.constant(lengths))
+            for row, (row_logits, row_states) in enumerate(ends):
+                close(logits[row], row_logits[0, -1])
+                for state, row_state in zip(states, row_states):
+                    close(state[row], row_state[0])
 
 
 @tensorflow_only
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (2, 0)])
-def test_a_request_of_nothing_is_answered_with_nothing(served, shape):
+def test_an_empty_request_gets_an_empty_answer(served, shape):
     answer = served.ask("score", ids=np.zeros(shape), lengths=np.zeros(shape[0]))
     assert answer["log_probabilities"].shape == shape
     answer = served.ask("score_text", texts=np.full(shape[0], "", object))
     assert answer["words"].shape == answer["log_probabilities"].shape == (shape[0], 0)
     np.testing.assert_array_equal(answer["perplexity"], np.ones(shape[0]))
-    answer = go_on(served.ask, [""] * shape[0], max_tokens=0)
+    answer = generate(served.ask, [""] * shape[0], max_tokens=0)
     assert answer["texts"].tolist() == [b""] * shape[0]
     assert answer["log_probabilities"].shape == (shape[0], 0)
 
@@ -224,76 +252,76 @@ KNOWN = [*"\x00\u200b", "<unk>", "the", "The", "<eos>", "\u03b1\u03c2", "\u03b1\
 
 @pytest.fixture(scope="module", params=[False, True], ids=["as_is", "lowercase"])
 def encoder(request):
-    """A vocabulary and its tokeniser as a graph."""
+    """A vocabulary, its tokeniser, and the tokeniser's `encode` as a graph."""
     vocabulary = Vocabulary(tuple(KNOWN), lowercase=request.param)
-    text = Text(vocabulary)
+    tokenizer = GraphTokenizer(vocabulary)
     spec = tf.TensorSpec((None,), tf.string)
-    graph = tf.function(lambda texts: text.encode(texts, "texts"), input_signature=[spec])
-    return vocabulary, text, graph
+    graph = tf.function(lambda texts: tokenizer.encode(texts, "texts"), input_signature=[spec])
+    return vocabulary, tokenizer, graph
 
 
 @tensorflow_only
 def test_the_graph_reads_any_text_as_the_vocabulary_does(encoder):
-    vocabulary, text, graph = encoder
+    vocabulary, tokenizer, graph = encoder
     anything = st.text(st.characters(exclude_categories=["Cs"]))
     nasty = st.lists(st.one_of(st.sampled_from(NASTY), st.characters(exclude_categories=["Cs"])))
 
-    @hypothesis.settings(max_examples=200)
+    @hypothesis.settings(max_examples=100)
     @given(st.lists(st.one_of(anything, nasty.map("".join)), max_size=20))
     @example([])
     @example(["\u0391\u03a3\u03a3 \u0391\u03a3. '\u03a3 \u0391\u00ad\u03a3\u0301\u0391\x00"])
     def check(texts):
-        found = graph(tf.constant(texts, tf.string))
-        assert found.to_list() == [vocabulary.encode(text).tolist() for text in texts]
-        written = text.decode(found).numpy().tolist()
-        assert written == [vocabulary.decode(row).encode() for row in found.to_list()]
+        ids = graph(tf.constant(texts, tf.string))
+        assert ids.to_list() == [vocabulary.encode(text).tolist() for text in texts]
+        decoded = tokenizer.decode(ids).numpy().tolist()
+        assert decoded == [vocabulary.decode(row).encode() for row in ids.to_list()]
 
     check()
 
 
 @tensorflow_only
-def test_each_character_is_white_space_or_lower_case_as_in_python(encoder):
-    vocabulary, text, graph = encoder
+def test_white_space_and_lower_case_of_every_character_are_those_of_python(encoder):
+    vocabulary, tokenizer, graph = encoder
     characters = [chr(i) for i in range(0x110000) if not 0xD800 <= i <= 0xDFFF]
     lengths = graph(tf.constant([f"a{c}a" for c in characters])).row_lengths().numpy()
     expected = np.array([len(f"a{c}a".replace("\n", " x ").split()) for c in characters])
     np.testing.assert_array_equal(lengths, expected)
     if vocabulary.lowercase:
-        found = text.lower(tf.constant(characters)).numpy()
-        assert [f.decode() for f in found] == [c.lower() for c in characters]
-        # All places of a final sigma: before and after what is cased, ignorable or neither.
+        lower = tokenizer.lower(tf.constant(characters)).numpy()
+        assert [c.decode() for c in lower] == [c.lower() for c in characters]
+        # A final sigma in every place: before and after what is cased, ignorable or neither.
         pieces = ["\u03a3", "A", ".", "\u0301", ""]
         words = [a + b + "\u03a3" + c + d for a in pieces for b in pieces for c in pieces
                  for d in pieces]  # fmt: skip
-        found = text.lower(tf.constant(words)).numpy()
-        assert [f.decode() for f in found] == [word.lower() for word in words]
+        lower = tokenizer.lower(tf.constant(words)).numpy()
+        assert [word.decode() for word in lower] == [word.lower() for word in words]
 
 
 @tensorflow_only
 def test_bytes_that_are_not_utf_8_are_unknown_words(encoder):
     vocabulary, _, graph = encoder
     texts = [b"\xff", b"the \xe2\x82 the", b"the\xc3\xa0\xffthe\xc2\xa0the", b"\xed\xa0\x80 \x80\n"]
-    texts += [b"the\xff \xffthe"]  # no known word with a byte too many, either
+    texts += [b"the\xff \xffthe"]  # a known word with a stray byte is unknown, too
     unk, the, eos = (vocabulary.id(word) for word in ("<unk>", "the", "<eos>"))
     expected = [[unk], [the, unk, the], [unk, the], [unk, unk, eos], [unk, unk]]
     assert graph(tf.constant(texts)).to_list() == expected
 
 
 @tensorflow_only
-def test_scores_of_texts_are_those_of_the_model(served):
+def test_texts_are_scored_as_by_the_model(served):
     vocabulary = served.model.vocabulary
     texts = ["the cat", "", "cat\n\nthe zebra \xa0 sees\n", "\n", "bird " * 50, "zebra"]
     answer = served.ask("score_text", texts=texts)
     assert answer["lengths"].tolist() == [2, 0, 7, 1, 50, 1]
     assert answer["words"].shape == answer["log_probabilities"].shape == (6, 50)
-    read = ["cat", "<eos>", "<eos>", "the", "<unk>", "sees", "<eos>"]
-    assert [word.decode() for word in answer["words"][2]] == read + [""] * 43
+    words = ["cat", "<eos>", "<eos>", "the", "<unk>", "sees", "<eos>"]
+    assert [word.decode() for word in answer["words"][2]] == words + [""] * 43
     for row, text in enumerate(texts):
         ids = vocabulary.encode(text)
-        expected = log_p(served.model, [EOS_ID, *ids])[np.arange(len(ids)), ids]
-        found = answer["log_probabilities"][row]
-        np.testing.assert_allclose(found[: len(ids)], expected, rtol=1e-4, atol=1e-5)
-        assert not found[len(ids) :].any()
+        expected = log_p_of_text(served.model, ids)
+        scores = answer["log_probabilities"][row]
+        close(scores[: len(ids)], expected)
+        assert not scores[len(ids) :].any()
         perplexity = np.exp(-expected.mean()) if len(ids) else 1
         assert answer["perplexity"][row] == pytest.approx(perplexity, rel=1e-5)
 
@@ -305,75 +333,68 @@ endpoint = tf.saved_model.load(sys.argv[1]).signatures["score_text"]
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 endpoint(texts=tf.constant(["the cat"]))
 before = peak()
-answer = endpoint(texts=tf.constant(["the cat\\n" * 33_333 + "the"]))
+answer = endpoint(texts=tf.constant(["the cat\\n" * 3333 + "the"]))
 print(answer["lengths"].numpy()[0], (peak() - before) >> 10, answer["perplexity"].numpy()[0])
 """
 
 
 @tensorflow_only
-def test_a_text_of_100_000_words_is_scored_in_little_memory(tmp_path):
+def test_a_long_text_is_scored_in_little_memory(tmp_path):
     pytest.importorskip("resource")
-    words = [*WORDS, *(f"w{i}" for i in range(3000))]
+    words = [*WORDS, *(f"w{i}" for i in range(30_000))]
     model = a_model(words, "lstm", units=2)
-    exported = dualnet.export(model, tmp_path / "model")
+    path = dualnet.export(model, tmp_path / "model")
     client = subprocess.run(
-        [sys.executable, "-c", LONG, str(exported)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LONG, str(path)], capture_output=True, text=True, check=True
     )
     length, megabytes, perplexity = client.stdout.split()
-    assert int(length) == 100_000
-    # At once the logits alone were 1200 MB; words, texts and scores need some themselves.
+    assert int(length) == 10_000
+    # Read at once, the logits alone took 1200 MB; words, texts and scores need some memory, too.
     assert int(megabytes) < 300
-    ids = model.vocabulary.encode("the cat\n" * 60)
-    scores = log_p(model, [EOS_ID, *ids])[np.arange(180), ids]
+    scores = log_p_of_text(model, model.vocabulary.encode("the cat\n" * 60))
     # The state soon repeats itself from line to line.
     assert float(perplexity) == pytest.approx(np.exp(-scores[-90:].mean()), rel=1e-2)
 
 
 @tensorflow_only
-def test_a_perplexity_beyond_float32_is_still_a_number(tmp_path):
+def test_a_perplexity_beyond_float32_is_still_a_number():
     model = a_model(name="lstm")
-    model.core.get_layer("embedding").embeddings.assign(
-        1e4 * np.random.default_rng(0).normal(size=(len(WORDS), 8))
-    )
-    ask = asker(tf.saved_model.load(dualnet.export(model, tmp_path / "model")).signatures)
-    answer = ask("score_text", texts=["the cat sees a bird"])
+    embeddings = 1e4 * np.random.default_rng(0).normal(size=(len(WORDS), 8))
+    model.core.get_layer("embedding").embeddings.assign(embeddings)
+    answer = graph_client(model)("score_text", texts=["the cat sees a bird"])
     assert answer["log_probabilities"].min() < -1000
     assert answer["perplexity"][0] == np.finfo("float32").max
 
 
 @tensorflow_only
-def test_a_vocabulary_in_lower_case_reads_capitals(tmp_path):
-    model = a_model(name="lstm", lowercase=True)
-    ask = asker(tf.saved_model.load(dualnet.export(model, tmp_path / "model")).signatures)
-    words = ask("score_text", texts=["The CAT"])["words"]
-    assert words.tolist() == [[b"the", b"cat"]]
-    assert go_on(ask, ["The CAT"], max_tokens=0)["texts"].tolist() == [b"the cat"]
+def test_a_lower_case_vocabulary_reads_capitals():
+    ask = graph_client(a_model(name="lstm", lowercase=True))
+    assert ask("score_text", texts=["The CAT"])["words"].tolist() == [[b"the", b"cat"]]
+    assert generate(ask, ["The CAT"], max_tokens=0)["texts"].tolist() == [b"the cat"]
 
 
 @tensorflow_only
-def test_without_unk_an_unknown_word_fails_the_request_and_says_so(tmp_path):
-    model = a_model([word for word in WORDS if word != "<unk>"], "lstm")
-    found = dualnet.export(model, tmp_path / "model")
-    assert serving.endpoints(model) == ["score", "step", "score_text", "generate_text"]
-    ask = asker(tf.saved_model.load(found).signatures)
+def test_without_unk_an_unknown_word_fails_the_request_and_is_named():
+    ask = graph_client(a_model([word for word in WORDS if word != "<unk>"], "lstm"))
     assert ask("score_text", texts=["the cat"])["lengths"].tolist() == [2]
-    message = "`{}` must hold words of the vocabulary alone, which has no <unk>.*zebra"
+    message = "`{}` must hold only words of the vocabulary, which has no <unk>.*zebra"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message.format("texts")):
         ask("score_text", texts=["the cat", "the zebra"])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message.format("prompts")):
-        go_on(ask, ["the zebra"])
-    assert go_on(ask, ["the", ""], max_tokens=40)["lengths"].tolist() == [40, 40]
+        generate(ask, ["the zebra"])
+    assert generate(ask, ["the", ""], max_tokens=40)["lengths"].tolist() == [40, 40]
 
 
 @tensorflow_only
-@pytest.mark.parametrize("words", [None, [word for word in WORDS if word != "<eos>"]])
-def test_without_words_or_eos_there_are_no_text_endpoints(words, tmp_path):
-    model = a_model(words or WORDS, "lstm")
-    if words is None:
-        model.vocabulary = None
-    found = dualnet.export(model, tmp_path / "model")
-    assert serving.endpoints(model) == ["score", "step"]
-    assert sorted(tf.saved_model.load(found).signatures) == ["score", "serving_default", "step"]
+def test_without_words_or_eos_there_are_no_text_endpoints(tmp_path):
+    model = a_model([word for word in WORDS if word != "<eos>"], "lstm")
+    assert serving.endpoints(model) == ENDPOINTS[:2]
+    ask = client_of(dualnet.export(model, tmp_path / "model"))
+    assert sorted(ask.signatures) == ["score", "serving_default", "step"]
+    model.vocabulary = None
+    assert serving.endpoints(model) == ENDPOINTS[:2]
+    model.vocabulary = Vocabulary(("<eos>", *(f"w{i}" for i in range(7))))
+    assert serving.endpoints(model) == ENDPOINTS
 
 
 # --- text out
@@ -382,90 +403,85 @@ def test_without_words_or_eos_there_are_no_text_endpoints(words, tmp_path):
 @tensorflow_only
 def test_greedy_text_takes_the_likeliest_word_of_a_full_pass(served):
     vocabulary, prompts = served.model.vocabulary, ["the cat", "", "a zebra\n\nthe"]
-    answer = go_on(served.ask, prompts, temperature=0.0, max_tokens=[12, 7, 1], seed=[1, 2, 3])
-    for row, (prompt, count) in enumerate(zip(prompts, [12, 7, 1])):
-        ids, scores = [int(i) for i in vocabulary.encode(prompt)], []
-        for _ in range(count):
-            given = log_p(served.model, [EOS_ID, *ids])[-1]
-            ids.append(int(np.argmax(np.where(np.arange(len(WORDS)) == UNK_ID, -np.inf, given))))
-            scores.append(given[ids[-1]])
-        assert answer["texts"][row].decode() == vocabulary.decode(ids)
-        assert answer["lengths"][row] == count
-        found = answer["log_probabilities"][row]
-        np.testing.assert_allclose(found[:count], scores, rtol=1e-4, atol=1e-5)
-        assert not found[count:].any()
+    counts = [12, 7, 1]
+    answer = generate(served.ask, prompts, temperature=0.0, max_tokens=counts, seed=[1, 2, 3])
+    assert answer["lengths"].tolist() == counts
+    for row, (prompt, count) in enumerate(zip(prompts, counts)):
+        start = len(vocabulary.encode(prompt))
+        ids = vocabulary.encode(answer["texts"][row].decode())
+        assert vocabulary.decode(ids[:start]) == vocabulary.decode(vocabulary.encode(prompt))
+        expected = log_p(served.model, [EOS_ID, *ids[:-1]])[start:]
+        expected[:, UNK_ID] = -np.inf
+        np.testing.assert_array_equal(ids[start:], expected.argmax(-1))
+        scores = answer["log_probabilities"][row]
+        close(scores[:count], expected.max(-1))
+        assert not scores[count:].any()
 
 
 @tensorflow_only
-def test_one_word_to_choose_from_is_the_likeliest(served):
-    greedy = go_on(served.ask, ["the cat", "a"], temperature=0.0)
+def test_a_choice_of_one_word_is_greedy(served):
+    greedy = generate(served.ask, ["the cat", "a"], temperature=0.0)
     for settings in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-30}):
-        found = go_on(served.ask, ["the cat", "a"], **{"seed": [5, 6], **settings})
-        assert found["texts"].tolist() == greedy["texts"].tolist()
+        answer = generate(served.ask, ["the cat", "a"], **{"seed": [5, 6], **settings})
+        assert answer["texts"].tolist() == greedy["texts"].tolist()
 
 
 @tensorflow_only
 def test_drawn_words_have_the_log_probabilities_of_a_full_pass(served):
     prompts = ["the cat", "", "a zebra\n"]
     settings = {"temperature": [0.7, 1.5, 1.0], "top_k": [0, 4, 0], "top_p": [0.9, 1.0, 0.5]}
-    answer = go_on(served.ask, prompts, max_tokens=15, seed=[4, -5, 2**31 - 1], **settings)
-    for text, prompt, found in zip(answer["texts"], prompts, answer["log_probabilities"]):
+    answer = generate(served.ask, prompts, max_tokens=15, seed=[4, -5, 2**31 - 1], **settings)
+    for text, prompt, scores in zip(answer["texts"], prompts, answer["log_probabilities"]):
         ids = served.model.vocabulary.encode(text.decode())
-        begun = len(ids) - 15
-        assert ids[:begun].tolist() == served.model.vocabulary.encode(prompt).tolist()
-        assert UNK_ID not in ids[begun:]
-        expected = log_p(served.model, [EOS_ID, *ids])[np.arange(len(ids)), ids]
-        np.testing.assert_allclose(found, expected[begun:], rtol=1e-4, atol=1e-5)
+        start = len(ids) - 15
+        assert ids[:start].tolist() == served.model.vocabulary.encode(prompt).tolist()
+        assert UNK_ID not in ids[start:]
+        close(scores, log_p_of_text(served.model, ids)[start:])
 
 
 @tensorflow_only
-def test_a_row_is_the_same_whatever_is_beside_it_and_another_with_another_seed(served):
+def test_a_row_depends_on_its_own_seed_but_not_on_the_other_rows(served):
     prompts = ["the cat", "", "a zebra\nthe dog sees a", "bird"] * 3
     settings = {
         "seed": list(range(12)), "temperature": [0.0, 0.8, 1.0, 2.0] * 3, "top_k": [0, 3, 5] * 4,
         "top_p": [1.0, 0.7] * 6, "max_tokens": [3, 20, 0, 8, 15, 1] * 2,
         "stop_at_eos": [True, False, True] * 4,
     }  # fmt: skip
-    together = go_on(served.ask, prompts, **settings)
-    assert go_on(served.ask, prompts, **settings)["texts"].tolist() == together["texts"].tolist()
+    batch = generate(served.ask, prompts, **settings)
+    assert generate(served.ask, prompts, **settings)["texts"].tolist() == batch["texts"].tolist()
     for row, prompt in enumerate(prompts):
-        own = {key: [value[row]] for key, value in settings.items()}
-        alone = go_on(served.ask, [prompt], **own)
-        assert alone["texts"][0] == together["texts"][row]
+        alone = generate(
+            served.ask, [prompt], **{key: [value[row]] for key, value in settings.items()}
+        )
         length = alone["lengths"][0]
-        assert length == together["lengths"][row]
-        np.testing.assert_allclose(
-            alone["log_probabilities"][0, :length],
-            together["log_probabilities"][row, :length],
-            rtol=1e-4, atol=1e-5,
-        )  # fmt: skip
-    drawn = go_on(served.ask, ["the"] * 20, seed=list(range(20)))["texts"]
-    assert len(set(drawn)) > 15
-    same = go_on(served.ask, ["the"] * 3, seed=4)["texts"]
-    assert len(set(same)) == 1
+        assert alone["texts"][0] == batch["texts"][row] and length == batch["lengths"][row]
+        scores = batch["log_probabilities"][row, :length]
+        close(alone["log_probabilities"][0, :length], scores)
+    assert len(set(generate(served.ask, ["the"] * 20, seed=list(range(20)))["texts"])) > 15
+    assert len(set(generate(served.ask, ["the"] * 3, seed=4)["texts"])) == 1
 
 
 @tensorflow_only
 def test_a_row_that_stops_at_eos_ends_before_the_first(served):
     prompts, seeds = ["the cat\n"] * 40, list(range(40))
-    free = go_on(served.ask, prompts, seed=seeds, max_tokens=12)
-    stopped = go_on(served.ask, prompts, seed=seeds, max_tokens=12, stop_at_eos=True)
-    vocabulary, seen = served.model.vocabulary, set()
+    free = generate(served.ask, prompts, seed=seeds, max_tokens=12)
+    stopped = generate(served.ask, prompts, seed=seeds, max_tokens=12, stop_at_eos=True)
+    vocabulary, lengths = served.model.vocabulary, set()
     for row in range(40):
         drawn = vocabulary.encode(free["texts"][row].decode())[3:]
         ends = np.flatnonzero(drawn == EOS_ID)
         length = int(ends[0]) if len(ends) else 12
-        seen.add(length)
+        lengths.add(length)
         assert stopped["lengths"][row] == length
         expected = vocabulary.decode([*vocabulary.encode("the cat\n"), *drawn[:length]])
         assert stopped["texts"][row].decode() == expected
-        found = stopped["log_probabilities"][row]
-        np.testing.assert_allclose(found[:length], free["log_probabilities"][row, :length], 1e-4)
-        assert not found[length:].any()
-    assert {0, 12} < seen
+        scores = stopped["log_probabilities"][row]
+        close(scores[:length], free["log_probabilities"][row, :length])
+        assert not scores[length:].any()
+    assert {0, 12} < lengths
 
 
-def allowed(logits, temperature, top_k, top_p):
+def expected_probabilities(logits, temperature, top_k, top_p):
     """Return the probability of each word by the manual: temperature, top_k, top_p, no <unk>."""
     p = np.exp(log_softmax(logits) / temperature)
     p[UNK_ID] = 0
@@ -480,21 +496,16 @@ def allowed(logits, temperature, top_k, top_p):
 
 
 def draws(logits, count, temperature=1.0, top_k=0, top_p=1.0):
-    """Return the words that rows of seeds 0 to `count` draw at the steps 0 and 1."""
+    """Return the words that rows of seeds 0 to `count` draw at steps 0 and 1."""
 
-    def column(value, dtype):
-        return tf.fill((count,), tf.constant(value, dtype))
-
-    chosen = drawing.Settings(
-        max_tokens=column(1, tf.int32),
-        temperature=column(temperature, tf.float32),
-        top_k=column(top_k, tf.int32),
-        top_p=column(top_p, tf.float32),
-        seed=tf.range(count),
-        stop_at_eos=column(False, tf.bool),
-    )
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    settings = {
+        name: tf.fill((count,), tf.constant(value, sampling.SETTINGS[name]))
+        for name, value in settings.items()
+    }
+    settings["seed"] = tf.range(count)
     rows = np.repeat(logits[None], count, axis=0)
-    draw = tf.function(lambda step: drawing.draw(tf.constant(rows), step, chosen, UNK_ID))
+    draw = tf.function(lambda step: sampling.draw(tf.constant(rows), step, settings, UNK_ID))
     return [draw(tf.constant(step)).numpy() for step in (0, 1)]
 
 
@@ -503,28 +514,28 @@ def draws(logits, count, temperature=1.0, top_k=0, top_p=1.0):
     ("temperature", "top_k", "top_p"),
     [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 3, 1.0), (1.0, 0, 0.7), (1.7, 4, 0.8), (1.0, 99, 0.3)],
 )
-def test_words_are_drawn_with_the_probabilities_that_are_left(temperature, top_k, top_p):
+def test_words_are_drawn_with_the_probabilities_of_the_settings(temperature, top_k, top_p):
     logits = 1.5 * np.random.default_rng(8).normal(size=len(WORDS)).astype("float32")
     logits[UNK_ID] = 3.0
     count = 8000
     first, second = draws(logits, count, temperature, top_k, top_p)
-    expected = allowed(logits.astype("float64"), temperature, top_k, top_p)
+    expected = expected_probabilities(logits.astype("float64"), temperature, top_k, top_p)
     for drawn in (first, second):
-        found = np.bincount(drawn, minlength=len(WORDS)) / count
-        assert not found[expected == 0].any()
+        shares = np.bincount(drawn, minlength=len(WORDS)) / count
+        assert not shares[expected == 0].any()
         # Four standard deviations of a share.
-        assert np.all(np.abs(found - expected) <= 4 * np.sqrt(expected * (1 - expected) / count))
-    both = np.histogram2d(first, second, bins=[np.arange(len(WORDS) + 1)] * 2)[0] / count
-    np.testing.assert_allclose(both, np.outer(expected, expected), atol=0.025)
+        assert np.all(np.abs(shares - expected) <= 4 * np.sqrt(expected * (1 - expected) / count))
+    joint = np.histogram2d(first, second, bins=[np.arange(len(WORDS) + 1)] * 2)[0] / count
+    np.testing.assert_allclose(joint, np.outer(expected, expected), atol=0.025)
 
 
 @tensorflow_only
-def test_of_words_alike_the_first_are_kept_as_many_as_reach_top_p():
+def test_ties_go_to_the_lower_id_and_top_p_keeps_the_fewest_words_that_reach_it():
     equal = np.zeros(len(WORDS), "float32")  # eight words of exactly 1/8, and <unk>
     known = [i for i in range(len(WORDS)) if i != UNK_ID]
-    for settings, kept in [({"top_p": 0.5}, 4), ({"top_p": 0.51}, 5), ({"top_k": 3}, 3), ({}, 8)]:
+    for settings, count in [({"top_p": 0.5}, 4), ({"top_p": 0.51}, 5), ({"top_k": 3}, 3), ({}, 8)]:
         drawn = draws(equal, 400, **settings)[0]
-        assert sorted(set(drawn.tolist())) == known[:kept]
+        assert sorted(set(drawn.tolist())) == known[:count]
 
 
 @tensorflow_only
@@ -538,232 +549,223 @@ def test_of_words_alike_the_first_are_kept_as_many_as_reach_top_p():
         ("top_p", 0.0, "`top_p` must be above 0 and at most 1. Received:"),
         ("top_p", 1.5, "`top_p` must be above 0 and at most 1. Received:.*1.5"),
         ("max_tokens", -3, "`max_tokens` must be at least 0. Received:.*-3"),
-        ("seed", [1, 2], "`seed` must have one value for each of `prompts`.*2"),
+        ("seed", [1, 2], "`seed` must hold one value per row of `prompts`.*2"),
     ],
 )
 def test_a_request_out_of_range_says_what_is_required(served, name, value, message):
     rows = value if isinstance(value, list) else [1, value, 1]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        go_on(served.ask, ["the"] * 3, **{name: rows})
+        generate(served.ask, ["the"] * 3, **{name: rows})
 
 
 # --- clients
 
 
 @tensorflow_only
-@pytest.mark.parametrize("threads", [0, 8])
-def test_200_interleaved_clients_get_each_the_answers_of_its_own_run(served, threads):
-    random = np.random.default_rng(20)
-    sizes = served.model.state_size
-    zeros = {f"state_{i}": np.zeros((1, n), "float32") for i, n in enumerate(sizes, start=1)}
+def test_200_interleaved_clients_each_get_the_answers_they_would_get_alone(served):
+    rng = np.random.default_rng(20)
+    names, sizes = state_names(served.model), served.model.state_size
+    zeros = {name: np.zeros((1, size), "float32") for name, size in zip(names, sizes)}
 
     def stepper(ids):
-        """A client of `step`: each call reads one more token in the state of its own."""
-        state, left = dict(zeros), list(ids)
+        """A client of `step`: each call reads one more token, in the client's own state."""
+        state, unread = dict(zeros), list(ids)
 
         def call():
-            answer = served.ask("step", ids=[[left.pop(0)]], **state)
+            answer = served.ask("step", ids=[[unread.pop(0)]], **state)
             state.update({name: answer[name] for name in state})
             return answer
 
         return call
 
-    def texter(texts):
-        left = list(texts)
-        return lambda: served.ask("score_text", texts=[left.pop(0)])
+    def scorer(texts):
+        unread = list(texts)
+        return lambda: served.ask("score_text", texts=[unread.pop(0)])
 
     def writer(texts):
-        left = list(texts)
-        return lambda: go_on(served.ask, [left[0]], seed=len(left.pop(0)), max_tokens=5)
+        unread = list(texts)
+        return lambda: generate(served.ask, [unread[0]], seed=len(unread.pop(0)), max_tokens=5)
 
     steps = 4
-    kinds = [stepper] * 18 + [texter, writer]
-    made = []
+    kinds = [stepper] * 18 + [scorer, writer]
+    inputs = []
     for i in range(200):
-        tokens = random.integers(len(WORDS), size=steps).tolist()
-        words = [" ".join(WORDS[k] for k in random.integers(len(WORDS), size=4)) for _ in tokens]
+        tokens = rng.integers(len(WORDS), size=steps).tolist()
+        texts = [" ".join(WORDS[k] for k in rng.integers(len(WORDS), size=4)) for _ in tokens]
         kind = kinds[i % len(kinds)]
-        made.append((kind, tokens if kind is stepper else words))
+        inputs.append((kind, tokens if kind is stepper else texts))
 
     alone = []
-    for kind, own in made:
-        call = kind(own)
+    for kind, unread in inputs:
+        call = kind(unread)
         alone.append([call() for _ in range(steps)])
-    # A client's state matters: that of one which read another word would give another answer.
-    other = next(i for i in range(18) if made[i][1][0] != made[0][1][0])
-    mixed = served.ask("step", ids=[[made[0][1][1]]], **{k: alone[other][0][k] for k in zeros})
-    assert np.any(mixed["logits"] != alone[0][1]["logits"])
+    # The state of a client matters: with that of another, which read another word, it would get
+    # another answer.
+    other = next(i for i in range(18) if inputs[i][1][0] != inputs[0][1][0])
+    wrong = served.ask("step", ids=[[inputs[0][1][1]]], **{k: alone[other][0][k] for k in zeros})
+    assert np.any(wrong["logits"] != alone[0][1]["logits"])
 
-    clients = [kind(own) for kind, own in made]
-    turns = random.permutation(np.repeat(np.arange(200), steps))
-    together = [[] for _ in clients]
-    if not threads:
-        for i in turns:
-            together[i].append(clients[i]())
-    else:
-        # Client i is always one thread's, as a client waits for its answer; threads race.
-        def serve(thread):
+    for threads in (1, 8):
+        clients = [kind(unread) for kind, unread in inputs]
+        turns = rng.permutation(np.repeat(np.arange(200), steps))
+        interleaved = [[] for _ in clients]
+
+        # A client stays in one thread, since it waits for its answer; the threads race.
+        def serve(thread, threads=threads, clients=clients, turns=turns, answers=interleaved):
             for i in turns[turns % threads == thread]:
-                together[i].append(clients[i]())
+                answers[i].append(clients[i]())
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(serve, range(threads)))
-    for found, expected in zip(together, alone):
-        assert len(found) == len(expected) == steps
-        for one, other in zip(found, expected):
-            for name in other:
-                np.testing.assert_array_equal(one[name], other[name])
+        for answers, expected in zip(interleaved, alone):
+            assert len(answers) == len(expected) == steps
+            for answer, right in zip(answers, expected):
+                for name in right:
+                    np.testing.assert_array_equal(answer[name], right[name])
 
 
 # --- the folder
 
 
 @tensorflow_only
-def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(build, tmp_path):
-    model = build()
-    found = dualnet.export(model, tmp_path / "deep" / "saved_model")
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["saved_model"]
-    assert found == tmp_path / "deep" / "saved_model"
-    assert found.stat().st_mode & 0o777 == 0o755  # a server may be another user
+def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, tmp_path):
+    parent = served.path.parent
+    assert served.path.is_absolute() and [path.name for path in parent.iterdir()] == ["model"]
+    assert served.path.stat().st_mode & 0o777 == 0o755  # a server may run as another user
     with pytest.raises(FileExistsError, match="`directory` must be new or empty"):
-        dualnet.export(model, tmp_path / "deep" / "saved_model")
+        dualnet.export(served.model, served.path)
 
 
-def a_quick_write(monkeypatch, before=lambda: None):
-    """Let an export write one file instead of a model, after `before()`."""
+def stub_write(monkeypatch, before=lambda: None):
+    """Make an export write one file instead of a model, after `before()`."""
 
     def write(model, directory):
         before()
         (pathlib.Path(directory) / "saved_model.pb").write_text(model)
-        return ["score", "step"]
 
     monkeypatch.setattr(saved_model, "write_saved_model", write)
 
 
 @tensorflow_only
-def test_the_first_of_two_exports_at_once_wins_and_the_other_says_so(monkeypatch, tmp_path):
-    directory = tmp_path / "model"
-    directory.mkdir()
+def test_of_two_simultaneous_exports_the_first_wins_and_the_other_says_so(monkeypatch, tmp_path):
+    directory = tmp_path / "new" / "model"
+    directory.mkdir(parents=True)
 
-    def the_other():
-        a_quick_write(monkeypatch)
+    def export_another():
+        (unfinished,) = (path for path in directory.parent.iterdir() if path != directory)
+        assert unfinished.name.startswith(".")  # so that no server takes it for a version
+        stub_write(monkeypatch)
         dualnet.export("the other", directory)
 
-    a_quick_write(monkeypatch, the_other)
+    stub_write(monkeypatch, export_another)
     with pytest.raises(FileExistsError, match="`directory` must be new or empty"):
         dualnet.export("this one", directory)
     assert (directory / "saved_model.pb").read_text() == "the other"
-    assert list(tmp_path.iterdir()) == [directory]
+    assert list(directory.parent.iterdir()) == [directory]
 
 
 @tensorflow_only
-def test_an_export_that_is_stopped_leaves_nothing(monkeypatch, tmp_path):
-    def stop():
+def test_an_interrupted_export_leaves_nothing(monkeypatch, tmp_path):
+    def interrupt():
         raise KeyboardInterrupt
 
-    a_quick_write(monkeypatch, stop)
+    stub_write(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
         dualnet.export("a model", tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
 @tensorflow_only
-def test_what_a_killed_export_left_goes_with_a_later_one_and_one_under_way_stays(
-    monkeypatch, tmp_path
-):
+def test_an_export_removes_what_killed_ones_left_but_none_under_way(monkeypatch, tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left = {
-        name: tmp_path / f".{name}.unfinished"
-        for name in (
-            f"model.{serving._here(ended.pid)}.abc",  # killed
-            "model.elsewhere-1.abc",  # of another machine, two days old
-            f"model.{serving._here(os.getpid())}.abc",  # under way
-            "model.elsewhere-2.abc",  # of another machine, today
-            f"models.{serving._here(ended.pid)}.abc",  # of another path
+    model, models = tmp_path / "model", tmp_path / "models"
+    killed, abandoned, under_way, elsewhere, of_other_path = (
+        tmp_path / f"{prefix}abc"
+        for prefix in (
+            leftovers.unfinished_prefix(model, ended.pid),
+            ".model.unfinished-elsewhere-1.",
+            leftovers.unfinished_prefix(model),
+            ".model.unfinished-elsewhere-2.",
+            leftovers.unfinished_prefix(models, ended.pid),
         )
-    }
-    for i, folder in enumerate(left.values()):
+    )
+    for folder in (killed, abandoned, under_way, elsewhere, of_other_path):
         folder.mkdir()
         (folder / "half").write_text("")
-        then = time.time() - (2 if i == 1 else 0) * 24 * 60 * 60
-        os.utime(folder, (then, then))
-    under_way = [folder.name for folder in left.values()][2:]
-    a_quick_write(monkeypatch)
-    dualnet.export("a model", tmp_path / "model")
-    assert {path.name for path in tmp_path.iterdir()} == {"model", *under_way}
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    os.utime(abandoned, (two_days_ago, two_days_ago))
+    stub_write(monkeypatch)
+    dualnet.export("a model", model)
+    assert set(tmp_path.iterdir()) == {model, under_way, elsewhere, of_other_path}
 
 
 @tensorflow_only
-def test_where_nothing_can_be_written_is_said_before_the_work(monkeypatch, tmp_path):
+def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch, tmp_path):
     def too_late():
         raise AssertionError("the slow work has begun")
 
-    a_quick_write(monkeypatch, too_late)
-    (tmp_path / "file").write_text("kept")
+    stub_write(monkeypatch, too_late)
+    (tmp_path / "file").write_text("untouched")
     with pytest.raises(FileExistsError, match="`directory` must be new or empty.*which is a file"):
         dualnet.export("a model", tmp_path / "file")
+    message = r"`{}` must be a place where files can be written\..*/file"
     for place in (tmp_path / "file" / "model", tmp_path / "file" / "deep" / "model"):
-        with pytest.raises(
-            OSError, match=r"`directory` must be where files can be written\..*/file"
-        ):
+        with pytest.raises(OSError, match=message.format("directory")):
             dualnet.export("a model", place)
-        with pytest.raises(OSError, match=r"`path` must be where files can be written\..*/file"):
+        with pytest.raises(OSError, match=message.format("path")):
             dualnet.export("a model", place.with_suffix(".onnx"), format="onnx")
 
-    def refuse(*args, **kwargs):  # for root, too
+    def refuse(*args, **kwargs):  # even for root
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(serving.tempfile, "mkdtemp", refuse)
-    monkeypatch.setattr(serving.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     for name, path, kind in [("directory", "model", "saved_model"), ("path", "a.tflite", "litert")]:
         with pytest.raises(PermissionError, match=rf"`{name}` must be .*Permission denied"):
             dualnet.export("a model", tmp_path / path, format=kind)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "kept"
+    assert (tmp_path / "file").read_text() == "untouched"
 
 
-@pytest.mark.skipif(keras.config.backend() == "tensorflow", reason="TensorFlow can export")
+@pytest.mark.skipif(ON_TENSORFLOW, reason="TensorFlow exports")
 def test_another_backend_says_how_to_export(build, tmp_path):
     with pytest.raises(ImportError, match="needs the TensorFlow backend.*KERAS_BACKEND=tensorflow"):
         dualnet.export(build(), tmp_path / "saved_model")
 
 
-# --- what is written down
+# --- the documentation
 
 
 @pytest.fixture(scope="module")
-def of_readme(tmp_path_factory):
-    """The SavedModel that the README's Python lines export."""
-    folder = tmp_path_factory.mktemp("readme")
-    readme = (ROOT / "README.md").read_text()
-    lines = next(
-        block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-        if "models/tiny/1" in block
-    )  # fmt: skip
-    here = os.getcwd()
+def documented(tmp_path_factory):
+    """A client of the SavedModel that the Python lines of the documentation export."""
+    folder = tmp_path_factory.mktemp("documented")
+    blocks = re.findall(r"```python\n(.*?)```", SERVING_PAGE.read_text(), re.DOTALL)
+    (lines,) = (block for block in blocks if "models/tiny/1" in block)
+    before = os.getcwd()
     os.chdir(folder)
     try:
         exec(lines, {})
     finally:
-        os.chdir(here)
-    return folder / "models" / "tiny" / "1"
+        os.chdir(before)
+    path = folder / "models" / "tiny" / "1"
+    return SimpleNamespace(path=path, ask=client_of(path))
 
 
 @tensorflow_only
-def test_saved_model_cli_shows_the_golden_signatures(of_readme):
-    shown = subprocess.run(
-        [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "show", "--dir",
-         str(of_readme), "--all"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+def test_saved_model_cli_shows_the_golden_signatures(documented, capsys):
+    from tensorflow.python.tools import saved_model_cli
+
+    capsys.readouterr()
+    saved_model_cli._show_all(str(documented.path))
+    shown = capsys.readouterr().out
     shown = shown.partition("The MetaGraph")[0]  # what follows is a set, in no order
     if os.environ.get("DUALNET_NEW_GOLDEN"):
-        GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_text(shown)
     assert shown == GOLDEN.read_text(), (
-        "The signatures of an export have changed, and clients depend on them. If that is meant, "
-        "write them anew: DUALNET_NEW_GOLDEN=1 pytest tests/test_serving.py -k golden"
+        "The signatures of an export have changed, and clients depend on them. If that is "
+        "intended, update them: DUALNET_NEW_GOLDEN=1 pytest tests/test_serving.py -k golden"
     )
 
 
@@ -781,261 +783,210 @@ def columns_of(body, signatures):
     else:
         columns = body["inputs"]
     assert set(columns) == set(specs)
-    kinds = {tf.int32: [int], tf.float32: [int, float], tf.string: [str], tf.bool: [bool]}
+    types = {tf.int32: {int}, tf.float32: {int, float}, tf.string: {str}, tf.bool: {bool}}
     for key, spec in specs.items():
         values = np.array(columns[key], object)  # an array only if all rows have one shape
-        assert {type(value) for value in values.ravel()} <= set(kinds[spec.dtype]), key
+        assert {type(value) for value in values.ravel()} <= types[spec.dtype], key
         assert spec.shape.is_compatible_with(values.shape), key
     assert len({len(column) for column in columns.values()}) == 1
     return name, columns
 
 
 @tensorflow_only
-def test_the_requests_of_the_readme_fit_the_signatures_and_are_answered(of_readme):
-    readme = (ROOT / "README.md").read_text()
-    bodies = re.findall(rf"`{re.escape(URL)}`[^`]*```json\n(.*?)```", readme, re.DOTALL)
-    signatures = tf.saved_model.load(of_readme).signatures
-    asked = []
+def test_the_documented_requests_fit_the_signatures_and_are_answered(documented):
+    page = SERVING_PAGE.read_text()
+    bodies = re.findall(rf"`{re.escape(URL)}`[^`]*```json\n(.*?)```", page, re.DOTALL)
+    names = []
     for body in map(json.loads, bodies):
-        name, columns = columns_of(body, signatures)
-        asked.append(name)
-        answer = asker(signatures)(name, **columns)
+        name, columns = columns_of(body, documented.ask.signatures)
+        names.append(name)
         rows = len(next(iter(columns.values())))
-        for value in answer.values():  # so that a row of the request has a row of the answer
-            assert value.shape[0] == rows
+        for value in documented.ask(name, **columns).values():
+            assert value.shape[0] == rows  # a row of the answer for each row of the request
             json.dumps(np.char.decode(value.astype(bytes)).tolist() if value.dtype == object
                        else value.tolist(), allow_nan=False)  # fmt: skip
-    assert asked == ["score", "step", "score_text", "generate_text"]
-    assert readme.count(URL) == 4
+    assert names == ENDPOINTS and page.count(URL) == 4
 
 
 @tensorflow_only
-def test_the_table_of_the_readme_names_all_inputs_and_outputs(of_readme):
-    lines = (ROOT / "README.md").read_text().splitlines()
-    signatures = tf.saved_model.load(of_readme).signatures
-    for endpoint in ("score", "step", "score_text", "generate_text"):
+def test_the_documented_table_names_all_inputs_and_outputs(documented):
+    lines = SERVING_PAGE.read_text().splitlines()
+    for endpoint in ENDPOINTS:
         (line,) = (line for line in lines if line.startswith(f"| `{endpoint}` |"))
         _, _, inputs, outputs, _ = line.split("|")
-        signature = signatures[endpoint]
+        signature = documented.ask.signatures[endpoint]
         specs = signature.structured_input_signature[1], signature.structured_outputs
         for cell, names in zip((inputs, outputs), specs):
-            named = set(re.findall("`([a-z_]+[0-9]?)`", cell))
-            assert named - {"state_n"} == {name for name in names if name != "state_2"}
+            listed = set(re.findall("`([a-z_]+[0-9]?)`", cell))
+            assert listed - {"state_n"} == {name for name in names if name != "state_2"}
 
 
-# --- one step
+# --- a single step
 
 
-@pytest.fixture(scope="module")
-def steps():
-    """A model; tokens `(steps, batch, 1)` at two batch sizes; what the Keras model answers."""
-    model = a_model()
-    random = np.random.default_rng(0)
-    runs = []
-    for batch in (1, 3):
-        ids = random.integers(len(WORDS), size=(4, batch, 1)).astype("int32")
-        start = [random.normal(size=(batch, n)).astype("float32") for n in model.state_size]
-        logits, state = model.advance(ids[:, :, 0].T, start)
-        state = [ops.convert_to_numpy(one) for one in state]
-        runs.append((ids, start, ops.convert_to_numpy(logits), state))
-    return model, runs
-
-
-def check_steps(answer, runs):
-    """`answer(ids, states)` gives `(logits, states)`; with carried state those of one pass."""
-    for ids, states, logits, last in runs:
-        for t, token in enumerate(ids):
-            found, states = answer(token, states)
-            assert found.dtype == np.float32
-            np.testing.assert_allclose(found, logits[:, t : t + 1], rtol=1e-5, atol=1e-5)
-        for one, other in zip(states, last, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
-@tensorflow_only
-def test_the_onnx_file_answers_as_the_model_without_a_loop(steps, tmp_path):
-    reason = 'this test needs the ONNX packages: pip install "dualnet[onnx]"'
-    onnx = pytest.importorskip("onnx", reason=reason)
-    pytest.importorskip("tf2onnx", reason=reason)
-    onnxruntime = pytest.importorskip("onnxruntime", reason=reason)
-    model, runs = steps
-    found = dualnet.export(model, tmp_path / "new" / "model.onnx", format="onnx")
-    assert [path.name for path in found.parent.iterdir()] == ["model.onnx"]
-    proto = onnx.load(found)
-    onnx.checker.check_model(proto, full_check=True)
-    operators = {node.op_type for node in proto.graph.node}
-    assert not operators & {"Loop", "Scan", "If"}
-    session = onnxruntime.InferenceSession(found, providers=["CPUExecutionProvider"])
-    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
-    types = {"ids": "tensor(int32)", **dict.fromkeys(names, "tensor(float)")}
-    assert {one.name: one.type for one in session.get_inputs()} == types
-    assert [one.name for one in session.get_outputs()] == ["logits", *(f"new_{n}" for n in names)]
-
-    def answer(ids, states):
-        logits, *new = session.run(None, {"ids": ids, **dict(zip(names, states))})
-        return logits, new
-
-    check_steps(answer, runs)
-
-
-@tensorflow_only
-def test_the_litert_file_answers_as_the_model_without_a_loop(steps, tmp_path):
-    litert = pytest.importorskip(
-        "ai_edge_litert.interpreter",
-        reason='this test needs the LiteRT interpreter: pip install "dualnet[litert]"',
-    )
-    model, runs = steps
-    found = dualnet.export(model, tmp_path / "model.tflite", format="litert")
-    interpreter = litert.Interpreter(model_path=str(found))
-    operators = {one["op_name"] for one in interpreter._get_ops_details()}
-    assert "FULLY_CONNECTED" in operators and not operators & {"WHILE", "IF"}
-    assert not any(name.startswith("Flex") for name in operators)  # the plain runtime has it all
-    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
-    (signature,) = interpreter.get_signature_list().items()
-    assert signature[0] == "step"
-    assert sorted(signature[1]["inputs"]) == ["ids", *names]
-    assert sorted(signature[1]["outputs"]) == ["logits", *names]
-
-    def answer(ids, states):
-        found = interpreter.get_signature_runner("step")(ids=ids, **dict(zip(names, states)))
-        return found["logits"], [found[name] for name in names]
-
-    check_steps(answer, runs)
-
-
-def of_outputs(kind):
-    """Return a model without vocabulary, whose output is not a plain softmax."""
+def mixture_model(kind):
+    """Return a model without vocabulary whose output is a mixture, gated, averaged or cached."""
     keras.utils.set_random_seed(4)
     models = [language_model(9, units=4, experts=[1, 2]), language_model(9, units=5, experts=2)]
     for model in models:
         for weight in model.weights:
             weight.assign(weight * 2)
-    if kind == "doc":
-        return models[0]
     if kind == "cache":
         return dualnet.with_cache(models[0], 3, weight=0.4)
     both = dualnet.ensemble(models)
     return both if kind == "ensemble" else dualnet.with_gate(both, units=3)
 
 
-@tensorflow_only
-@pytest.mark.parametrize("kind", ["doc", "gated ensemble", "cache"])
-def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(kind, tmp_path):
-    model = of_outputs(kind)
-    found = tf.saved_model.load(dualnet.export(model, tmp_path / "model")).signatures
-    assert {*found} - {"serving_default"} == {"score", "step"}
-    ids = np.random.default_rng(1).integers(9, size=(2, 9)).astype("int32")
-    scores = asker(found)("score", ids=ids, lengths=[9, 5])["log_probabilities"]
-    log_p = log_softmax(ops.convert_to_numpy(model(ids[:, :-1])))
-    expected = np.take_along_axis(log_p, ids[:, 1:, None], -1)[..., 0]
-    np.testing.assert_allclose(scores[0, 1:], expected[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(scores[1, 1:5], expected[1, :4], rtol=1e-4, atol=1e-5)
-    assert not scores[:, 0].any() and not scores[1, 5:].any()
-    check_the_step_endpoint(found, model, ids)
-
-
-def check_the_step_endpoint(signatures, model, ids):
-    """Compare `step`, twice with carried state, with the model."""
-    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
-    states = dict(zip(names, map(ops.convert_to_numpy, model.initial_state(len(ids)))))
-    at = 0
-    for length in (2, ids.shape[1] - 2):
-        states = asker(signatures)("step", ids=ids[:, at : at + length], **states)
-        logits = states.pop("logits")
-        expected = ops.convert_to_numpy(model(ids))[:, at : at + length]
-        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-        at += length
-
-
-@tensorflow_only
-@pytest.mark.parametrize("format", ["onnx", "litert"])
-@pytest.mark.parametrize("kind", ["doc", "ensemble"])
-def test_a_file_of_one_step_has_experts_and_ensembles(kind, format, tmp_path):
-    model = of_outputs(kind)
-    names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
-    path = tmp_path / ("model.onnx" if format == "onnx" else "model.tflite")
-    if format == "onnx":
-        pytest.importorskip("tf2onnx")
-        onnxruntime = pytest.importorskip("onnxruntime")
-        dualnet.export(model, path, format=format)
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-        def answer(ids, states):
-            logits, *new = session.run(None, {"ids": ids, **dict(zip(names, states))})
-            return logits, new
-    else:
-        litert = pytest.importorskip("ai_edge_litert.interpreter")
-        dualnet.export(model, path, format=format)
-        interpreter = litert.Interpreter(model_path=str(path))
-
-        def answer(ids, states):
-            found = interpreter.get_signature_runner("step")(ids=ids, **dict(zip(names, states)))
-            return found["logits"], [found[name] for name in names]
-
+@pytest.fixture(scope="module", params=["dual_mdlstm", "ensemble"])
+def stepped(request):
+    """A model, and for two batch sizes tokens `(steps, batch, 1)` with what the model computes."""
+    model = a_model() if request.param == "dual_mdlstm" else mixture_model("ensemble")
+    rng = np.random.default_rng(0)
     runs = []
     for batch in (1, 3):
-        random = np.random.default_rng(batch)
-        ids = random.integers(9, size=(3, batch, 1)).astype("int32")
-        start = [random.normal(size=(batch, n)).astype("float32") for n in model.state_size]
-        logits, state = model.advance(ids[:, :, 0].T, start)
-        runs.append((ids, start, ops.convert_to_numpy(logits), state))
-    check_steps(answer, runs)
+        ids = rng.integers(9, size=(4, batch, 1)).astype("int32")
+        start = [rng.normal(size=(batch, size)).astype("float32") for size in model.state_size]
+        logits, states = model.advance(ids[:, :, 0].T, start)
+        runs.append((ids, start, ops.convert_to_numpy(logits), states))
+    return model, runs
+
+
+def check_steps(step, runs):
+    """Check that `step(ids, states)`, with carried state, computes what one pass does."""
+    for ids, states, logits, last_states in runs:
+        for t, token in enumerate(ids):
+            step_logits, states = step(token, states)
+            assert step_logits.dtype == np.float32
+            close(step_logits, logits[:, t : t + 1], rtol=1e-5)
+        for state, last_state in zip(states, last_states, strict=True):
+            close(state, last_state, rtol=1e-5)
+
+
+def import_onnx():
+    reason = 'this test needs the ONNX packages: pip install "dualnet[onnx]"'
+    packages = ("onnx", "tf2onnx", "onnxruntime")
+    onnx, _, onnxruntime = (pytest.importorskip(name, reason=reason) for name in packages)
+    return onnx, onnxruntime
+
+
+def import_litert():
+    reason = 'this test needs the LiteRT interpreter: pip install "dualnet[litert]"'
+    return pytest.importorskip("ai_edge_litert.interpreter", reason=reason)
+
+
+@tensorflow_only
+def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
+    onnx, onnxruntime = import_onnx()
+    model, runs = stepped
+    path = dualnet.export(model, tmp_path / "new" / "model.onnx", format="onnx")
+    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto, full_check=True)
+    assert not {node.op_type for node in proto.graph.node} & {"Loop", "Scan", "If"}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = state_names(model)
+    types = {"ids": "tensor(int32)", **dict.fromkeys(names, "tensor(float)")}
+    assert {spec.name: spec.type for spec in session.get_inputs()} == types
+    outputs = ["logits", *(f"new_{name}" for name in names)]
+    assert [spec.name for spec in session.get_outputs()] == outputs
+
+    def step(ids, states):
+        logits, *new_states = session.run(None, {"ids": ids, **dict(zip(names, states))})
+        return logits, new_states
+
+    check_steps(step, runs)
+
+
+@tensorflow_only
+def test_the_litert_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
+    litert = import_litert()
+    model, runs = stepped
+    path = dualnet.export(model, tmp_path / "model.tflite", format="litert")
+    interpreter = litert.Interpreter(model_path=str(path))
+    operators = {operator["op_name"] for operator in interpreter._get_ops_details()}
+    assert "FULLY_CONNECTED" in operators and not operators & {"WHILE", "IF"}
+    assert not any(name.startswith("Flex") for name in operators)  # the plain runtime suffices
+    names = state_names(model)
+    (signature,) = interpreter.get_signature_list().items()
+    assert signature[0] == "step"
+    assert sorted(signature[1]["inputs"]) == ["ids", *names]
+    assert sorted(signature[1]["outputs"]) == ["logits", *names]
+
+    def step(ids, states):
+        outputs = interpreter.get_signature_runner("step")(ids=ids, **dict(zip(names, states)))
+        return outputs["logits"], [outputs[name] for name in names]
+
+    check_steps(step, runs)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("kind", ["gated ensemble", "cache"])
+def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(kind, tmp_path):
+    model = mixture_model(kind)
+    ask = client_of(dualnet.export(model, tmp_path / "model"))
+    assert {*ask.signatures} - {"serving_default"} == {"score", "step"}
+    ids = np.random.default_rng(1).integers(9, size=(2, 9)).astype("int32")
+    logits = ops.convert_to_numpy(model(ids))
+    scores = ask("score", ids=ids, lengths=[9, 5])["log_probabilities"]
+    expected = np.take_along_axis(log_softmax(logits[:, :-1]), ids[:, 1:, None], -1)[..., 0]
+    close(scores[0, 1:], expected[0])
+    close(scores[1, 1:5], expected[1, :4])
+    assert not scores[:, 0].any() and not scores[1, 5:].any()
+    states = dict(zip(state_names(model), map(ops.convert_to_numpy, model.initial_state(2))))
+    for span in (slice(0, 2), slice(2, 9)):
+        states = ask("step", ids=ids[:, span], **states)
+        close(states.pop("logits"), logits[:, span])
 
 
 @tensorflow_only
 @pytest.mark.parametrize(("format", "suffix"), [("onnx", "onnx"), ("litert", "tflite")])
-def test_a_file_of_one_step_has_no_cache(format, suffix, tmp_path):
+def test_a_single_step_cannot_hold_a_cache(format, suffix, tmp_path):
     with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model with a cache"):
-        dualnet.export(of_outputs("cache"), tmp_path / f"model.{suffix}", format=format)
+        dualnet.export(mixture_model("cache"), tmp_path / f"model.{suffix}", format=format)
     assert not list(tmp_path.iterdir())
 
 
 @tensorflow_only
-def test_a_model_of_mixed_precision_is_exported_too(tmp_path):
+def test_a_mixed_precision_model_is_exported_too(tmp_path):
+    litert = import_litert()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         mixed = a_model()
+        mixed.vocabulary = None
         exported = dualnet.export(mixed, tmp_path / "model")
-        assert keras.config.dtype_policy().name == "mixed_bfloat16"
-        litert = pytest.importorskip(
-            "ai_edge_litert.interpreter",
-            reason='this test needs the LiteRT interpreter: pip install "dualnet[litert]"',
-        )
         one_step = dualnet.export(mixed, tmp_path / "model.tflite", format="litert")
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
-    ids, vocabulary = [EOS_ID, 0, 1, 3], mixed.vocabulary
-    expected = log_p(mixed, ids)[np.arange(3), ids[1:]]
-    ask = asker(tf.saved_model.load(exported).signatures)
-    found = ask("score_text", texts=[vocabulary.decode(ids[1:])])["log_probabilities"][0]
-    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
+    ids = [0, 1, 3]
+    scores = client_of(exported)("score", ids=[[EOS_ID, *ids]], lengths=[4])["log_probabilities"]
+    close(scores[0, 1:], log_p_of_text(mixed, ids), rtol=0.02, atol=0.02)
 
-    twin = a_model()  # the same weights in float32
-    twin.set_weights(mixed.get_weights())
-    states = [np.ones((1, size), "float32") for size in twin.state_size]
-    right, _ = twin.advance([[3]], states)
+    copy = a_model()
+    copy.set_weights(mixed.get_weights())
+    states = [np.ones((1, size), "float32") for size in copy.state_size]
+    expected, _ = copy.advance([[3]], states)
     step = litert.Interpreter(model_path=str(one_step)).get_signature_runner("step")
-    names = {f"state_{i}": state for i, state in enumerate(states, start=1)}
-    logits = step(ids=np.array([[3]], "int32"), **names)["logits"]
-    np.testing.assert_allclose(logits, right, rtol=1e-5, atol=1e-5)
+    logits = step(ids=np.array([[3]], "int32"), **dict(zip(state_names(copy), states)))["logits"]
+    close(logits, expected, rtol=1e-5)
 
 
 @tensorflow_only
-def test_without_the_onnx_packages_it_says_what_to_install(steps, tmp_path, monkeypatch):
+def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(ImportError, match=r'pip install "dualnet\[onnx\]"'):
-        dualnet.export(steps[0], tmp_path / "model.onnx", format="onnx")
+        dualnet.export(served.model, tmp_path / "model.onnx", format="onnx")
     assert not list(tmp_path.iterdir())
 
 
 @tensorflow_only
 def test_a_format_has_its_suffix_and_a_known_name(tmp_path):
-    for path, kind in [("a.tflite", "onnx"), ("a", "onnx"), ("a.onnx", "litert")]:
-        with pytest.raises(ValueError, match="`path` must be a file that ends in"):
-            dualnet.export("a model", tmp_path / path, format=kind)
     (tmp_path / "folder.onnx").mkdir()
-    with pytest.raises(ValueError, match="`path` must be a file that ends in '.onnx'"):
-        dualnet.export("a model", tmp_path / "folder.onnx", format="onnx")
+    for path, kind, suffix in [
+        ("a.tflite", "onnx", ".onnx"), ("a", "onnx", ".onnx"), ("folder.onnx", "onnx", ".onnx"),
+        ("a.onnx", "litert", ".tflite"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=f"`path` must be a file that ends in '{suffix}'"):
+            dualnet.export("a model", tmp_path / path, format=kind)
     with pytest.raises(ValueError, match="`format` must be one of .* Did you mean 'onnx'"):
         dualnet.export("a model", tmp_path / "a.onnx", format="onx")

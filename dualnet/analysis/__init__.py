@@ -1,6 +1,6 @@
-"""What the papers look at beside perplexity: gates, experts, rank and learning curves.
+"""What the papers examine besides perplexity: gates, experts, rank and learning curves.
 
-All numbers are NumPy float64 on the host; all figures are PNG files.
+Numbers are NumPy float64 on the host; figures are PNG files.
 """
 
 from dualnet.analysis.curves import learning_curves, plot_learning_curves

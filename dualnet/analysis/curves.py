@@ -10,29 +10,38 @@ from pathlib import Path
 import numpy as np
 
 from dualnet import plots
-from dualnet._checks import check_choice
-from dualnet.analysis.reading import check_some
+from dualnet._checks import ArgumentError, check_choice
 
 COLUMNS = {"val": "val_perplexity", "train": "perplexity"}  # of metrics.csv
+SUFFIXES = {"val": "valid", "train": "train"}  # of the labels of curves
 
 
 def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> dict[str, np.ndarray]:
-    """Return perplexity by epoch of several RUN folders, from their metrics.csv.
+    """Return the perplexity per epoch of several RUN folders, read from their metrics.csv.
 
     Args:
         runs: dict of a name to a RUN folder.
-        split: "val", the validation text, or "train", the training text as it was
-            read in the epoch (with dropout).
+        split: "val", the validation text, or "train", the training text as seen during the
+            epoch (with dropout).
 
     Returns:
         dict of each name to a float64 array `(epochs,)`.
 
     Raises:
         FileNotFoundError: if a folder holds no metrics.csv.
-        ValueError: if a metrics.csv is damaged, or `split` is none of those.
+        ValueError: if a metrics.csv is damaged, or `split` is unknown.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from dualnet import analysis
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     table = "epoch,perplexity,val_perplexity\\n1,90.5,80.5\\n2,70.5,75.5\\n"
+        ...     _ = pathlib.Path(run, "metrics.csv").write_text(table)
+        ...     analysis.learning_curves({"lstm": run})
+        {'lstm': array([80.5, 75.5])}
     """
     column = COLUMNS[check_choice("split", split, COLUMNS)]
-    return {name: _column(Path(run) / "metrics.csv", column) for name, run in runs.items()}
+    return {name: _read_column(Path(run) / "metrics.csv", column) for name, run in runs.items()}
 
 
 def plot_learning_curves(
@@ -41,39 +50,49 @@ def plot_learning_curves(
     *,
     split: str = "val",
 ) -> None:
-    """Draw perplexity by epoch of several RUN folders as a PNG.
+    """Draw the perplexity per epoch of several RUN folders as a PNG.
 
-    The scale is logarithmic. Perplexities far above the lowest, those of the first epochs, are
-    cut off; the axis says so.
+    The scale is logarithmic. It ends above the first epochs, whose perplexities are far above
+    the lowest, and the axis label says where.
 
     Args:
         runs: dict of a name to a RUN folder.
         path: file to write.
-        split: "val", "train", or "both", where those in training are dashed.
+        split: "val", "train" or "both"; curves in training are dashed.
 
     Raises:
         FileNotFoundError, ValueError: as for `learning_curves`, and if `runs` is empty.
         OSError: if the file cannot be written.
 
+    Example:
+        >>> import pathlib, tempfile
+        >>> from dualnet import analysis
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     table = "epoch,perplexity,val_perplexity\\n1,90.5,80.5\\n2,70.5,75.5\\n"
+        ...     _ = pathlib.Path(run, "metrics.csv").write_text(table)
+        ...     analysis.plot_learning_curves({"lstm": run}, f"{run}/curves.png", split="both")
+
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Figure 2.
     """
-    check_some("runs", runs)
+    if not runs:
+        raise ArgumentError("runs", "must hold at least one run. Received: runs={}.")
     check_choice("split", split, [*COLUMNS, "both"])
     splits = list(COLUMNS) if split == "both" else [split]
-    found = {each: learning_curves(runs, split=each) for each in splits}
+    by_split = {split: learning_curves(runs, split=split) for split in splits}
     curves = {
-        f"{name} {'valid' if each == 'val' else each}": found[each][name].tolist()
+        f"{name} {SUFFIXES[split]}": by_split[split][name].tolist()
         for name in runs
-        for each in splits
+        for split in splits
     }
     plots.plot_curves(curves, path, cut=True)
 
 
-def _column(file: Path, column: str) -> np.ndarray:
+def _read_column(file: Path, column: str) -> np.ndarray:
     if not file.is_file():
         raise FileNotFoundError(
             f"A RUN folder must hold {file.name}, which is written after the first epoch. "
-            f"Received: {str(file.parent)!r}, without it. Train on with --resume, or anew."
+            f"Received: {str(file.parent)!r}, without it. Resume the run with --resume, or train "
+            "it again."
         )
     try:
         with file.open(newline="", encoding="utf-8") as text:
@@ -83,6 +102,6 @@ def _column(file: Path, column: str) -> np.ndarray:
     except (KeyError, TypeError, ValueError, csv.Error):
         raise ValueError(
             f"{file.name} of a RUN folder must have a number in the column {column} for each "
-            f"epoch. Received: {str(file)!r}, damaged or altered. Put it back as it was."
+            f"epoch. Received: {str(file)!r}, damaged or altered. Restore the original file."
         ) from None
     return np.array(values, np.float64)

@@ -1,4 +1,4 @@
-"""How much each expert of a mixture is used."""
+"""Shares: how much a mixture uses each of its experts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dualnet import plots
 from dualnet._checks import ArgumentError
-from dualnet.analysis.reading import layer_of, read
+from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens
 from dualnet.layers import DOCOutput, MixtureSoftmax
@@ -20,15 +20,22 @@ from dualnet.layers import DOCOutput, MixtureSoftmax
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """What `expert_shares` found.
+    """How much a model uses each expert, as `expert_shares` returns it.
 
     Attributes:
-        shares: float64 `(experts,)`, the prior of each expert, averaged over all tokens;
-            of sum 1.
-        coefficient_of_variation: Population standard deviation over mean of the priors
-            summed over the text. 0 where all experts are used alike.
-        layers: The layer that each expert reads.
+        shares: float64 `(experts,)`, the prior of each expert averaged over all tokens. They
+            sum to 1.
+        coefficient_of_variation: Population standard deviation over mean of the priors summed
+            over the text. 0 if all experts are used equally.
+        layers: Name of the layer that each expert reads.
         tokens: Number of tokens read.
+
+    Example:
+        >>> import numpy as np
+        >>> from dualnet.analysis import Shares
+        >>> used = Shares(np.array([0.75, 0.25]), 0.5, ("recurrence_1",) * 2, tokens=8)
+        >>> used.shares.max().item()
+        0.75
     """
 
     shares: np.ndarray
@@ -42,36 +49,47 @@ def expert_shares(
 ) -> Shares:
     """Return how much `model` uses each expert of its mixture on a text.
 
-    The text is read as one stream with carried state, dropouts off. The prior of
-    each expert is summed over all tokens, in float64.
+    The text is read as one stream with carried state, dropout off. The prior of each expert is
+    summed over all tokens in float64.
 
     Args:
         model: `LanguageModel` with a mixture as output, built with `experts`.
         tokens: int array `(num_tokens,)`, in reading order, at least one.
-        sequence_length: int. Tokens per call, without influence on the values; default 256.
+        sequence_length: int. Tokens per call, default 256. It does not affect the result.
+
+    Returns:
+        `Shares`.
 
     Raises:
-        ValueError: if the model has no mixture, or `tokens` holds no ids of its vocabulary.
+        ValueError: if the model has no mixture, or `tokens` are not ids of its vocabulary.
 
-    Differs from the paper: Table 4 does not say which standard deviation it takes.
+    Example:
+        >>> import numpy as np
+        >>> from dualnet import analysis, builders
+        >>> model = builders.language_model(9, units=4, experts=3)
+        >>> used = analysis.expert_shares(model, np.arange(8))
+        >>> used.shares.shape, used.layers, used.tokens
+        ((3,), ('recurrence_1', 'recurrence_1', 'recurrence_1'), 8)
+
+    Differs from the paper: its Table 4 does not say which standard deviation it uses.
 
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
     `coefficient_of_variation`.
     """
-    output = layer_of(model, "output")
+    output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
         raise ArgumentError(
             "model",
             f"must have a mixture as output. Received: a model with {kind}. Build or "
-            "train one with `experts`.",
+            "train a model with `experts`.",
         )
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     core = model.core
-    features = model.graph.features  # of a list Keras makes one of its own
+    features = model.graph.features
     features = list(features) if isinstance(features, Sequence) else features
     graph = keras.Model(core.inputs, [_Priors(output)(features), *core.outputs[1:]])
-    sums = sum(priors.sum(0) for priors in read(graph, model, tokens, sequence_length))
+    sums = sum(priors.sum(0) for priors in read_outputs(graph, model, tokens, sequence_length))
     return Shares(
         shares=sums / len(tokens),
         coefficient_of_variation=float(np.std(sums) / np.mean(sums)),
@@ -81,25 +99,33 @@ def expert_shares(
 
 
 def plot_expert_shares(shares: Shares, path: str | Path) -> None:
-    """Draw the share of each expert as a PNG, coloured by layer, beside that of equal use.
+    """Draw the share of each expert as a PNG, coloured by layer, with a line at equal use.
 
     Args:
-        shares: what `expert_shares` returned.
+        shares: result of `expert_shares`.
         path: file to write.
 
     Raises:
         OSError: if the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from dualnet import analysis
+        >>> used = analysis.Shares(np.array([0.75, 0.25]), 0.5, ("recurrence_1",) * 2, tokens=8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     analysis.plot_expert_shares(used, f"{folder}/shares.png")
     """
     plots.plot_shares(
         shares.shares,
         shares.layers,
         path,
-        title=f"Use of the experts, coefficient of variation {shares.coefficient_of_variation:.3f}",
+        title=f"Use of experts (coefficient of variation: {shares.coefficient_of_variation:.3f})",
     )
 
 
 class _Priors(keras.layers.Layer):
-    """The priors of a mixture, from what enters it."""
+    """Computes the priors of a mixture from its inputs."""
 
     def __init__(self, mixture, **kwargs):
         super().__init__(dtype="float32", **kwargs)

@@ -1,4 +1,4 @@
-"""The words that a gate favours."""
+"""The words that an input-to-output gate favours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras import ops
 
 from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_texts, did_you_mean
-from dualnet.analysis.reading import check_some, layer_of
+from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import check_tokens, vocabulary_of
 from dualnet.layers import IOGate
@@ -25,25 +25,34 @@ def favoured_words(
     corpus_tokens: Any = None,
     least_occurrences: int = 100,
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return for each of `words` those that the gate lets through most after it.
+    """Return, for each of `words`, the next words to which the gate gives the largest values.
 
     Args:
-        model: `LanguageModel` with a vocabulary and a gate on tokens alone (`IOGate`),
-            whose values depend on nothing but the current word.
+        model: `LanguageModel` with a vocabulary and a gate on tokens alone (`IOGate`), whose
+            values depend only on the current word.
         words: str, or a sequence of str: words of the vocabulary.
-        count: int, at least 1. How many words are returned for each.
-        corpus_tokens: int array `(num_tokens,)`, ids of the training text; None to leave
-            no word out.
-        least_occurrences: int, at least 0. Words that `corpus_tokens` holds less often
-            are left out, as in the paper.
+        count: int, at least 1. Number of words to return for each.
+        corpus_tokens: int array `(num_tokens,)`, ids of the training text, to leave out rare
+            words; None keeps all words.
+        least_occurrences: int, at least 0. Words that occur less often in `corpus_tokens` are
+            left out, as in the paper.
 
     Returns:
-        dict of each word to a list of `(word, value)`, with the largest value first and the
-        lowest id first among equals. It is shorter than `count` where fewer words are left.
+        dict of each word to a list of `(word, value)`, the largest value first; ties go to the
+        lower id. The list is shorter than `count` if fewer words are left.
 
     Raises:
-        ValueError: if the model has no such gate or no vocabulary, if a word is
-            unknown, if no word is left, or if an argument is out of range.
+        ValueError: if the model has no such gate or no vocabulary, if a word is unknown, if no
+            word is left, or if an argument is out of range.
+
+    Example:
+        >>> from dualnet import analysis, builders
+        >>> from dualnet.text import Vocabulary
+        >>> model = builders.with_gate(builders.language_model(3, units=4), 2)
+        >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
+        >>> favoured = analysis.favoured_words(model, "the", count=2)
+        >>> [len(pairs) for pairs in favoured.values()]
+        [2]
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
     """
@@ -70,17 +79,16 @@ def favoured_words(
         if not len(candidates):
             raise ArgumentError(
                 "least_occurrences",
-                "must leave a word. Received: least_occurrences="
-                f"{least_occurrences}, where the most frequent word of `corpus_tokens` has "
-                f"{counts.max()}.",
+                f"must leave a word. Received: least_occurrences={least_occurrences}, but the most "
+                f"frequent word of `corpus_tokens` has {counts.max()}.",
             )
-    found = {}
+    favoured = {}
     for word, i in zip(words, ids):  # one by one: a row is as wide as the vocabulary
         tokens = ops.convert_to_tensor(np.array([[i]], np.int32))
         values = ops.convert_to_numpy(gate.gates(tokens)).reshape(-1).astype(np.float64)[candidates]
         best = np.argsort(-values, kind="stable")[:count]
-        found[word] = [(vocabulary.words[candidates[k]], float(values[k])) for k in best]
-    return found
+        favoured[word] = [(vocabulary.words[candidates[k]], float(values[k])) for k in best]
+    return favoured
 
 
 def plot_favoured_words(
@@ -89,27 +97,35 @@ def plot_favoured_words(
     *,
     published: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Draw what `favoured_words` found, as a PNG: one panel for each word, a bar for each value.
+    """Draw the result of `favoured_words` as a PNG: a panel per word, a bar per value.
 
     Args:
-        found: what `favoured_words` returned.
+        found: result of `favoured_words`.
         path: file to write.
-        published: dict of a word to the words that a paper found after it. They stand
-            below the panel, and the bars of those found here, too, are of another colour.
+        published: dict of a word to the words that a paper reports for it. They are listed
+            below the panel, and bars of words among them have another colour.
 
     Raises:
-        ValueError: if `found` holds no word.
+        ValueError: if `found` is empty.
         OSError: if the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from dualnet import analysis
+        >>> favoured = {"the": [("cat", 0.9), ("dog", 0.8)]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     analysis.plot_favoured_words(favoured, f"{folder}/words.png")
     """
-    check_some("found", found)
+    if not found:
+        raise ArgumentError("found", "must hold at least one word. Received: found={}.")
     plots.plot_bars(
-        found, path, title="Words that the gate favours", axis="gate value", compared=published
+        found, path, title="Words favoured by the gate", axis="gate value", compared=published
     )
 
 
 def _gate_of(model: LanguageModel) -> Any:
     """Return the layer that gates by the current token alone, or raise `ValueError`."""
-    layer = layer_of(model, "gate")
+    layer = find_layer(model, "gate")
     kind = "none" if layer is None else model.arguments.get("gate", type(layer).__name__)
     if isinstance(layer, IOGate):
         kind = "input_and_hidden" if layer.use_hidden else "input"
@@ -117,6 +133,6 @@ def _gate_of(model: LanguageModel) -> Any:
         raise ArgumentError(
             "model",
             "must have a gate that reads the current token alone. Received: a model with "
-            f"gate={kind!r}. Build or train one with gate='input'.",
+            f"gate={kind!r}. Build or train a model with gate='input'.",
         )
     return layer

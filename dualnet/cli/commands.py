@@ -1,4 +1,4 @@
-"""What each command does but `evaluate`: calls the library and prints what comes back."""
+"""The commands except `evaluate`, `jobs` and `tune`: call the library and print the result."""
 
 from __future__ import annotations
 
@@ -23,33 +23,31 @@ def list_models(options: argparse.Namespace) -> None:
     names = zoo.list_models(options.pattern)
     if options.markdown:
         if options.json:
-            raise ValueError("`--markdown` cannot go with --json. Give one of the two.")
+            raise ArgumentError("--markdown", "cannot be combined with --json. Choose one of them.")
         print(model_table(names))
         return
     if options.json:
         print(json.dumps(names))
         return
-    cards = [zoo.card(name) for name in names]
+    if not names:
+        print(f"No model matches {options.pattern!r}.")
+        return
     rows = [
         [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
          _pair(card, "dynamic"), ", ".join(card.corpora)]
-        for card in cards
+        for card in map(zoo.card, names)
     ]  # fmt: skip
-    head = ["model", "parameters", "published", "dynamic", "corpora"]
-    print_table(head, rows)
-    if rows:
-        print(
-            "\nParameters and perplexities (validation/test) are those of the first corpus; where "
-            "the paper\nhas none before it, after fine-tuning or averaged over dropout samples."
-        )
-    else:
-        print(f"No model matches {options.pattern!r}.")
+    print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
+    print(
+        "\nParameters and perplexities (validation/test) are for the first corpus. Where the paper "
+        "reports\nno static perplexity, the one after fine-tuning or over dropout samples is shown."
+    )
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:
-    """Return the first published result among `keys`, "-" where the source has none."""
-    found = next((card.published[key] for key in keys if key in card.published), [math.nan] * 2)
-    return "-" if all(map(math.isnan, found)) else "/".join(map(_perplexity, found))
+    """Return the first published result among `keys`, or "-"."""
+    pair = next((card.published[key] for key in keys if key in card.published), [math.nan] * 2)
+    return "-" if all(map(math.isnan, pair)) else "/".join(map(_perplexity, pair))
 
 
 def _perplexity(value: float) -> str:
@@ -57,40 +55,39 @@ def _perplexity(value: float) -> str:
 
 
 def card(options: argparse.Namespace) -> None:
-    found = zoo.card(options.name, options.corpus)
+    card = zoo.card(options.name, options.corpus)
     if options.json:
-        table = dataclasses.asdict(found)
-        for key, pair in table["published"].items():  # JSON has no NaN
-            table["published"][key] = [None if math.isnan(value) else value for value in pair]
+        table = dataclasses.asdict(card)
+        for key, pair in table["published"].items():
+            table["published"][key] = list(map(_finite, pair))
         print(json.dumps(table, default=str))
         return
-    if found.file:
-        print(f"{found.name}, a card of your own: {found.file}")
+    if card.file:
+        print(f"{card.name}, your own card: {card.file}")
     else:
-        print(f"{found.name} on {found.corpus} (cards for: {', '.join(found.corpora)})")
-    for line in (found.paper, found.table, found.note):
+        print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
+    for line in (card.paper, card.table, card.note):
         if line:
             print(line)
     print()
-    if found.parameters is not None:
-        printed = f" (printed: {found.printed})" if found.printed else ""
-        print(f"parameters  {found.parameters:,} weights{printed}")
-    if found.seed is not None:
-        print(f"seed        {found.seed}")
-    if found.lowercase:
+    if card.parameters is not None:
+        printed = f" (in the paper: {card.printed})" if card.printed else ""
+        print(f"parameters  {card.parameters:,}{printed}")
+    if card.seed is not None:
+        print(f"seed        {card.seed}")
+    if card.lowercase:
         print("text        lower-cased")
-    for key, pair in found.published.items():
+    for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
         print(f"published   {key}: perplexity {valid} validation, {test} test")
-    for result in found.measured:
-        found_here = ", ".join(f"{key} {value}" for key, value in result.items())
-        print(f"measured    {found_here}")
-    for part in ("config", "recipe", "evaluation"):
-        if not getattr(found, part):
+    for result in card.measured:
+        print("measured    " + ", ".join(f"{key} {value}" for key, value in result.items()))
+    for section in ("config", "recipe", "evaluation"):
+        if not getattr(card, section):
             continue
-        print(f"\n[{part}]")
-        for key, value in getattr(found, part).items():
-            ours = "  (our choice: the source is silent)" if f"{part}.{key}" in found.ours else ""
+        print(f"\n[{section}]")
+        for key, value in getattr(card, section).items():
+            ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
             print(f"{key} = {json.dumps(value, default=str)}{ours}")
 
 
@@ -98,32 +95,35 @@ def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
 
     corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
-    found = {
-        "name": corpus.name,
-        "source": corpus.source,
-        "lowercase": corpus.lowercase,
-        "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
-        "vocabulary_size": len(corpus.vocabulary),
-        "vocabulary_sha256": corpus.vocabulary.sha256,
-        "sha256": corpus.sha256,
-    }
     if options.json:
-        print(json.dumps(found))
+        summary = {
+            "name": corpus.name,
+            "source": corpus.source,
+            "lowercase": corpus.lowercase,
+            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
+            "vocabulary_size": len(corpus.vocabulary),
+            "vocabulary_sha256": corpus.vocabulary.sha256,
+            "sha256": corpus.sha256,
+        }
+        print(json.dumps(summary))
         return
     print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
     for split in corpora.SPLITS:
         ids = corpus.split(split)
         print(f"{split:6}{len(ids):>12,} tokens   {corpus.vocabulary.decode(ids[:10])!r} ...")
-    print(f"{'types':6}{len(corpus.vocabulary):>12,} words, <eos> included")
+    print(f"{'words':6}{len(corpus.vocabulary):>12,} in the vocabulary, including <eos>")
 
 
 def train(options: argparse.Namespace) -> None:
-    # What needs no TensorFlow is checked before the seconds that it takes to load.
+    # Check what needs no TensorFlow before spending seconds on loading it.
     zoo.card(options.name)
     settings = settings_of(options.set)
     training = quietly("dualnet.training", seeds=True)
     run = training.train(
-        options.name, options.corpus, weights=options.weights, **_for_training(options, settings)
+        options.name,
+        options.corpus,
+        weights=options.weights,
+        **_training_arguments(options, settings),
     )
     _print_run(options, run)
 
@@ -134,7 +134,7 @@ def gate(options: argparse.Namespace) -> None:
     corpus = options.corpus
     if corpus is None:
         corpus = quietly("dualnet.runs").corpus_of_run(options.run_folder)
-    run = training.train_gate(options.run_folder, corpus, **_for_training(options, settings))
+    run = training.train_gate(options.run_folder, corpus, **_training_arguments(options, settings))
     _print_run(options, run)
 
 
@@ -147,15 +147,16 @@ def ensemble(options: argparse.Namespace) -> None:
         print(f"An ensemble of {len(options.run_folders)} models in {folder}")
 
 
-def _for_training(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `training.train` that `train` and `gate` have in common."""
+def _training_arguments(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `training.train` that `train` and `gate` share."""
     from dualnet import training
 
     for key in inspect.signature(training.train).parameters:
         if key in settings:
-            raise ValueError(
-                f"`--set` takes an argument of the builder or the recipe. Received: {key}="
-                f"{settings[key]}. `dualnet {options.command} --help` shows the options."
+            raise ArgumentError(
+                "--set",
+                f"takes an argument of the builder or the recipe. Received: {key}={settings[key]}. "
+                f"`dualnet {options.command} --help` shows the options.",
             )
     if options.epochs is not None:
         settings = {**settings, "epochs": options.epochs}
@@ -171,22 +172,26 @@ def _for_training(options: argparse.Namespace, settings: dict[str, Any]) -> dict
 
 
 def _print_run(options: argparse.Namespace, run: Any) -> None:
+    results = run.results
     if options.json:
-        print(json.dumps(run.results))
+        print(json.dumps(results))
         return
-    found = run.results
-    print(f"{found['name']}: {found['parameters']:,} parameters, best epoch {found['best_epoch']}")
-    valid, test = found["valid_perplexity"], found["test_perplexity"]
-    how = "each sentence by itself" if found["by_sentence"] else "batch size 1"
-    print(f"validation perplexity {valid:.2f}, test {test:.2f} ({how})")
-    print(f"{found['tokens_per_second']:,.0f} tokens per second in training. All in {run.folder}")
+    print(f"{results['name']}: {results['parameters']:,} parameters, "
+          f"best epoch {results['best_epoch']}")  # fmt: skip
+    protocol = "by sentence" if results["by_sentence"] else "batch size 1"
+    print(f"perplexity {results['valid_perplexity']:.2f} validation, "
+          f"{results['test_perplexity']:.2f} test ({protocol})")  # fmt: skip
+    print(f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
+          f"all files are in {run.folder}")  # fmt: skip
 
 
 def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
-        raise ValueError("`--greedy` is `--temperature 0`. Give one of the two.")
+        raise ArgumentError(
+            "--greedy", "means --temperature 0 and cannot be combined with --temperature."
+        )
     prompts = _texts("--prompt", options)
-    if options.given is None:
+    if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
     temperature = 1.0 if options.temperature is None else options.temperature
     settings = {
@@ -214,27 +219,32 @@ def score(options: argparse.Namespace) -> None:
 
     model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
-    log_probabilities = [value for found in scores for value in found.log_probabilities.tolist()]
-    perplexity = perplexity_of([-value for value in log_probabilities])
+    tokens = sum(score.tokens for score in scores)
+    perplexity = perplexity_of(
+        [-value for score in scores for value in score.log_probabilities.tolist()]
+    )
     if options.json:
-        found = {
+        result = {
             "perplexity": _finite(perplexity),
-            "tokens": len(log_probabilities),
+            "tokens": tokens,
             "texts": [
                 {
-                    "perplexity": _finite(each.perplexity),
-                    "tokens": each.tokens,
-                    "words": each.words,
-                    "log_probabilities": [_finite(x) for x in each.log_probabilities.tolist()],
+                    "perplexity": _finite(score.perplexity),
+                    "tokens": score.tokens,
+                    "words": score.words,
+                    "log_probabilities": list(map(_finite, score.log_probabilities.tolist())),
                 }
-                for each in scores
+                for score in scores
             ],
+            "temperature": options.temperature,
         }
-        print(json.dumps(found | {"temperature": options.temperature}, allow_nan=False))
+        print(json.dumps(result, allow_nan=False))
         return
-    rows = [[_number(each.perplexity), f"{each.tokens:,}", " ".join(each.words)] for each in scores]
+    rows = [
+        [_number(score.perplexity), f"{score.tokens:,}", " ".join(score.words)] for score in scores
+    ]
     print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
-    print(f"\nperplexity {_number(perplexity)} on {len(log_probabilities):,} tokens of "
+    print(f"\nperplexity {_number(perplexity)} on {tokens:,} tokens of "
           f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
 
 
@@ -252,7 +262,7 @@ def export(options: argparse.Namespace) -> None:
         if "score_text" not in endpoints:
             print("No text endpoints: they need a vocabulary with <eos>.")
     else:
-        print(f"One step of the model in {path}")
+        print(f"A single step of the model in {path}")
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -263,8 +273,7 @@ def demo(options: argparse.Namespace) -> None:
 
 
 def _finite(value: float) -> float | None:
-    # JSON has no word for nan and infinity.
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) else None  # JSON has neither nan nor infinity
 
 
 def _number(value: float) -> str:
@@ -272,24 +281,26 @@ def _number(value: float) -> str:
 
 
 def _texts(option: str, options: argparse.Namespace) -> list[str]:
-    """Return the texts given by `option`, or the lines of FILE or standard input, newlines kept.
+    """Return the texts given by `option`, or the lines of FILE or standard input with newlines.
 
     Raises:
         ValueError: if both are given, if there is no text, or if it is not UTF-8.
     """
     from dualnet.text.plain_text import text_of
 
-    if options.given is not None:
+    if options.texts is not None:
         if options.file is not None:
-            raise ArgumentError(option, f"and FILE cannot both be given. Received: {options.file}.")
-        for text in options.given:
+            raise ArgumentError(
+                option, f"and FILE cannot be combined. Received: FILE={options.file}."
+            )
+        for text in options.texts:
             if re.search("[\ud800-\udfff]", text):
                 raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-        return options.given
+        return options.texts
     if options.file in (None, "-"):
         source = "standard input"
         if sys.stdin.isatty():
-            print("One text a line; Ctrl-D ends the input.", file=sys.stderr)
+            print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
         data = sys.stdin.buffer.read()
     else:
         source = options.file
@@ -302,5 +313,5 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
             ) from None
     text = text_of(data, source)
     if not text:
-        raise ValueError(f"FILE must hold a text. Received: {source!r}, which is empty.")
+        raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
     return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line

@@ -1,4 +1,4 @@
-"""Settings in, tables out, and nothing else on standard error."""
+"""Console helpers: parse settings, print tables, silence start-up messages."""
 
 from __future__ import annotations
 
@@ -11,52 +11,54 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
+from dualnet._checks import ArgumentError
+
 
 def quietly(module: str, *, seeds: bool = False) -> Any:
-    """Import `module` and start the backend without the start-up lines that it prints."""
+    """Import `module` and start the backend, hiding its start-up messages; return the module."""
     import importlib
 
     with silence():
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
         import keras
 
-        if "KERAS_DISTRIBUTION_NUM_PROCESSES" not in os.environ:  # else JAX joins the others first
-            keras.ops.ones(1)  # some lines come with the first operation
+        if "KERAS_DISTRIBUTION_NUM_PROCESSES" not in os.environ:  # else JAX must join hosts first
+            keras.ops.ones(1)  # some messages come with the first operation
         if seeds:
-            keras.utils.set_random_seed(0)  # loads TensorFlow on every backend, if it is there
-    return found
+            keras.utils.set_random_seed(0)  # imports TensorFlow, if installed, on every backend
+    return imported
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Keep standard error, of C++ code too, to ourselves; let it out if something fails."""
+    """Hide standard error, including that of C++ code; show it if an exception is raised."""
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as noise:
-        os.dup2(noise.fileno(), 2)
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as buffer:
+        os.dup2(buffer.fileno(), 2)
         try:
             yield
         except Exception:
-            noise.seek(0)
-            os.write(kept, noise.read())
+            buffer.seek(0)
+            os.write(stderr, buffer.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def print_table(head: list[str], rows: list[list[str]], columns: int | None = None) -> None:
-    """Print `rows`; the last cell of each is cut where the row would pass `columns`."""
+    """Print `rows` under `head`; the last cell is truncated if a row would exceed `columns`."""
     widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
     for *cells, last in [head, *rows]:
         if columns is not None:
-            last = cut(last, columns - sum(widths) - 2 * len(widths))
+            last = truncate(last, columns - sum(widths) - 2 * len(widths))
         padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
         print("  ".join([*padded, last]).rstrip())
 
 
-def cut(text: str, columns: int) -> str:
-    """Return `text`, or the beginning of it and `...` where it takes more than `columns`."""
+def truncate(text: str, columns: int) -> str:
+    """Return `text`, shortened and ended by `...` if it is wider than `columns`."""
     used = fits = 0
     for i, character in enumerate(text):
         used += 1 + (unicodedata.east_asian_width(character) in "WF")
@@ -67,12 +69,12 @@ def cut(text: str, columns: int) -> str:
 
 
 def settings_of(pairs: list[str]) -> dict[str, Any]:
-    """Return the settings of `--set`; values are TOML, or else text."""
+    """Return the settings of `--set`; a value that is not TOML is a string."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ValueError(f"`--set` takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
+            raise ArgumentError("--set", f"takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
         try:
             settings[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""The command `evaluate`: perplexity, static or dynamic, with a cache or samples."""
+"""The command `evaluate`: static or dynamic, with a cache, Monte Carlo dropout, by sentence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.cli.console import quietly, settings_of
 
-TUNING_TOKENS = 50_000  # of the validation split, on which a temperature is chosen: Melis et al.
+# Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
+TUNING_TOKENS = 50_000
 
 
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    _check_ways(options, settings)
+    _check_combination(options, settings)
     runs = quietly("dualnet.runs")
     from dualnet import adaptation, builders, corpora, evaluation
 
@@ -27,100 +28,96 @@ def evaluate(options: argparse.Namespace) -> None:
     if os.path.isdir(options.run_folder):
         used = runs.read_card(options.run_folder)
     elif options.corpus is None:
-        raise ValueError("`--corpus` must be given for a .keras file, which knows of none.")
-    words = model.vocabulary
-    if words is None:
+        raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
+    vocabulary = model.vocabulary
+    if vocabulary is None:
         raise ArgumentError(
             "RUN",
-            "must have a vocabulary. Received: a .keras file without one. Set "
-            "model.vocabulary before model.save.",
+            "must have a vocabulary. Received: a .keras file without one. Set model.vocabulary "
+            "before model.save.",
         )
     if options.corpus is None:
         corpus = runs.corpus_of_run(options.run_folder)
     else:
-        corpus = corpora.load(options.corpus, lowercase=words.lowercase, vocabulary=words)
+        corpus = corpora.load(options.corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary)
     tokens = corpus.split(options.split)
+    notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
-        cache = _cache_settings(options.cache, used, corpus.name)
-        model = builders.with_cache(model, **cache)
+        notes["cache"] = _cache_settings(options.cache, used, corpus.name)
+        model = builders.with_cache(model, **notes["cache"])
     recipe = used.recipe if used else {}
     trained_by_sentence = recipe.get("batching") == "sentences"
-    for key in ("temperature", "sequence_length"):
-        if getattr(options, key) is not None:
-            settings[key] = getattr(options, key)
+    names = ["temperature", "sequence_length"]
     if not options.dynamic:
-        for key in ("batch_size", "by_sentence", "samples", "dropout_scale", "seed"):
-            if getattr(options, key) is not None:
-                settings[key] = getattr(options, key)
+        names += ["batch_size", "by_sentence", "samples", "dropout_scale", "seed"]
         settings.setdefault("by_sentence", trained_by_sentence)
+    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
+    if "samples" in settings:  # the name on the command line
+        settings["mc_dropout_samples"] = settings.pop("samples")
     _check_settings(
         adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate, settings
     )
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
+        notes["tuning_tokens"] = len(valid)
         settings["temperature"] = evaluation.best_temperature(
             model, valid, by_sentence=settings.get("by_sentence", False)
         )
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule}
-        if options.rule == "rms":  # of the text that it was trained on, whatever is evaluated
+        if options.rule == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
-        result = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
-        found = {
-            "perplexity": result.perplexity,
-            "tokens": result.tokens,
-            "batch_size": 1,
-            "rule": result.rule,
-            **result.settings,
-        }
+        dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
-            result.plot(options.plot)
+            dynamic.plot(options.plot)
+        result = {
+            "perplexity": dynamic.perplexity,
+            "tokens": dynamic.tokens,
+            "batch_size": 1,
+            "rule": dynamic.rule,
+            **dynamic.settings,
+        }
     else:
         static = evaluation.evaluate(model, tokens, **settings)
-        found = {
-            "perplexity": static.perplexity,
-            "tokens": static.tokens,
-            "batch_size": static.batch_size,
-            "sequence_length": static.sequence_length,
-            "temperature": static.temperature,
-            "by_sentence": static.by_sentence,
-            "samples": static.samples,
-        }
-        if static.samples:
-            found |= {"dropout_scale": static.dropout_scale, "seed": static.seed}
-    if options.temperature == "best":
-        found["tuning_tokens"] = len(valid)
-    if options.cache is not None:
-        found["cache"] = cache
-    found |= {"split": options.split, "corpus": corpus.name, "model": model.name}
+        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature"]
+        names += ["by_sentence"]
+        names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
+        result = {name: getattr(static, name) for name in names}
+        result["samples"] = static.mc_dropout_samples
+    result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
-    print(f"perplexity {found['perplexity']:.2f} on {found['tokens']:,} tokens of {corpus.name} "
-          f"{options.split}")  # fmt: skip
-    if found["batch_size"] != 1:
-        print(f"read as {found['batch_size']} streams, each from the zero state; the reference "
+    _print_result(result, trained_by_sentence)
+    if options.dynamic:
+        used_settings = ", ".join(f"{key}={value:g}" for key, value in dynamic.settings.items())
+        print(f"dynamic evaluation, rule {dynamic.rule}: {used_settings}")
+
+
+def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
+    print(f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
+          f"{result['corpus']} {result['split']}")  # fmt: skip
+    if result["batch_size"] != 1:
+        print(f"read as {result['batch_size']} streams, each from the zero state; the reference "
               "is --batch-size 1")  # fmt: skip
-    if found.get("by_sentence"):
+    if result.get("by_sentence"):
         print("read by sentence, each after <eos> from the zero state")
     elif trained_by_sentence:
         print("read as one stream, although the model was trained by sentence")
-    if options.cache is not None:
-        print("with a neural cache, " + ", ".join(f"{key}={value}" for key, value in cache.items()))
-    if options.temperature == "best":
-        print(f"temperature {found['temperature']:.4g}, the best on the first {len(valid):,} "
-              "tokens of the validation split")  # fmt: skip
-    if found.get("samples"):
-        print(f"probabilities averaged over {found['samples']} passes with dropout, its rates "
-              f"times {found['dropout_scale']:g}, seed {found['seed']}")  # fmt: skip
-    if options.dynamic:
-        used_settings = ", ".join(f"{key}={value:g}" for key, value in result.settings.items())
-        print(f"dynamic evaluation, rule {result.rule}: {used_settings}")
+    if "cache" in result:
+        cache = ", ".join(f"{key}={value}" for key, value in result["cache"].items())
+        print(f"with a neural cache, {cache}")
+    if "tuning_tokens" in result:
+        print(f"temperature {result['temperature']:.4g}, the best on the first "
+              f"{result['tuning_tokens']:,} tokens of the validation split")  # fmt: skip
+    if result.get("samples"):
+        print(f"probabilities averaged over {result['samples']} passes with dropout, rates scaled "
+              f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
 
 
-def _cache_settings(given: list[str], used: zoo.Card | None, corpus: str) -> dict[str, Any]:
-    """Return the cache's settings: those given, else as published for the card and the corpus."""
+def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+    """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders import with_cache
 
     defaults = {
@@ -128,12 +125,13 @@ def _cache_settings(given: list[str], used: zoo.Card | None, corpus: str) -> dic
         for name, parameter in inspect.signature(with_cache).parameters.items()
         if name != "model"
     }
-    settings = settings_of(given)
+    settings = settings_of(pairs)
     for key in settings:
         if key not in defaults:
-            raise ValueError(
-                f"`--cache` takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
-                f"{key}={settings[key]}."
+            raise ArgumentError(
+                "--cache",
+                f"takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
+                f"{key}={settings[key]}.",
             )
     name = used.name if used else ""
     if name in zoo.list_models() and corpus in zoo.card(name).corpora:
@@ -142,39 +140,43 @@ def _cache_settings(given: list[str], used: zoo.Card | None, corpus: str) -> dic
     return {**defaults, **settings}
 
 
-def _check_ways(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Refuse options of `evaluate` that do not go together."""
+def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if options are given that cannot be combined."""
+    sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
         if options.batch_size not in (None, 1):
-            raise ValueError(
-                "`--batch-size` must be 1 for dynamic evaluation, which reads one stream. "
-                f"Received: {options.batch_size}."
+            raise ArgumentError(
+                "--batch-size",
+                f"must be 1 for --dynamic, which reads one stream. Received: {options.batch_size}.",
             )
         if options.by_sentence:
-            raise ValueError("`--by-sentence` cannot go with --dynamic, which reads one stream.")
-        for name in ("samples", "dropout_scale", "seed"):
-            if getattr(options, name) is not None:
-                raise ValueError(
-                    f"`--{name.replace('_', '-')}` cannot go with --dynamic, which reads the text "
-                    f"once, dropouts off. Received: {getattr(options, name)}."
+            raise ArgumentError(
+                "--by-sentence", "cannot be combined with --dynamic, which reads one stream."
+            )
+        for option, value in {"--samples": options.samples, **sampling}.items():
+            if value is not None:
+                raise ArgumentError(
+                    option,
+                    "cannot be combined with --dynamic, which reads the text once without dropout. "
+                    f"Received: {value}.",
                 )
         return
-    for option, given in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
-        if given:
+    for option, is_set in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
+        if is_set:
             raise ArgumentError(option, "needs --dynamic.")
     if options.samples is None and "samples" not in settings:
-        for option in ("dropout_scale", "seed"):
-            if getattr(options, option) is not None:
-                raise ValueError(f"`--{option.replace('_', '-')}` needs --samples.")
+        for option, value in sampling.items():
+            if value is not None:
+                raise ArgumentError(option, "needs --samples.")
 
 
 def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse what `function` does not take: that is bad input and no fault of the program."""
+    """Raise `ValueError` for a setting that `function` does not take."""
     known = [
         name
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        and name not in ("keep", "rule", "statistics")  # no settings of the command line
+        and name not in ("keep", "rule", "statistics")  # not settable on the command line
     ]
     for key in settings:
         if key not in known:

@@ -1,4 +1,4 @@
-"""All models and corpora, and their results, as a Markdown table."""
+"""A Markdown table of models, corpora and results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dualnet import zoo
 
-# What is published, in the columns of the table.
+# Published results by column.
 COLUMNS = {
     "static": "static",
     "finetuned": "fine-tuned",
@@ -19,7 +19,7 @@ COLUMNS = {
 
 
 def model_table(names: Iterable[str]) -> str:
-    """Return a Markdown table with a row for each corpus of each model in `names`."""
+    """Return a Markdown table with a row per corpus of each model in `names`."""
     head = ["model", "corpus", "parameters", *COLUMNS.values(), "measured"]
     rows = [_row(zoo.card(name, corpus)) for name in names for corpus in zoo.card(name).corpora]
     rule = ["---", "---", "---:", *["---"] * (len(COLUMNS) + 1)]
@@ -38,18 +38,18 @@ def _row(card: zoo.Card) -> list[str]:
 
 
 def _measured(result: Mapping[str, Any]) -> str:
-    """Return settings, parameters and perplexities of one of our own results."""
-    parts = [result["settings"].replace("|", "\\|")] if "settings" in result else []
+    """Return the settings, parameters and perplexities of one of our own results."""
+    setup = [result["settings"].replace("|", "\\|")] if "settings" in result else []
     if "parameters" in result:
-        parts.append(f"{result['parameters']:,} parameters")
-    found = [
+        setup.append(f"{result['parameters']:,} parameters")
+    perplexities = [
         f"{key.replace('_', ' ')} {_pair(value)}"
         for key, value in result.items()
         if isinstance(value, list)
     ]
-    return ": ".join(", ".join(each) for each in (parts, found) if each)
+    return ": ".join(", ".join(parts) for parts in (setup, perplexities) if parts)
 
 
 def _pair(values: Iterable[float]) -> str:
-    """Return validation and test perplexity, "-" where there is none."""
+    """Return "validation/test", with "-" for a missing perplexity."""
     return "/".join("-" if math.isnan(x) else f"{x:.2f}".removesuffix("0") for x in values)

@@ -1,4 +1,4 @@
-"""ONNX and LiteRT files of one step of a model, for programs without TensorFlow."""
+"""ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def onnx_bytes(model: LanguageModel) -> bytes:
             "`format='onnx'` needs the packages onnx and tf2onnx. Received: "
             f'{error}. Run: pip install "dualnet[onnx]"'
         ) from None
-    # In ONNX an output that bears the name of an input would be that input.
+    # In ONNX, an output with the name of an input would be that input.
     step, specs = _one_step(_in_float32(model), output_prefix="new_")
     with _quiet("tf2onnx", "tensorflow"):
         proto, _ = tf2onnx.convert.from_function(
@@ -39,13 +39,13 @@ def onnx_bytes(model: LanguageModel) -> bytes:
             input_signature=specs,
             opset=ONNX_OPSET,
         )
-    onnx.checker.check_model(proto)  # tf2onnx leaves in what it cannot convert
+    onnx.checker.check_model(proto)  # tf2onnx keeps operations that it cannot convert
     data: bytes = proto.SerializeToString()
     return data
 
 
 def litert_bytes(model: LanguageModel) -> bytes:
-    """Return one step of `model` as a LiteRT file, with the one signature `step`."""
+    """Return one step of `model` as a LiteRT file with the signature `step`."""
     model = _in_float32(model)
     step, specs = _one_step(model)
     module = tf.Module()
@@ -59,13 +59,14 @@ def litert_bytes(model: LanguageModel) -> bytes:
 
 
 def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[Any]]:
-    """Return the function of one step and the specs of its arguments."""
+    """Return a function that computes one step, and the specs of its arguments."""
     names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
     def step(ids: Any, *states: Any) -> dict[str, Any]:
         with in_one_piece():
-            logits, *new = model.core([ids, *states], training=False)
-        return {"logits": logits, **{output_prefix + n: state for n, state in zip(names, new)}}
+            logits, *new_states = model.core([ids, *states], training=False)
+        outputs = {output_prefix + name: state for name, state in zip(names, new_states)}
+        return {"logits": logits, **outputs}
 
     specs = [tf.TensorSpec((None, 1), tf.int32, name="ids")]
     specs += [
@@ -76,22 +77,22 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
 
 
 def _in_float32(model: LanguageModel) -> LanguageModel:
-    """Return `model`, or its twin that computes in float32: LiteRT knows no other type well."""
+    """Return `model`, or a float32 copy of it: LiteRT handles no other type well."""
     if all(layer.compute_dtype == "float32" for layer in model.core.layers):
         return model
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")
     try:
-        twin = LanguageModel.from_config(model.get_config())
+        copy = LanguageModel.from_config(model.get_config())
     finally:
         keras.config.set_dtype_policy(policy)
-    twin.core.set_weights(model.core.get_weights())
-    return twin
+    copy.core.set_weights(model.core.get_weights())
+    return copy
 
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Keep the progress lines and warnings of converters to ourselves; their errors are raised."""
+    """Silence the progress lines and warnings of converters; errors are still raised."""
     loggers = {logging.getLogger(name): logging.getLogger(name).level for name in names}
     try:
         for logger in loggers:

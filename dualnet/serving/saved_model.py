@@ -1,4 +1,4 @@
-"""The SavedModel: ids or text in, scores or text out; state goes in and comes out."""
+"""The SavedModel: ids or text in, scores or text out, without state between requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
-from dualnet.serving import endpoints
-from dualnet.serving.drawing import Settings, draw_words
-from dualnet.serving.reading import Reader
-from dualnet.serving.text import Text
+from dualnet.serving.chunked_reader import ChunkedReader
+from dualnet.serving.formats import endpoints
+from dualnet.serving.graph_tokenizer import GraphTokenizer
+from dualnet.serving.sampling import SETTINGS, checked, draw_words
 
 Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
@@ -22,59 +22,58 @@ def write_saved_model(model: LanguageModel, directory: str) -> None:
     """Write `model` with its `endpoints` into the empty folder `directory`."""
     archive = keras.export.ExportArchive()
     archive.track(model.core)
-    reader = Reader(model)
-    made = {"score": _score(reader), "step": _step(reader)}
-    names = endpoints(model)  # the first is the default
+    reader = ChunkedReader(model)
+    built = {"score": _score(reader), "step": _step(reader)}
+    names = endpoints(model)  # the first becomes the default endpoint
     if "score_text" in names:
-        text = Text(model.vocabulary)
-        archive.track(text)
-        made["score_text"] = _score_text(reader, text)
-        made["generate_text"] = _generate_text(reader, text)
+        tokenizer = GraphTokenizer(model.vocabulary)
+        archive.track(tokenizer)
+        built["score_text"] = _score_text(reader, tokenizer)
+        built["generate_text"] = _generate_text(reader, tokenizer)
     for name in names:
-        function, specs = made[name]
+        function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
     archive.write_out(directory, verbose=False)
 
 
-def _score(reader: Reader) -> Endpoint:
+def _score(reader: ChunkedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
         ids, lengths = inputs["ids"], inputs["lengths"]
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
-        chosen = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
-        # One column more in front, cut to the time there is, so that an empty text is answered.
-        scores = tf.concat([tf.zeros((batch, 1)), chosen], axis=1)[:, :time]
-        inside = tf.sequence_mask(lengths, time, dtype=tf.float32)
-        return {"log_probabilities": scores * inside}
+        log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
+        # The 0 of the first token, cut off again from an empty text.
+        scores = tf.concat([tf.zeros((batch, 1)), log_p], axis=1)[:, :time]
+        mask = tf.sequence_mask(lengths, time, dtype=tf.float32)
+        return {"log_probabilities": scores * mask}
 
     return score, {"ids": _spec("ids", tf.int32, None), "lengths": _spec("lengths", tf.int32)}
 
 
-def _step(reader: Reader) -> Endpoint:
+def _step(reader: ChunkedReader) -> Endpoint:
     states = {f"state_{i}": size for i, size in enumerate(reader.sizes, start=1)}
 
     def step(inputs: Tensors) -> Tensors:
-        logits, new = reader.advance(inputs["ids"], [inputs[name] for name in states])
-        return {"logits": logits, **dict(zip(states, new))}
+        logits, new_states = reader.advance(inputs["ids"], [inputs[name] for name in states])
+        return {"logits": logits, **dict(zip(states, new_states))}
 
     specs = {name: _spec(name, tf.float32, size) for name, size in states.items()}
     return step, {"ids": _spec("ids", tf.int32, None), **specs}
 
 
-def _score_text(reader: Reader, text: Text) -> Endpoint:
+def _score_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
     def score_text(inputs: Tensors) -> Tensors:
-        ids = text.encode(inputs["texts"], "texts")
+        ids = tokenizer.encode(inputs["texts"], "texts")
         lengths = tf.cast(ids.row_lengths(), tf.int32)
-        ids = ids.to_tensor(text.eos_id)
+        ids = ids.to_tensor(tokenizer.eos_id)
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
-        before = tf.concat([tf.fill((batch, 1), text.eos_id), ids], axis=1)[:, :time]
-        inside = tf.sequence_mask(lengths, time)
-        scores = tf.where(inside, reader.log_probabilities(before, ids), 0.0)
-        words = tf.where(inside, tf.gather(text.words, ids), "")
-        # float64: float32 would lose digits in the sum of a long text.
+        context = tf.concat([tf.fill((batch, 1), tokenizer.eos_id), ids], axis=1)[:, :time]
+        mask = tf.sequence_mask(lengths, time)
+        scores = tf.where(mask, reader.log_probabilities(context, ids), 0.0)
+        words = tf.where(mask, tf.gather(tokenizer.words, ids), "")
+        # float64: the float32 sum of a long text would lose digits.
         nll = -tf.reduce_sum(tf.cast(scores, tf.float64), axis=1)
         mean = nll / tf.cast(tf.maximum(lengths, 1), tf.float64)
-        # JSON has no infinity.
-        perplexity = tf.minimum(tf.exp(mean), tf.float32.max)
+        perplexity = tf.minimum(tf.exp(mean), tf.float32.max)  # JSON has no infinity
         return {
             "words": words,
             "log_probabilities": scores,
@@ -85,30 +84,21 @@ def _score_text(reader: Reader, text: Text) -> Endpoint:
     return score_text, {"texts": _spec("texts", tf.string)}
 
 
-def _generate_text(reader: Reader, text: Text) -> Endpoint:
-    dtypes = {
-        "max_tokens": tf.int32,
-        "temperature": tf.float32,
-        "top_k": tf.int32,
-        "top_p": tf.float32,
-        "seed": tf.int32,
-        "stop_at_eos": tf.bool,
-    }
-
+def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
-        settings = Settings(**{name: inputs[name] for name in dtypes})
-        prompts = text.encode(inputs["prompts"], "prompts")
-        settings = settings.checked(tf.size(inputs["prompts"]))
+        prompts = tokenizer.encode(inputs["prompts"], "prompts")
+        settings = {name: inputs[name] for name in SETTINGS}
+        settings = checked(settings, tf.size(inputs["prompts"]))
         drawn, scores = draw_words(
-            reader, prompts, settings, eos_id=text.eos_id, unk_id=text.unk_id
+            reader, prompts, settings, eos_id=tokenizer.eos_id, unk_id=tokenizer.unk_id
         )
         return {
-            "texts": text.decode(tf.concat([prompts, drawn], axis=1)),
+            "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),
             "lengths": tf.cast(drawn.row_lengths(), tf.int32),
         }
 
-    specs = {name: _spec(name, dtype) for name, dtype in dtypes.items()}
+    specs = {name: _spec(name, dtype) for name, dtype in SETTINGS.items()}
     return generate_text, {"prompts": _spec("prompts", tf.string), **specs}
 
 

@@ -1,7 +1,8 @@
-"""Text to ids and back inside a TensorFlow graph, as `Vocabulary` does it in Python."""
+"""Maps text to ids and back inside a TensorFlow graph, exactly as `Vocabulary` does in Python."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -10,21 +11,21 @@ import tensorflow as tf
 
 from dualnet.text import EOS, UNK, Vocabulary
 
-CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the one letter whose lower case has two forms
+CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the only letter with two lower-case forms
 
 
-class Text(tf.Module):
-    """The tokeniser and the words of `vocabulary`, in tables that a SavedModel keeps.
+class GraphTokenizer(tf.Module):
+    """The tokeniser and words of a vocabulary, in tables that a SavedModel stores.
 
-    What is white space, and which letter is the lower case of which, is that of
-    the Python that exports, not of TensorFlow, which knows fewer of them.
+    White space and lower case are those of the exporting Python: TensorFlow knows fewer
+    characters.
 
     Args:
         vocabulary: `Vocabulary` with `<eos>`.
     """
 
     def __init__(self, vocabulary: Vocabulary):
-        super().__init__(name="text")
+        super().__init__(name="tokenizer")
         words = list(vocabulary.words)
         self.eos_id, self.unk_id = vocabulary.id(EOS), vocabulary.unk_id
         self.words = tf.constant(words)
@@ -34,12 +35,12 @@ class Text(tf.Module):
         )
         spaces = (c for c in _characters() if c.isspace() and c != "\n")
         self._spaces = f"[{_ranges(spaces)}]"
-        self.lower = Lower() if vocabulary.lowercase else None
+        self.lower = GraphLower() if vocabulary.lowercase else None
 
     def encode(self, texts: Any, name: str) -> Any:
         """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`.
 
-        Fails, naming the input `name`, at an unknown word if there is no `<unk>`.
+        Without `<unk>`, an unknown word fails the request; the message names the input `name`.
         """
         texts = tf.strings.regex_replace(texts, self._spaces, " ")
         texts = tf.strings.regex_replace(texts, "\n", f" {EOS} ")
@@ -51,7 +52,7 @@ class Text(tf.Module):
             unknown = tf.boolean_mask(words.flat_values, ids.flat_values < 0)[:1]
             check = tf.debugging.Assert(
                 tf.equal(tf.size(unknown), 0),
-                [f"`{name}` must hold words of the vocabulary alone, which has no {UNK}. "
+                [f"`{name}` must hold only words of the vocabulary, which has no {UNK}. "
                  "Received the word:", tf.strings.unicode_transcode(unknown, "UTF-8", "UTF-8")],
             )  # fmt: skip
             with tf.control_dependencies([check]):
@@ -66,21 +67,12 @@ class Text(tf.Module):
         return tf.strings.regex_replace(texts, " ?\n ?", "\n")
 
 
-class Lower(tf.Module):
-    """`str.lower` on each of UTF-8 `words`, string `(words,)`; those that are not UTF-8 stay."""
+class GraphLower(tf.Module):
+    """Applies `str.lower` to `words`, string `(words,)`; those that are not UTF-8 are unchanged."""
 
     def __init__(self) -> None:
         super().__init__(name="lower")
-        letters = {c: c.lower() for c in _characters() if c.lower() != c}
-        # Found by asking Python: no module of it says which characters are "cased" or "ignorable"
-        # in the sense of the Unicode standard, section 3.13, on which the final sigma depends.
-        cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
-        either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
-        cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
-        self._final_sigma = (
-            f"([{cased_range}][{ignorable_range}]*){CAPITAL_SIGMA}"
-            f"([{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$))"
-        )
+        letters, self._final_sigma = _lower_case()
         self.letters = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(list(letters), list(letters.values())),
             default_value="",
@@ -96,22 +88,35 @@ class Lower(tf.Module):
             lambda: decoded,
         )
         letters = tf.strings.unicode_split(sigmas, "UTF-8", errors="ignore")
-        small = self.letters.lookup(letters.flat_values)
-        small = tf.where(tf.equal(small, ""), letters.flat_values, small)
-        return tf.where(
-            is_utf8, tf.strings.reduce_join(letters.with_flat_values(small), axis=-1), words
-        )
+        lower = self.letters.lookup(letters.flat_values)
+        lower = tf.where(tf.equal(lower, ""), letters.flat_values, lower)
+        lower = tf.strings.reduce_join(letters.with_flat_values(lower), axis=-1)
+        return tf.where(is_utf8, lower, words)
+
+
+@functools.cache
+def _lower_case() -> tuple[dict[str, str], str]:
+    """Return the lower case of all letters that have one, and a pattern of the final sigma."""
+    letters = {c: c.lower() for c in _characters() if c.lower() != c}
+    # The final sigma depends on which characters are "cased" and "case-ignorable" (Unicode
+    # standard, section 3.13). No Python module lists them, but `str.lower` reveals them.
+    cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
+    before = f"[{cased_range}][{ignorable_range}]*"
+    after = f"[{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$)"
+    return letters, f"({before}){CAPITAL_SIGMA}({after})"
 
 
 def _characters() -> Iterable[str]:
-    """Yield every character that UTF-8 can write."""
+    """Yield every character that UTF-8 can encode."""
     for code in range(sys.maxunicode + 1):
         if not 0xD800 <= code <= 0xDFFF:
             yield chr(code)
 
 
 def _ranges(characters: Iterable[str]) -> str:
-    """Return what stands between [ and ] for sorted `characters` in a regular expression."""
+    """Return sorted `characters` as ranges of a regular expression, to stand in brackets."""
     ranges: list[list[int]] = []
     for code in map(ord, characters):
         if ranges and ranges[-1][1] == code - 1:

@@ -1,0 +1,140 @@
+"""Draws words one after another, carrying the state, inside a TensorFlow graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from dualnet.serving.chunked_reader import ChunkedReader
+
+# How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
+SETTINGS = {
+    "max_tokens": tf.int32,
+    "temperature": tf.float32,
+    "top_k": tf.int32,
+    "top_p": tf.float32,
+    "seed": tf.int32,
+    "stop_at_eos": tf.bool,
+}
+
+
+def checked(settings: dict[str, Any], batch: Any) -> dict[str, Any]:
+    """Return `settings` with assertions that fail if a value is out of range."""
+    temperature, top_p = settings["temperature"], settings["top_p"]
+    finite = tf.math.is_finite(temperature)
+    ranges = {
+        "max_tokens": ("at least 0", settings["max_tokens"] >= 0),
+        "temperature": ("finite and at least 0", finite & (temperature >= 0)),
+        "top_k": ("at least 0 (0: all words)", settings["top_k"] >= 0),
+        "top_p": ("above 0 and at most 1", (top_p > 0) & (top_p <= 1)),
+    }
+    checks = []
+    for name, values in settings.items():
+        one_per_row = tf.equal(tf.size(values), batch)
+        message = f"`{name}` must hold one value per row of `prompts`. Received this many:"
+        checks.append(tf.debugging.Assert(one_per_row, [message, tf.size(values)]))
+        if name in ranges:
+            requirement, valid = ranges[name]
+            message = f"`{name}` must be {requirement}. Received:"
+            invalid = tf.boolean_mask(values, ~valid)
+            checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(values) for name, values in settings.items()}
+
+
+def draw_words(
+    reader: ChunkedReader,
+    prompts: Any,
+    settings: dict[str, Any],
+    *,
+    eos_id: int,
+    unk_id: int | None,
+) -> tuple[Any, Any]:
+    """Return the words drawn after `prompts`, and their log-probabilities.
+
+    Each row draws as if it were alone: it has its own random numbers and its own end.
+
+    Args:
+        reader: `ChunkedReader`.
+        prompts: ragged int32 `(batch, time)`.
+        settings: `SETTINGS`, checked.
+        eos_id: int. Every text begins after it.
+        unk_id: int or None. Never drawn.
+
+    Returns:
+        `(drawn, log_probabilities)`: ragged int32 and ragged float32 `(batch, time)`; the latter
+        under the model, at temperature 1. With `stop_at_eos`, the `<eos>` that stopped a row is
+        in neither.
+    """
+    batch = prompts.nrows()
+    start = tf.concat([tf.fill((batch, 1), eos_id), prompts.to_tensor(eos_id)], axis=1)
+    logits, states = reader.last(start, tf.cast(prompts.row_lengths(), tf.int32) + 1)
+
+    def body(
+        step: Any, logits: Any, states: Any, running: Any, words: Any, scores: Any, lengths: Any
+    ) -> tuple[Any, ...]:
+        drawn = draw(logits, step, settings, unk_id)
+        log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
+        running &= ~(settings["stop_at_eos"] & tf.equal(drawn, eos_id))
+        lengths += tf.cast(running, tf.int32)
+        words, scores = words.write(step + 1, drawn), scores.write(step + 1, log_p)
+        running &= step + 1 < settings["max_tokens"]
+        # Unneeded after the very last word, but a branch would cost more than it saves.
+        logits, states = reader.advance(drawn[:, None], states)
+        return step + 1, logits[:, -1], states, running, words, scores, lengths
+
+    def columns(dtype: Any) -> Any:
+        # A dummy first column: an empty array would not know the shape of its elements.
+        array = tf.TensorArray(dtype, size=1, dynamic_size=True)
+        return array.write(0, tf.zeros(batch, dtype))
+
+    _, _, _, _, words, scores, lengths = tf.while_loop(
+        lambda step, logits, states, running, *_: tf.reduce_any(running),
+        body,
+        (0, logits, states, settings["max_tokens"] > 0, columns(tf.int32), columns(tf.float32),
+         tf.zeros(batch, tf.int32)),
+    )  # fmt: skip
+
+    def rows(array: Any) -> Any:
+        return tf.RaggedTensor.from_tensor(tf.transpose(array.stack()[1:]), lengths)
+
+    return rows(words), rows(scores)
+
+
+def draw(logits: Any, step: Any, settings: dict[str, Any], unk_id: int | None) -> Any:
+    """Return a word for each row of `logits`, `(batch, words)`: int32 `(batch,)`.
+
+    The temperature is applied first, then `top_k`, then `top_p`: of the words that `top_k`
+    leaves, the fewest, likeliest first, whose probabilities reach `top_p`. Ties go to the lower
+    id.
+    """
+    words = logits.shape[-1]
+    if unk_id is not None:
+        logits = tf.where(tf.equal(tf.range(words), unk_id), -float("inf"), logits)
+    ordered, ids = tf.math.top_k(logits, k=words)  # the lower id first where logits are equal
+    # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
+    ordered = tf.cast(ordered, tf.float64)
+    temperature = tf.cast(settings["temperature"], tf.float64)[:, None]
+    greedy = tf.equal(temperature, 0)
+    ordered = (ordered - ordered[:, :1]) / tf.where(greedy, tf.ones_like(temperature), temperature)
+    top_k = tf.where(settings["top_k"] > 0, settings["top_k"], words)
+    allowed = tf.range(words) < tf.where(greedy, 1, top_k[:, None])
+    weights = tf.where(allowed, tf.exp(ordered), tf.zeros_like(ordered))
+    weights /= tf.reduce_sum(weights, axis=1, keepdims=True)
+    before = tf.cumsum(weights, axis=1, exclusive=True)
+    top_p = tf.cast(settings["top_p"], tf.float64)[:, None]
+    weights = tf.where((before < top_p) | (top_p >= 1), weights, tf.zeros_like(weights))
+    cumulative = tf.cumsum(weights, axis=1)
+    threshold = _uniform(settings["seed"], step)[:, None] * cumulative[:, -1:]
+    rank = tf.reduce_sum(tf.cast(cumulative <= threshold, tf.int32), axis=1)
+    return tf.gather(ids, rank, batch_dims=1)
+
+
+def _uniform(seeds: Any, step: Any) -> Any:
+    """Return a number in [0, 1) for each of `seeds`, `(batch,)`, at `step`: float64."""
+
+    def draw_one(seed: Any) -> Any:
+        return tf.random.stateless_uniform((), tf.stack([seed, step]), dtype=tf.float64)
+
+    return tf.map_fn(draw_one, seeds, fn_output_signature=tf.TensorSpec((), tf.float64))
