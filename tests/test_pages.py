@@ -29,6 +29,7 @@ NEEDS = {
     if page.startswith("docs/guides/") and "runs/dual" in (ROOT / page).read_text("utf-8")
 }
 NEEDS["docs/guides/analysis.md"] = ["docs/quickstart.md", "docs/guides/combining.md"]
+SHARED = {*NEEDS, *(page for needed in NEEDS.values() for page in needed)}
 
 if keras.config.backend() != "tensorflow":
     pytest.skip("the pages export models", allow_module_level=True)
@@ -40,11 +41,11 @@ def blocks(page):
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """A folder for all pages, and the pages that have run in it."""
+    """A folder for the pages that share RUN folders, and the pages that have run there."""
     return tmp_path_factory.mktemp("pages"), set()
 
 
-def run_page(page, done):
+def run_page(page):
     names = {}
     for kind, code in blocks(page):
         if kind == "bash":
@@ -55,16 +56,16 @@ def run_page(page, done):
             exec(compile(code, page, "exec"), names)
         elif kind == "toml" and (file := re.match(r"# (\S+\.toml)\n", code)):
             Path(file[1]).write_text(code)
-    done.add(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs(page, workspace, monkeypatch):
-    folder, done = workspace
-    monkeypatch.chdir(folder)
+def test_the_code_of_a_page_runs(page, workspace, tmp_path, monkeypatch):
+    shared, done = workspace
+    monkeypatch.chdir(shared if page in SHARED else tmp_path)
     for needed in [*NEEDS.get(page, []), page]:
         if needed not in done:
-            run_page(needed, done)
+            run_page(needed)
+            done.add(needed)
 
 
 @pytest.mark.parametrize("page", PAGES)

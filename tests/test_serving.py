@@ -736,7 +736,7 @@ def test_another_backend_says_how_to_export(build, tmp_path):
 def of_readme(tmp_path_factory):
     """The SavedModel that the README's Python lines export."""
     folder = tmp_path_factory.mktemp("readme")
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "docs" / "guides" / "serving.md").read_text()
     lines = next(
         block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
         if "models/tiny/1" in block
@@ -792,7 +792,7 @@ def columns_of(body, signatures):
 
 @tensorflow_only
 def test_the_requests_of_the_readme_fit_the_signatures_and_are_answered(of_readme):
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "docs" / "guides" / "serving.md").read_text()
     bodies = re.findall(rf"`{re.escape(URL)}`[^`]*```json\n(.*?)```", readme, re.DOTALL)
     signatures = tf.saved_model.load(of_readme).signatures
     asked = []
@@ -811,7 +811,7 @@ def test_the_requests_of_the_readme_fit_the_signatures_and_are_answered(of_readm
 
 @tensorflow_only
 def test_the_table_of_the_readme_names_all_inputs_and_outputs(of_readme):
-    lines = (ROOT / "README.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "guides" / "serving.md").read_text().splitlines()
     signatures = tf.saved_model.load(of_readme).signatures
     for endpoint in ("score", "step", "score_text", "generate_text"):
         (line,) = (line for line in lines if line.startswith(f"| `{endpoint}` |"))
