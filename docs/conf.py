@@ -87,11 +87,12 @@ def to_restructured_text(app, what, name, obj, options, lines):
     paragraphs = []
     for paragraph in "\n".join(lines).split("\n\n"):
         rows = paragraph.split("\n")
-        if is_formula(rows):
+        examples = [i for i, row in enumerate(rows) if row.lstrip().startswith(">>>")]
+        start = examples[0] if examples else len(rows)  # an example ends with its paragraph
+        if start and is_formula(rows[:start]):
             rows = ["::", "", *(f"    {row}" for row in rows)]
-        elif not rows[0].lstrip().startswith(">>>"):
-            code = [">>> " in row or row.lstrip().startswith("... ") for row in rows]
-            rows = [row if kept else markup(row, name, names) for row, kept in zip(rows, code)]
+        else:
+            rows[:start] = [markup(row, name, names) for row in rows[:start]]
         paragraphs.append("\n".join(rows))
     lines[:] = "\n\n".join(paragraphs).split("\n")
 
