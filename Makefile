@@ -1,47 +1,56 @@
 # Each target sets up .venv by itself, from a bare Python 3.11 to 3.13.
-#   make demo                                   the main job
-#   make test                                   lint and the suite on TensorFlow
-#   make test BACKENDS="tensorflow jax torch"   the suite on each
-#   make readme                                 the table of all models in README.md
+#   make demo       train, adapt, compare and serve two small models
+#   make test       lint, and the quick tests on TensorFlow
+#   make test-all   what `make test` leaves out: the slow tests, the docs, the wheel, JAX, PyTorch
+#   make docs       these pages as HTML in docs/_build
+#   make tables     the table of all models in docs/zoo.md
 PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 python3; do \
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo $$name; done))
-BACKENDS ?= tensorflow
+BACKENDS ?= jax torch
 BIN := .venv/bin
-comma := ,
-empty :=
-space := $(empty) $(empty)
-extras = $(subst $(space),$(comma),$(strip test $(filter jax torch,$(BACKENDS))))
+PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+SLOW := $(wildcard tests/*_kills.py) tests/test_demo.py tests/test_notebook.py tests/test_pages.py
 
-.PHONY: demo test lint readme clean
+.PHONY: demo test test-all lint docs wheel tables clean
 
-demo: .venv/.demo
+demo: .venv/.base
 	@$(BIN)/dualnet demo
 
 test: lint
+	@$(PYTEST) $(SLOW:%=--ignore=%) tests
+
+test-all: .venv/.test,jax,torch docs wheel
+	@echo "== tensorflow, slow tests"; $(PYTEST) $(SLOW)
 	@set -e; for backend in $(BACKENDS); do \
-		echo "== $$backend"; \
-		KERAS_BACKEND=$$backend $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile tests; \
+		echo "== $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
 	done
 
-lint: .venv/.$(extras)
+lint: .venv/.test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
-readme: .venv/.demo
+docs: .venv/.docs
+	@$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs docs/_build
+	@echo "The pages are in docs/_build/index.html"
+
+wheel: .venv/.test
+	@.ci/wheel $(BIN)/python
+
+tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
 
-# One stamp for each set of packages, made anew when their list changes.
-.venv/.demo: setup.cfg pyproject.toml | .venv
+# One stamp for each set of extras, made anew when their list changes.
+.venv/.base: setup.cfg pyproject.toml | .venv
 	@echo "Installing dualnet into .venv (once; some minutes) ..."
 	@$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-.venv/.$(extras): setup.cfg pyproject.toml | .venv
-	@echo "Installing dualnet[$(extras)] into .venv (once; some minutes) ..."
-	@$(BIN)/pip install --quiet --editable ".[$(extras)]"
+.venv/.%: setup.cfg pyproject.toml | .venv
+	@echo "Installing dualnet[$*] into .venv (once; some minutes) ..."
+	@$(BIN)/pip install --quiet --editable ".[$*]"
 	@touch $@
 
 .venv:
@@ -50,4 +59,4 @@ readme: .venv/.demo
 	@$(BIN)/pip install --quiet --upgrade pip
 
 clean:
-	rm -rf .venv build dist *.egg-info demo
+	rm -rf .venv build dist docs/_build *.egg-info demo

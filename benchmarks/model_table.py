@@ -1,4 +1,4 @@
-"""Writes the table of all models into README.md, as `dualnet list --markdown` prints it.
+"""Writes the table of all models into docs/zoo.md, as `dualnet list --markdown` prints it.
 
 Usage: python benchmarks/model_table.py
 """
@@ -13,12 +13,12 @@ BETWEEN = re.compile("(?<=<!-- models -->\n).*(?=<!-- /models -->)", re.DOTALL)
 
 
 def main():
-    readme = Path(__file__).parents[1] / "README.md"
+    page = Path(__file__).parents[1] / "docs" / "zoo.md"
     table = model_table(zoo.list_models())
-    text, places = BETWEEN.subn(lambda _: f"{table}\n", readme.read_text("utf-8"))
-    if places != 1:
-        raise SystemExit(f"{readme} must have the lines <!-- models --> and <!-- /models --> once.")
-    readme.write_text(text, "utf-8")
+    text, count = BETWEEN.subn(lambda _: f"{table}\n", page.read_text("utf-8"))
+    if count != 1:
+        raise SystemExit(f"{page} must have the lines <!-- models --> and <!-- /models --> once.")
+    page.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's results on PTB: a plain and a dual LSTM of 200 units, 6 epochs each.
+# A plain and a dual LSTM of 200 units, 6 epochs of PTB each (docs/results.md).
 # Usage: DUALNET_DATA=FOLDER_WITH_ptb benchmarks/ptb_200.sh OUTPUT
 set -euo pipefail
 output=${1:?usage: benchmarks/ptb_200.sh OUTPUT}

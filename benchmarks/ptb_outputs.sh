@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Outputs at small scale, on PTB: each pair has equal epochs and settings, and but for the
-# ensemble's second member an equal seed.
+# Outputs at small scale on PTB (docs/results.md). Both models of a pair have the same epochs,
+# settings and seed; only the second member of the ensemble has another seed.
 # Usage: DUALNET_DATA=FOLDER_WITH_ptb benchmarks/ptb_outputs.sh OUTPUT [PART ...]
 set -euo pipefail
 output=${1:?usage: benchmarks/ptb_outputs.sh OUTPUT [PART ...]}
@@ -48,9 +48,9 @@ import dualnet
 
 gated = dualnet.load(sys.argv[1])
 corpus = dualnet.corpora.load("ptb", vocabulary=gated.vocabulary)
-found = dualnet.analysis.favoured_words(gated, ["of", "in", "go"], corpus_tokens=corpus.train)
-for word, favoured in found.items():
-    print(f"after {word!r}:", ", ".join(f"{other} {value:.3f}" for other, value in favoured))
+favoured = dualnet.analysis.favoured_words(gated, ["of", "in", "go"], corpus_tokens=corpus.train)
+for word, pairs in favoured.items():
+    print(f"after {word!r}:", ", ".join(f"{favourite} {value:.3f}" for favourite, value in pairs))
 PYTHON
         ;;
     cache) show base --cache size=500 weight=0.1 scale=0.3 ;;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Five claims of the papers at small scale, on PTB: each pair has equal seed, epochs and settings.
+# Five claims of the papers at small scale on PTB (docs/results.md). Both models of a pair have
+# the same seed, epochs and settings.
 # Usage: DUALNET_DATA=FOLDER_WITH_ptb benchmarks/ptb_pairs.sh OUTPUT [PAIR ...]
 set -euo pipefail
 output=${1:?usage: benchmarks/ptb_pairs.sh OUTPUT [PAIR ...]}
@@ -14,13 +15,13 @@ run() { # FOLDER CARD SETTING ...
     fi
     python - "$output/$folder/results.json" "$folder" <<'PYTHON'
 import json, sys
-found = json.load(open(sys.argv[1]))
-print(f"{sys.argv[2]:24} {found['parameters']:>9,} parameters, {found['epochs']} epochs: valid "
-      f"{found['valid_perplexity']:.2f}, test {found['test_perplexity']:.2f}")
+results = json.load(open(sys.argv[1]))
+print(f"{sys.argv[2]:24} {results['parameters']:>9,} parameters, {results['epochs']} epochs: valid "
+      f"{results['valid_perplexity']:.2f}, test {results['test_perplexity']:.2f}")
 PYTHON
 }
 
-# Our own small settings, the same in all but the last pair.
+# Small settings of our own, shared by all pairs but the last.
 small=(units=128 batch_size=64 sequence_length=35 learning_rate=0.004 clipnorm=1
     input_dropout=0.2 output_dropout=0.2 recurrent_dropout=0 embedding_l2=0)
 for pair in $pairs; do

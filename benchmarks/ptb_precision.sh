@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Does bfloat16 learn as well as float32? The dual LSTM of 600 units, 10 epochs of PTB, one seed.
+# Does a model learn as well in bfloat16? The dual LSTM of 600 units, 10 epochs of PTB, one seed
+# (docs/results.md).
 # Usage: DUALNET_DATA=FOLDER_WITH_ptb benchmarks/ptb_precision.sh OUTPUT
 set -euo pipefail
 output=${1:?usage: benchmarks/ptb_precision.sh OUTPUT}

@@ -3,7 +3,7 @@
 Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats 7]
        [--seconds 60] [--output benchmarks/results] [--quick]
        python benchmarks/speed.py scaling [PLOT ...]
-       python benchmarks/speed.py table     what is kept, as the table in README.md
+       python benchmarks/speed.py table     what is kept, as the table in docs/speed.md
 
 For each case every setting of dualnet and of its peers runs in a process of its own, all of them
 at once, and they take turns: in each round each setting takes one turn, alone; the others wait

@@ -78,11 +78,11 @@ def test_list_shows_the_models_that_match(capsys):
     assert "No model matches 'x*'" in call(capsys, "list", "x*")[1]
 
 
-def test_the_readme_has_the_table_of_all_models_that_list_prints(capsys):
+def test_the_documentation_has_the_table_of_all_models_that_list_prints(capsys):
     code, table, _ = call(capsys, "list", "--markdown")
-    readme = pathlib.Path(dualnet.__file__).parents[1].joinpath("README.md").read_text("utf-8")
-    shown = readme.partition("<!-- models -->\n")[2].partition("<!-- /models -->")[0]
-    assert code == 0 and shown == table, "run: make readme"
+    page = pathlib.Path(dualnet.__file__).parents[1].joinpath("docs/zoo.md").read_text("utf-8")
+    shown = page.partition("<!-- models -->\n")[2].partition("<!-- /models -->")[0]
+    assert code == 0 and shown == table, "run: make tables"
 
 
 def test_the_table_has_every_card_with_what_is_published_and_measured(capsys):

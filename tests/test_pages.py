@@ -1,0 +1,77 @@
+"""The code on the pages of the documentation runs.
+
+Blocks of `bash` and `python` run in the order of their page; a block of `toml` whose first line
+is a comment with a file name is written to that file. Blocks of `console` are not run: they need
+a corpus to download, other machines or hours. Their `dualnet` commands must parse.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import keras
+import pytest
+
+from dualnet.cli import main
+from dualnet.cli.parser import make_parser
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(bash|python|toml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if BLOCK.search(path.read_text("utf-8"))
+)
+# Pages that read RUN folders of another one.
+NEEDS = {
+    page: ["docs/quickstart.md"]
+    for page in PAGES
+    if page.startswith("docs/guides/") and "runs/dual" in (ROOT / page).read_text("utf-8")
+}
+NEEDS["docs/guides/analysis.md"] = ["docs/quickstart.md", "docs/guides/combining.md"]
+SHARED = {*NEEDS, *(page for needed in NEEDS.values() for page in needed)}
+
+if keras.config.backend() != "tensorflow":
+    pytest.skip("the pages export models", allow_module_level=True)
+
+
+def blocks(page):
+    return BLOCK.findall((ROOT / page).read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder for the pages that share RUN folders, and the pages that have run there."""
+    return tmp_path_factory.mktemp("pages"), set()
+
+
+def run_page(page):
+    names = {}
+    for kind, code in blocks(page):
+        if kind == "bash":
+            for command in code.splitlines():
+                program, *arguments = shlex.split(command, comments=True)
+                assert (program, main(arguments)) == ("dualnet", 0), command
+        elif kind == "python":
+            exec(compile(code, page, "exec"), names)
+        elif kind == "toml" and (file := re.match(r"# (\S+\.toml)\n", code)):
+            Path(file[1]).write_text(code)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(page, workspace, tmp_path, monkeypatch):
+    shared, done = workspace
+    monkeypatch.chdir(shared if page in SHARED else tmp_path)
+    for needed in [*NEEDS.get(page, []), page]:
+        if needed not in done:
+            run_page(needed)
+            done.add(needed)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_are_known(page):
+    parser = make_parser()
+    for kind, code in blocks(page):
+        for line in code.splitlines() if kind == "console" else []:
+            if command := re.search(r"(?:^\$|\|)(?: \w+=\S+)* +dualnet (.*)", line):
+                parser.parse_args(shlex.split(command[1], comments=True))
