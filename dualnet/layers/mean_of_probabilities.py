@@ -33,7 +33,7 @@ class MeanOfProbabilities(keras.layers.Layer):
     >>> import numpy as np
     >>> from dualnet.layers import MeanOfProbabilities
     >>> first, second = np.log([[[0.5, 0.5]]]), np.log([[[0.1, 0.9]]])
-    >>> print(np.exp(MeanOfProbabilities()([first, second])).round(3))
+    >>> print(np.exp(np.array(MeanOfProbabilities()([first, second]))).round(3))
     [[[0.3 0.7]]]
     """
 
