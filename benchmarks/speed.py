@@ -1,7 +1,7 @@
 """How fast is dualnet beside PyTorch and stock Keras, and how near to what the machine can do?
 
 Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats 7]
-       [--seconds 60] [--output benchmarks/results] [--quick]
+       [--seconds 60] [--output benchmarks/results] [--quick] [--beside CHECKOUT]
        python benchmarks/speed.py scaling [PLOT ...]
        python benchmarks/speed.py table     what is kept, as the table in docs/speed.md
 
@@ -20,7 +20,8 @@ machine's own limit. Its two forms:
 `scaling` draws the cost of dualnet against vocabulary, units, depth, segment length and batch.
 Settings of `torch.compile` over a whole segment take minutes to start and run only where a
 pattern of `--settings` has "whole" in it, e.g. `dual_mdlstm --settings 'dualnet-*' '*whole*'`.
-With `--quick` sizes are tiny: it tells that everything runs, and no speed.
+With `--quick` sizes are tiny: it tells that everything runs, and no speed. With `--beside` each
+setting of dualnet runs a second time, on the dualnet of another checkout: before and after a change.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of turns, for each setting")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; nothing is kept")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another dualnet to measure")
     options = parser.parse_args()
     if options.cases[:1] == ["scaling"]:
         from peers import scaling
@@ -105,6 +107,15 @@ def run_case(case: Case, options: argparse.Namespace, rates: dict) -> None:
     if not wanted:
         print(f"{case.name}: no setting is called {' or '.join(options.settings)}")
         return
+    if options.beside:
+        path = {"PYTHONPATH": str(options.beside.resolve())}
+        wanted += [
+            dataclasses.replace(
+                setting, name=f"{setting.name}-beside", environment={**setting.environment, **path}
+            )
+            for setting in wanted
+            if setting.library == "dualnet"
+        ]
     pairs = [(case, setting) for setting in wanted]
     print(f"\n{case.name}: {report.conditions(case)}", flush=True)
     found, idle = measure(pairs, options.repeats, options.seconds)

@@ -52,6 +52,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=variables,
+            cwd=HERE,  # no checkout, whose dualnet would come before that of PYTHONPATH
             bufsize=0,
         )
 
