@@ -21,7 +21,8 @@ machine's own limit. Its two forms:
 Settings of `torch.compile` over a whole segment take minutes to start and run only where a
 pattern of `--settings` has "whole" in it, e.g. `dual_mdlstm --settings 'dualnet-*' '*whole*'`.
 With `--quick` sizes are tiny: it tells that everything runs, and no speed. With `--beside` each
-setting of dualnet runs a second time, on the dualnet of another checkout: before and after a change.
+setting of dualnet runs a second time, with the dualnet of another checkout: before and after a
+change.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of turns, for each setting")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; nothing is kept")
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another dualnet to measure")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another dualnet")
     options = parser.parse_args()
     if options.cases[:1] == ["scaling"]:
         from peers import scaling

@@ -263,7 +263,9 @@ def test_a_keras_file_that_is_damaged_or_of_another_model_is_refused(run, tmp_pa
 
 def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):
     done = tmp_path / "done"
-    attack = eval(f"lambda x: (open({str(done)!r}, 'w'), x)[1]")  # no closure, as an attacker would
+    attack = eval(
+        f"lambda x: (open({str(done)!r}, 'w').close(), x)[1]"
+    )  # no closure, as an attacker would
     code = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(attack)])
     code.save(tmp_path / "code.keras")
     done.unlink(missing_ok=True)
