@@ -49,6 +49,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # A traced model is many objects that live on, which the collector would count again and again.
 gc.set_threshold(100_000, 50, 100)
 
+NO_DROPOUT = {
+    f"{place}_dropout": 0.0
+    for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+}
 NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
 
 
@@ -92,14 +96,10 @@ def build(corpus):
     """Build a model of the zoo with the vocabulary of the small corpus."""
 
     def build(name="dual_lstm", **overrides):
-        quiet = {
-            f"{place}_dropout": 0.0
-            for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
-        }
         sizes = {"vocabulary_size": len(corpus.vocabulary), "units": 8}
         if "mdlstm" in name:
             sizes |= {"rounds": 3, "rank": 2, "mogrifier_dropout": 0.0}
-        return zoo.build(name, **{**quiet, **sizes, **overrides})
+        return zoo.build(name, **{**NO_DROPOUT, **sizes, **overrides})
 
     return build
 

@@ -113,13 +113,6 @@ def dynamic_evaluation(
             training text, from which it is computed.
         keep: bool. Whether to leave the adapted weights in the model.
 
-    Returns:
-        `DynamicEvaluation`.
-
-    Raises:
-        ValueError: for an unknown rule, an argument that the rule does not take, a value out
-            of range, or fewer than two tokens.
-
     Example:
 
     >>> import numpy as np
@@ -182,19 +175,19 @@ def dynamic_evaluation(
 
     pairs = len(tokens) - 1
     starts = range(0, pairs, length)
-    losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    lengths = np.array([min(length, pairs - start) for start in starts])
+    losses = np.zeros(len(starts))
     finished = False
     try:
         with _unfrozen(model), whole_batches():
             learner = _learner(model, optimizer, batch_size=1)
             for i, start in enumerate(starts):
-                end = min(start + length, pairs)
+                end = start + lengths[i]
                 inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
                 segment = {"tokens": inputs, "targets": targets}
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 losses[i] = learner.train_on_batch(segment)
-                lengths[i] = end - start
         finished = True
     finally:
         if not (keep and finished):
@@ -241,12 +234,6 @@ def gradient_statistics(
         tokens: int array `(num_tokens,)`, the training text.
         batch_size: int. Number of streams.
         sequence_length: int. Tokens of each stream per gradient.
-
-    Returns:
-        `GradientStatistics`.
-
-    Raises:
-        ValueError: if `tokens` holds less than one batch.
 
     Example:
 

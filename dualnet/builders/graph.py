@@ -30,7 +30,7 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Graph:
     """The symbolic tensors of a language model, and the two questions that a step asks it.
 

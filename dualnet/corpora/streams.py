@@ -14,15 +14,11 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     The last `(N - 1) % batch_size` pairs are dropped.
 
     Args:
-        tokens: int array `(num_tokens,)`, in reading order.
+        tokens: int array `(num_tokens,)`, in reading order, of at least `batch_size + 1` ids.
         batch_size: int, at least 1.
 
     Returns:
         Inputs and targets, views of `tokens`, each `(batch_size, length)`.
-
-    Raises:
-        ValueError: if `batch_size` is not an integer of at least 1, or `tokens` is not a
-            vector of at least `batch_size + 1` ids.
 
     Example:
 
@@ -37,8 +33,8 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise ArgumentError(
             "tokens",
-            "must be an integer array of shape (num_tokens,). "
-            f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
+            "must be an integer array of shape (num_tokens,). Received: shape "
+            f"{tokens.shape}, dtype {tokens.dtype}.",
         )
     length = (len(tokens) - 1) // batch_size
     if length < 1:

@@ -74,9 +74,6 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
         tokens: int array `(num_tokens,)`, in reading order.
         **settings: keyword arguments of `evaluate`.
 
-    Raises:
-        ValueError: as `evaluate` does.
-
     Example:
 
     >>> import numpy as np
@@ -130,15 +127,6 @@ def evaluate(
         dropout_scale: float above 0, at most 1. With MC dropout, the dropout rates of the
             model, its builder's arguments `..._dropout`, are multiplied by it.
         seed: int, at least 0. The masks are a function of it and the other arguments.
-
-    Returns:
-        `Evaluation`.
-
-    Raises:
-        ValueError: if `tokens` holds fewer than `batch_size + 1` tokens (by sentence, none) or
-            ids beyond the model's vocabulary; if an argument is out of range; for MC dropout
-            of a model without dropout; by sentence, if the model has no vocabulary with
-            `<eos>`.
 
     Example:
 

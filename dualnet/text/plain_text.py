@@ -14,11 +14,7 @@ def words_of(text: str) -> list[str]:
 
 
 def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
-    """Return `data`, the bytes of the file `source` from `offset` on, as text.
-
-    Raises:
-        ValueError: if `data` is not UTF-8; the message names `source` and the offset.
-    """
+    """Return `data`, the bytes of the file `source` from `offset` on, as text."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -31,11 +27,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
 
 
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of the file at `path` in blocks, see `decoded`.
-
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
-    """
+    """Yield the text of the file at `path` in blocks, see `decoded`."""
     with open(path, "rb") as file:
         yield from decoded(file, os.fspath(path), lowercase=lowercase)
 

@@ -6,17 +6,10 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_penalty,
-    check_rate,
-)
+from dualnet._checks import ArgumentError
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.builders.stations.station import Station, choice, state_inputs
 from dualnet.layers import ActivationRegularization, Recurrence
 
 
@@ -51,7 +44,7 @@ class Recurrent(Station):
         temporal_activation_regularization: TAR of AWD-LSTM, its beta.
     """
 
-    cell: str = "lstm"
+    cell: str = choice("lstm", CELLS)
     rounds: int = 0
     rank: int = 0
     use_bias: bool = True
@@ -79,16 +72,7 @@ class Recurrent(Station):
         return {**super().arguments(), **self.options}
 
     def __post_init__(self) -> None:
-        check_choice("cell", self.cell, CELLS)
-        for name in ("use_bias", "skip_connections", "mask_per_gate"):
-            check_flag(name, getattr(self, name))
-        for name in ("rounds", "rank"):
-            check_count(name, getattr(self, name), least=0)
-        for name in self.names():
-            if name.endswith("_dropout"):
-                check_rate(name, getattr(self, name))
-            elif name.endswith(("_l2", "_regularization")):
-                check_penalty(name, getattr(self, name))
+        super().__post_init__()
         if self.cell != "mogrifier_lstm" and self.rounds > 0:
             raise ArgumentError(
                 "rounds",

@@ -48,10 +48,7 @@ class Sizes(Station):
     latent_units: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("units", "embedding_units", "dual_units", "latent_units"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least=1)
-        check_count("recurrent_layers", self.recurrent_layers, least=1)
+        super().__post_init__()
         units = self.recurrent_units
         for size in units if isinstance(units, Sequence) else [1 if units is None else units]:
             check_count("recurrent_units", size, least=1)
