@@ -20,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from dualnet import corpora, zoo
+from tests import reference
 
 # The first example compiles; no test asserts a time.
 settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=True)
@@ -91,6 +92,19 @@ def same_seed():
     keras.utils.set_random_seed(7)
 
 
+@pytest.fixture(scope="module")
+def without_tracing():
+    """Compile nothing: each model takes a few steps alone."""
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+        yield
+        tf.config.run_functions_eagerly(False)
+    else:
+        yield
+
+
 @pytest.fixture
 def build(corpus):
     """Build a model of the zoo with the vocabulary of the small corpus."""
@@ -102,6 +116,12 @@ def build(corpus):
         return zoo.build(name, **{**NO_DROPOUT, **sizes, **overrides})
 
     return build
+
+
+def nll(logits, targets):
+    """Return -log p of `targets`, in float64."""
+    log_p = np.log(reference.softmax(np.array(keras.ops.convert_to_numpy(logits), "float64")))
+    return -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
 
 
 def values(model):

@@ -13,7 +13,10 @@ from dualnet.training import Recipe
 from tests.checks import array
 from tests.conftest import values
 
-pytestmark = pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
+pytestmark = [
+    pytest.mark.usefixtures("without_tracing"),
+    pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly"),
+]
 
 TENSORFLOW = keras.config.backend() == "tensorflow"
 OUTPUTS = {
@@ -137,24 +140,7 @@ def evaluated(model, row, corpus):
     return dualnet.evaluate(model, tokens, by_sentence=how == "by_sentence")
 
 
-@pytest.fixture(autouse=True)
-def without_tracing():
-    """Compile nothing: each model takes a few steps alone."""
-    if not TENSORFLOW:
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-def name_of(row):
-    return "-".join(row.values())
-
-
-@pytest.mark.parametrize("row", TRIED, ids=map(name_of, TRIED))
+@pytest.mark.parametrize("row", TRIED, ids=["-".join(row.values()) for row in TRIED])
 def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpus, tmp_path):
     model = built(row, len(corpus.vocabulary))
     if row["gate"] != "none":

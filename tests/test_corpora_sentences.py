@@ -212,8 +212,9 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_tokens_must_be_a_vector_of_integers_and_the_vocabulary_have_an_end_of_sentences():
-    for tokens in (np.zeros((2, 5), "int32"), np.zeros(5), np.zeros(0, "int32")):
-        with pytest.raises(ValueError, match=r"`tokens` must be an integer array of shape"):
+    vector, empty = np.zeros(5), np.zeros(0, "int32")
+    for tokens, message in ((vector, "be an integer array"), (empty, "hold at least 1 tokens")):
+        with pytest.raises(ValueError, match=f"`tokens` must {message}"):
             SentenceBatches(tokens, vocabulary=VOCABULARY, batch_size=1)
     corpus = corpus_of([0, 1], Vocabulary(("a", "b")))
     with pytest.raises(ValueError, match="`vocabulary` must contain <eos>.*Use `batches`"):

@@ -12,6 +12,7 @@ import dualnet
 from dualnet import evaluation, zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import scoring
+from tests.conftest import nll
 
 WORDS = 12
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdefghij"[: WORDS - 4]))
@@ -31,9 +32,7 @@ def tokens():
 
 def losses(model, tokens, temperature=1.0):
     """-log p of each token but the first, in float64, from one pass over the whole."""
-    logits = ops.convert_to_numpy(model(tokens[None, :-1]))[0].astype("float64") / temperature
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    return -logits[np.arange(len(tokens) - 1), tokens[1:]]
+    return nll(model(tokens[None, :-1]) / temperature, tokens[None, 1:])[0]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.3])
@@ -86,8 +85,8 @@ def test_evaluation_sees_changed_weights(model, tokens):
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"tokens": np.array([1])}, "`tokens` must hold at least 2 tokens. Received: 1"),
         ({"tokens": np.array([1, WORDS])}, "`tokens` must be ids of the model's vocabulary"),
-        ({"tokens": np.array([[1, 2]])}, "`tokens` must be a one-dimensional array"),
-        ({"tokens": np.array([1.0, 2.0])}, "`tokens` must be a one-dimensional array of integer"),
+        ({"tokens": np.array([[1, 2]])}, "`tokens` must be an integer array of shape"),
+        ({"tokens": np.array([1.0, 2.0])}, "`tokens` must be an integer array of shape"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
@@ -147,9 +146,7 @@ def test_scores_are_those_of_one_forward_pass_whatever_the_lengths(reader):
     for row, text in enumerate(texts):
         ids = VOCABULARY.encode(text)
         read[row, 1 : 1 + len(ids)] = ids
-    logits = ops.convert_to_numpy(reader(read[:, :-1])).astype("float64")
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    expected = np.take_along_axis(logits, read[:, 1:, None], -1)[..., 0]
+    expected = -nll(reader(read[:, :-1]), read[:, 1:])
     found = dualnet.score(reader, texts)
     assert [each.tokens for each in found] == lengths
     for row, each in enumerate(found):

@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
 from tests.checks import total
-from tests.conftest import values
+from tests.conftest import nll, values
 
 PLACES = ["input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier"]
 
@@ -56,11 +56,8 @@ def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(b
     model.compile(optimizer=keras.optimizers.SGD(1e-30))  # the weights stay as they are
     batches = corpus.batches("train", batch_size=4, sequence_length=7)
     history = model.fit(batches, epochs=2, verbose=0).history
-    whole = np.concatenate([batches[i][0] for i in range(len(batches))], axis=1)
-    targets = np.concatenate([batches[i][1] for i in range(len(batches))], axis=1)
-    logits = ops.convert_to_numpy(model(whole)).astype("float64")
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    expected = np.exp(-np.take_along_axis(logits, targets[..., None], -1).mean())
+    whole, targets = (np.concatenate(part, axis=1) for part in zip(*batches))
+    expected = np.exp(nll(model(whole), targets).mean())
     np.testing.assert_allclose(history["perplexity"], expected, rtol=1e-5)
     found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -214,44 +211,6 @@ def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
     one, two = (ops.convert_to_numpy(model(tokens, training=True)) for _ in range(2))
     assert np.abs(one - still).max() > 0
     assert np.abs(one - two).max() > 0  # a new mask at each call
-
-
-def test_each_of_the_five_penalties_adds_its_sum_of_squares():
-    belongs = {
-        "embedding": "embeddings",
-        "input": "cell_1/kernel",
-        "recurrent": "recurrent_kernel",
-        "dual": "connection/",
-        "mogrifier": "mogrifier_",
-    }
-    factors = {f"{kind}_l2": 0.1 * 3**i for i, kind in enumerate(belongs)}
-    model = language_model(
-        12, units=5, cell="mogrifier_lstm", rounds=2, rank=2, connection="dual", **factors
-    )
-    expected = sum(
-        factors[f"{kind}_l2"] * np.sum(ops.convert_to_numpy(weight).astype("float64") ** 2)
-        for kind, place in belongs.items()
-        for weight in model.weights
-        if place in weight.path and "bias" not in weight.path
-    )
-    np.testing.assert_allclose(total(model.losses), expected, rtol=1e-5)
-
-
-def test_the_activation_penalty_is_summed_over_time_and_averaged_over_the_batch(corpus):
-    plain = {"units": 5, "recurrent_layers": 2, "name": "m"}
-    keras.utils.set_random_seed(1)
-    without = language_model(len(corpus.vocabulary), **plain)
-    keras.utils.set_random_seed(1)
-    model = language_model(len(corpus.vocabulary), activation_l2=0.1, **plain)
-    x, y = tokens_of((4, 6), words=5), tokens_of((4, 6), 1, words=5)
-    for each in (without, model):
-        each.compile(optimizer=keras.optimizers.SGD(0.0))
-    difference = model.train_on_batch(x, y)[0] - without.train_on_batch(x, y)[0]
-    outputs = keras.Model(
-        without.core.inputs, [without.core.get_layer(f"recurrence_{i}").output[0] for i in (1, 2)]
-    )([ops.convert_to_tensor(x), *without.initial_state(4)])
-    expected = sum(0.1 * np.sum(ops.convert_to_numpy(h) ** 2) / 4 for h in outputs)
-    np.testing.assert_allclose(difference, expected, rtol=1e-3)
 
 
 def test_perplexity_leaves_penalties_out(build, corpus):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet import zoo
 from dualnet.builders import CELLS
 from dualnet.builders.functional import language_model
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from tests import reference
 from tests.checks import array, check_layer, gradients, normal, randomise, total
+from tests.conftest import nll
 
 BATCH, TIME, UNITS, WORDS = 3, 5, 4, 7
 
@@ -131,11 +131,6 @@ def loss_of(model, tokens, targets, training=True):
     return float(array(model.compute_loss(tokens, targets, logits, training=training)))
 
 
-def nll(model, tokens, targets):
-    logits = array(model(tokens)).astype("float64")
-    return -np.log(np.take_along_axis(reference.softmax(logits), targets[..., None], -1))[..., 0]
-
-
 def test_the_sum_over_time_is_the_mean_times_the_steps(rng):
     model, tokens, targets = a_model(), some_tokens(rng), some_tokens(rng)
     mean = loss_of(model, tokens, targets)
@@ -151,7 +146,7 @@ def test_weight_l2_counts_every_weight_once_and_joins_other_penalties(rng):
     tokens, targets = some_tokens(rng), some_tokens(rng)
     squares = sum(np.sum(array(weight) ** 2) for weight in model.trainable_variables)
     kernel = model.core.get_layer("recurrence_1").cell.kernel
-    wanted = nll(model, tokens, targets).mean() + 0.01 * squares + 0.1 * np.sum(array(kernel) ** 2)
+    wanted = nll(model(tokens), targets).mean() + 0.01 * squares + 0.1 * np.sum(array(kernel) ** 2)
     np.testing.assert_allclose(loss_of(model, tokens, targets), wanted, rtol=1e-5)
 
 
@@ -165,8 +160,8 @@ def test_fraternal_dropout_is_the_mean_of_two_readings_and_their_distance(rng):
     found = model.compute_loss(step, targets, readings)
     first, second = array(readings["logits"]), array(readings["second_logits"])
     assert not np.allclose(first, second)
-    p = [np.take_along_axis(reference.softmax(x), targets[..., None], -1) for x in (first, second)]
-    wanted = -np.log(p).mean() + 0.3 * np.mean((first - second) ** 2)
+    both = [nll(logits, targets) for logits in (first, second)]
+    wanted = np.mean(both) + 0.3 * np.mean((first - second) ** 2)
     np.testing.assert_allclose(float(array(found)), wanted, rtol=1e-5)
 
 
@@ -185,7 +180,7 @@ def test_the_penalties_of_a_model_act_in_training_alone(rng):
         past_decode_regularization=0.1,
     )
     tokens, targets = some_tokens(rng), some_tokens(rng)
-    plain = nll(model, tokens, targets).mean()
+    plain = nll(model(tokens), targets).mean()
     np.testing.assert_allclose(loss_of(model, tokens, targets, training=False), plain, rtol=1e-5)
     assert loss_of(model, tokens, targets) > plain + 1e-3
 
@@ -256,15 +251,6 @@ def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
     assert np.all(np.isfinite(first)) and not np.allclose(first, second)
     specs = {spec.name: spec for spec in model.core.get_layer("recurrence_2").cell.mask_specs()}
     assert not specs["input"].locked
-
-
-def test_dual_rhn_and_dual_dglstm_are_overrides():
-    for name, weights in (("variational_rhn_tied", "kernel"), ("dglstm", "depth_lower_2")):
-        model = zoo.build(name, vocabulary_size=WORDS, units=UNITS, depth=2, connection="dual")
-        names = {weight.path.split("/")[-2] for weight in model.trainable_variables}
-        assert "connection" in names
-        cell = model.core.get_layer("recurrence_1").cell
-        assert any(weight.name == weights for weight in cell.weights)
 
 
 # --- initial weights

@@ -14,25 +14,12 @@ from dualnet.builders import ensemble_model, language_model, weight_names
 from dualnet.corpora import Vocabulary
 from tests import reference
 from tests.checks import array
-from tests.conftest import values
+from tests.conftest import nll, values
 
 WORDS = Vocabulary(("the", "cat", "<eos>", "dog", "sees", "<unk>", "a", "bird"))
 TEXT = np.random.default_rng(5).integers(len(WORDS), size=25).astype("int32")
 CACHE = {"size": 4, "weight": 0.3, "scale": 0.8}
-BACKEND = keras.config.backend()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_tracing():
-    """Compile nothing: each model takes a few steps alone."""
-    if BACKEND != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+pytestmark = pytest.mark.usefixtures("without_tracing")
 
 
 def a_model(seed=1, scale=0.7, **arguments):
@@ -92,14 +79,9 @@ def hidden_of(model, tokens=TEXT[None, :-1]):
     return array(graph([ops.convert_to_tensor(tokens), *model.initial_state(len(tokens))]))
 
 
-def nll(logits, targets=TEXT[None, 1:]):
-    log_p = np.log(reference.softmax(np.asarray(logits, "float64")))
-    return -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
-
-
 def check_losses(model, logits, **settings):
     found = dualnet.evaluate(model, TEXT, **settings).token_losses
-    np.testing.assert_allclose(found, nll(logits)[0], rtol=2e-5, atol=1e-5)
+    np.testing.assert_allclose(found, nll(logits, TEXT[None, 1:])[0], rtol=2e-5, atol=1e-5)
 
 
 def batch_of(rows=2, steps=5, seed=0):

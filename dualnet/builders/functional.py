@@ -78,10 +78,10 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     features = stations.output.features(levels, dual=stations.connection.is_dual)
     head = stations.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
     graph = Graph(
-        tokens=tokens,
-        states=recurrent.states,
-        new_states=recurrent.new_states,
-        hidden=recurrent.hidden,
+        tokens,
+        recurrent.states,
+        recurrent.new_states,
+        recurrent.hidden,
         word_logits=head(features),
         features=features,
         head=head,

@@ -92,11 +92,7 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     source with no such weight; nothing is copied then.
 
     Args:
-        source: `LanguageModel`.
-        target: `LanguageModel`, built like the source or with other layers.
-
-    Returns:
-        `Transfer`, which says what matched and what did not.
+        source, target: `LanguageModel`, built alike or with other layers.
 
     Example:
 

@@ -155,14 +155,14 @@ def load(
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
     if vocabulary_size is not None:
-        check_count("vocabulary_size", vocabulary_size, least=2)
+        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=2)
     if min_count is not None:
-        check_count("min_count", min_count, least=1)
+        min_count = check_count("min_count", min_count, least=1)
     text = _locate(name_or_folder, path, lowercase, download)
     settings = Settings(
         lowercase=bool(lowercase),
-        vocabulary_size=None if vocabulary_size is None else int(vocabulary_size),
-        min_count=int(min_count or (2 if text.name == EMBEDDED else 1)),
+        vocabulary_size=vocabulary_size,
+        min_count=min_count or (2 if text.name == EMBEDDED else 1),
         vocabulary=vocabulary,
     )
     to_ids = cached_ids.cached if cached_ids.is_large(text) else encode

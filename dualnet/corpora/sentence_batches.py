@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, check_ids
 from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
 from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
 from dualnet.text import EOS, Vocabulary
@@ -68,13 +68,7 @@ class SentenceBatches(EpochBatches):
         seed: int = 0,
     ) -> None:
         check_choice("padding", padding, PADDINGS)
-        tokens = np.asarray(tokens)
-        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer) or not len(tokens):
-            raise ArgumentError(
-                "tokens",
-                "must be an integer array of shape (num_tokens,), with at least one id. "
-                f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
-            )
+        tokens = check_ids("tokens", tokens, least=1)
         super().__init__(tokens, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
         self._ends = sentence_ends(tokens, vocabulary)
         self._eos_id = vocabulary.eos_id

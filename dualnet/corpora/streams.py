@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, check_ids
 
 
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -29,13 +29,7 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     ([[0, 1, 2], [3, 4, 5]], [[1, 2, 3], [4, 5, 6]])
     """
     check_count("batch_size", batch_size, least=1)
-    tokens = np.asarray(tokens)
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise ArgumentError(
-            "tokens",
-            "must be an integer array of shape (num_tokens,). Received: shape "
-            f"{tokens.shape}, dtype {tokens.dtype}.",
-        )
+    tokens = check_ids("tokens", tokens)
     length = (len(tokens) - 1) // batch_size
     if length < 1:
         raise ArgumentError(

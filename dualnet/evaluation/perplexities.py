@@ -70,9 +70,7 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
     """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
 
     Args:
-        model: `LanguageModel`.
-        tokens: int array `(num_tokens,)`, in reading order.
-        **settings: keyword arguments of `evaluate`.
+        model, tokens, **settings: As for `evaluate`.
 
     Example:
 
@@ -181,20 +179,13 @@ def evaluate(
 
 
 class _Plan(NamedTuple):
-    """How a text is read.
+    """How a text is read."""
 
-    Attributes:
-        tokens: int. Number of tokens predicted.
-        sequence_length: int or None. Tokens per step of every part.
-        parts: Yields rows, steps, and the spans of predicted tokens to be read together, each
-            from the zero state.
-        cut: Returns the ids of a span: its tokens, and the one before.
-    """
-
-    tokens: int
-    sequence_length: int | None
+    tokens: int  # number of tokens predicted
+    sequence_length: int | None  # tokens per step of every part
+    # Yields rows, steps, and the spans of tokens to be read together, each from the zero state.
     parts: Callable[[], Iterator[tuple[int, int, list[tuple[int, int]]]]]
-    cut: Callable[[int, int], np.ndarray]
+    cut: Callable[[int, int], np.ndarray]  # the ids of a span, and the one before
 
 
 def _streams(

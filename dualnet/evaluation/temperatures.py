@@ -30,8 +30,7 @@ def best_temperature(
     Use tokens of a validation text; Melis et al. use about 50,000.
 
     Args:
-        model: `LanguageModel`.
-        tokens: int array `(num_tokens,)`, in reading order.
+        model, tokens: As for `evaluate`.
         temperatures: floats above 0, all of which are tried; the first of equally good ones
             wins.
         **settings: `batch_size`, `sequence_length` and `by_sentence` of `evaluate`.

@@ -37,14 +37,7 @@ def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[s
 
     A word is never split between blocks. Only a newline ends a line; one is added to the
     last line if it is missing.
-
-    Args:
-        file: A file open for reading bytes, e.g. `sys.stdin.buffer`.
-        name: Name of the file in error messages.
-        lowercase: bool. Whether to lower-case the text.
-
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
+    An error, of an empty file or one that is not UTF-8, calls the file `name`.
     """
     offset = 0
     parts: list[bytes] = []  # the word or line that the last block cut off

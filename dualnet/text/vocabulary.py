@@ -159,8 +159,6 @@ class Vocabulary:
             size: int, at least 2, or None. Maximum number of words, `<eos>` and `<unk>`
                 included; the rarest are cut.
             min_count: int. Rarer words are cut, but never `<eos>`.
-            needs_unk: bool. Whether to include `<unk>` even if nothing is cut.
-            lowercase: bool. Whether the text was lower-cased.
         """
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance

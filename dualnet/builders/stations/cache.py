@@ -49,11 +49,7 @@ class Cache(Station):
     ) -> tuple[Any, list[Any], list[Any]]:
         """Return the log-probabilities with the cache, and its states before and after.
 
-        Args:
-            tokens: symbolic int tensor `(batch, time)`.
-            hidden: keys of the cache, `(batch, time, units)`.
-            logits: `(batch, time, words)`.
-            states: int. Number of states that the model has, behind which the cache's stand.
+        The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
         settings = {"weight": self.cache_weight, "scale": self.cache_scale}
         cache = NeuralCache(self.cache_size, start=self.cache_start, **settings, name="cache")

@@ -46,12 +46,8 @@ class Gate(Station):
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the gated logits of each model, and the gate's states before and after.
 
-        Args:
-            tokens: symbolic int tensor `(batch, time)`.
-            logits: of each model, `(batch, time, words)`.
-            hidden: of each model, the output of its recurrence.
-            padded: bool. Whether tokens below 0 are padding.
-            states: int. Number of states that the models have, behind which the gate's stand.
+        `logits` and `hidden` are those of each model; the gate's states are numbered behind the
+        `states` of the models.
         """
         words = logits[0].shape[-1]
         if self.gate != "lstm":

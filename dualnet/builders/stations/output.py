@@ -67,10 +67,8 @@ class Output(Station):
                 f"{self.balance_regularization!r}, experts={self.experts!r}.",
             )
         if self.past_decode_regularization and not self.tied:
-            raise ArgumentError(
-                "past_decode_regularization",
-                "needs a tied output. Received: tied=False. Set it to 0.",
-            )
+            message = "needs a tied output. Received: tied=False. Set it to 0."
+            raise ArgumentError("past_decode_regularization", message)
 
     def check_mixture(self, name: str, value: Any) -> None:
         """Raise `ArgumentError` if `value` is set though there are no experts."""
@@ -80,9 +78,7 @@ class Output(Station):
     def features(self, levels: Sequence[Any], *, dual: bool) -> Any:
         """Return what the output layer reads: the last of `levels`, or the list of all.
 
-        Args:
-            levels: outputs of all layers, the embedding first.
-            dual: bool. Whether the last one is that of a dual layer.
+        These are the outputs of all layers, the embedding first, a `dual` layer last.
         """
         if not isinstance(self.experts, Sequence):
             return levels[-1]

@@ -84,14 +84,7 @@ class Recurrent(Station):
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
     ) -> RecurrentOutput:
-        """Run the recurrent layers over `embedded`, `(batch, time, units)`.
-
-        Args:
-            embedded: symbolic tensor.
-            layer_units: size of each layer.
-            dropouts: station that says which masks are locked.
-            mask: bool `(batch, time)`, False where a step is padding; or None.
-        """
+        """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
         if self.skip_connections and len(set(layer_units)) > 1:
             raise ArgumentError(
                 "skip_connections",
