@@ -124,8 +124,6 @@ def test_a_given_vocabulary_is_returned_itself(tmp_path):
         corpus = corpora.load(write(tmp_path / "text"), vocabulary=vocabulary)
         assert corpus.vocabulary is vocabulary
         check(corpus)
-    check(corpora.load(tmp_path / "text", vocabulary=Vocabulary(("<eos>", "the", "<unk>"))))
-    check(corpora.load(tmp_path / "text"))
 
 
 def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):

@@ -253,18 +253,3 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
     streams = corpus.batches("train", batch_size=7, sequence_length=9)
     model.fit(streams, epochs=1, verbose=0)  # and streams are carried again
     assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
-
-
-@pytest.mark.parametrize("cell", ["gru", "depth_gated_lstm"])
-def test_the_side_of_the_padding_changes_no_perplexity(cell, build, corpus):
-    model = build("lstm", padded=True, cell=cell)
-    model.compile()
-    found = [
-        model.evaluate(
-            corpus.sentence_batches("valid", batch_size=5, padding=padding, shuffle=False),
-            verbose=0,
-            return_dict=True,
-        )["perplexity"]
-        for padding in ("pre", "post")
-    ]
-    np.testing.assert_allclose(*found, rtol=1e-5)

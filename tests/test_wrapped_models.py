@@ -243,18 +243,18 @@ def test_a_cache_takes_the_place_of_another(base):
     again = dualnet.with_cache(dualnet.with_cache(base, 9, weight=0.7), **CACHE)
     assert again.state_size == once.state_size and again.arguments == once.arguments
     assert dualnet.perplexity(again, TEXT) == dualnet.perplexity(once, TEXT)
+    with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
+        dualnet.evaluate(once, TEXT, by_sentence=True)
 
 
 def test_what_cannot_have_a_cache_is_told(base):
-    with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sentences"):
-        dualnet.with_cache(a_model(padded=True))
-    with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sentences"):
-        dualnet.with_cache(dualnet.ensemble([a_model(padded=True), a_model()]))
+    padded = a_model(padded=True)
+    for model in (padded, dualnet.ensemble([padded, base])):
+        with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sent"):
+            dualnet.with_cache(model)
     with pytest.raises(ValueError, match="`size` must be an integer of at least 1"):
         dualnet.with_cache(base, 0)
     model = dualnet.with_cache(base, 25)
-    with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
-        dualnet.evaluate(dualnet.with_cache(base, 4), TEXT, by_sentence=True)
     for measure in (dualnet.evaluate, dualnet.dynamic_evaluation):
         with pytest.raises(ValueError, match="more than the 25 that the cache"):
             measure(model, TEXT)
@@ -303,18 +303,15 @@ def test_twins_are_as_good_as_one_and_two_are_their_mean(base, other, two):
 
 
 def test_what_is_no_ensemble_is_told(base):
-    for words in (WORDS.words[::-1], (*WORDS.words, "more")):
-        stranger = language_model(len(words), units=4)
-        stranger.vocabulary = Vocabulary(words)
-        message = rf"`models` must have one vocabulary.*with {len(words)} words. Train them on"
-        with pytest.raises(ValueError, match=message):
-            dualnet.ensemble([base, stranger])
+    stranger = language_model(len(WORDS), units=4)
+    stranger.vocabulary = Vocabulary(WORDS.words[::-1])
+    message = "`models` must have one vocabulary.*with 8 words. Train them on"
+    with pytest.raises(ValueError, match=message):
+        dualnet.ensemble([base, stranger])
     with pytest.raises(ValueError, match="`members` must be a list of at least one model"):
         dualnet.ensemble([])
-    members = [
-        {"builder": "language_model", "arguments": {"vocabulary_size": n, "units": 3}}
-        for n in (5, 6)
-    ]
+    sizes = [{"vocabulary_size": words, "units": 3} for words in (5, 6)]
+    members = [{"builder": "language_model", "arguments": arguments} for arguments in sizes]
     with pytest.raises(ValueError, match=r"`members` must have one vocabulary.*\[5, 6\]"):
         ensemble_model(members=members)
 
@@ -452,20 +449,21 @@ def test_a_mixture_is_read_twice_and_decodes_the_past_where_that_is_asked_for():
     assert float(model.train_on_batch(x, y)[0]) > plain + 0.1
 
 
-def read_by_experts(**arguments):
-    """Return the names of the layers whose outputs the experts read."""
-    model = language_model(9, units=4, **arguments)
-    return [tensor._keras_history.operation.name for tensor in model.core.get_layer("output").input]
+DROPPED = ["input_dropout", "internal_dropout", "output_dropout", "dual_output_dropout"]
 
 
-def test_experts_read_each_layer_with_the_dropout_that_follows_it():
-    quiet = {"recurrent_layers": 2, "experts": [1, 1, 1]}
-    loud = {f"{place}_dropout": 0.1 for place in ("input", "internal", "output")}
-    assert read_by_experts(**quiet) == ["embedding", "recurrence_1", "recurrence_2"]
-    dropped = [f"{place}_dropout" for place in ("input", "internal", "output")]
-    assert read_by_experts(**quiet, **loud) == dropped
-    dual = {"connection": "dual", "dual_output_dropout": 0.1, "experts": [1, 1, 1, 1]}
-    assert read_by_experts(**{**quiet, **loud, **dual}) == [*dropped, "dual_output_dropout"]
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        ({"experts": [1, 1, 1]}, ["embedding", "recurrence_1", "recurrence_2"]),
+        ({"experts": [1, 1, 1], **dict.fromkeys(DROPPED[:3], 0.1)}, DROPPED[:3]),
+        ({"experts": [1] * 4, "connection": "dual", **dict.fromkeys(DROPPED, 0.1)}, DROPPED),
+    ],
+)
+def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, read):
+    model = language_model(9, units=4, recurrent_layers=2, **arguments)
+    inputs = model.core.get_layer("output").input
+    assert [tensor._keras_history.operation.name for tensor in inputs] == read
 
 
 @pytest.mark.parametrize(
@@ -487,8 +485,3 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it():
 def test_experts_that_cannot_be_are_told(arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model(9, units=4, **arguments)
-
-
-def test_latent_vectors_of_an_untied_output_have_a_size_of_their_own():
-    model = language_model(9, units=4, experts=2, tied=False, latent_units=3)
-    assert tuple(weight_names(model)["output/kernel"].shape) == (3, 9)

@@ -53,9 +53,7 @@ class DynamicEvaluation:
     def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
         """Draw perplexity against position as a PNG.
 
-        Args:
-            path: file to write.
-            static_losses: `Evaluation.token_losses` of the same text, to be drawn beside it.
+        `static_losses`, the `Evaluation.token_losses` of the same text, are drawn beside it.
         """
         from dualnet.plots import plot_positions
 
@@ -217,11 +215,7 @@ class GradientStatistics:
 
 
 def gradient_statistics(
-    model: LanguageModel,
-    tokens: Any,
-    *,
-    batch_size: int = 100,
-    sequence_length: int = 5,
+    model: LanguageModel, tokens: Any, *, batch_size: int = 100, sequence_length: int = 5
 ) -> GradientStatistics:
     """Return the gradient statistics of the rule "rms" from the training text.
 

@@ -17,19 +17,12 @@ from dualnet.text.plain_text import EOS, UNK, words_of
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a corpus, not yet read.
-
-    Args:
-        name: Name of the corpus.
-        source: The folder it is read from, or "embedded".
-        read: Yields the text of a split in blocks that split no word.
-        files: The file of each split; empty for the embedded corpus.
-    """
+    """The text of a corpus, not yet read."""
 
     name: str
-    source: str
-    read: Callable[[str], Iterator[str]]
-    files: dict[str, Path]
+    source: str  # the folder it is read from, or "embedded"
+    read: Callable[[str], Iterator[str]]  # yields the text of a split in blocks that split no word
+    files: dict[str, Path]  # of each split; empty for the embedded corpus
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,9 @@ SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
-ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or malicious archive
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-)
+# What zipfile raises for a damaged or malicious archive.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, ArithmeticError)
+ARCHIVE_ERRORS = (*ZIP_ERRORS, RuntimeError, ValueError)
 GITHUB = "https://raw.githubusercontent.com"
 WAY_OUT = (
     "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "

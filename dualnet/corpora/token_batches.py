@@ -141,7 +141,7 @@ class TokenBatches(EpochBatches):
     # --- the epoch
 
     @property
-    def epoch(self) -> int:  # type: ignore[override]
+    def epoch(self) -> int:
         return self._epoch
 
     @epoch.setter

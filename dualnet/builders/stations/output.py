@@ -127,6 +127,5 @@ class Output(Station):
 
     def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
         """Return the layer that adds the penalty of past decoding, or None."""
-        if not self.past_decode_regularization:
-            return None
-        return PastDecode(self.past_decode_regularization, tied_to=embedding, name="past_decode")
+        factor = self.past_decode_regularization
+        return PastDecode(factor, tied_to=embedding, name="past_decode") if factor else None

@@ -109,9 +109,8 @@ class Recurrent(Station):
             )
             states, new_states = states + inputs, new_states + final
             if self.activation_l2 > 0:
-                x = keras.layers.ActivityRegularization(
-                    l2=self.activation_l2, name=f"activation_{number}"
-                )(x)
+                name = f"activation_{number}"
+                x = keras.layers.ActivityRegularization(l2=self.activation_l2, name=name)(x)
             outputs.append(x)
         if self.skip_connections and len(outputs) > 1:
             x = keras.layers.Add(name="skip_connections")(outputs)
@@ -128,9 +127,8 @@ class Recurrent(Station):
         """Return the cell of layer `number`, from 1, of size `units`."""
         cell = CELLS[self.cell]
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
-        place, rate = (
-            ("input", self.input_dropout) if number == 1 else ("internal", self.internal_dropout)
-        )
+        place = "input" if number == 1 else "internal"
+        rate = self.input_dropout if number == 1 else self.internal_dropout
         called = {"input": place}  # what the cell's own dropouts are called here
         settings = {
             "use_bias": self.use_bias,
@@ -156,16 +154,9 @@ class Recurrent(Station):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentOutput:
-    """Symbolic tensors of the recurrent layers.
+    """Symbolic tensors of the recurrent layers; `hidden` and the states are those of `Graph`."""
 
-    Attributes:
-        levels: What enters each recurrent layer, the embedding first, and what leaves the last
-            one; each with its dropout. Experts may read them.
-        hidden: Output of the last layer without dropout, `(batch, time, units)`.
-        states: Inputs of the first states, `(batch, size)`.
-        new_states: The states after the last step, like `states`.
-    """
-
+    # What enters each recurrent layer, and what leaves the last one, each with its dropout.
     levels: list[Any]
     hidden: Any
     states: list[Any]
