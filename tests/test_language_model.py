@@ -73,14 +73,15 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
             self.model.evaluate(others, verbose=0)
 
     ends = []
-    for settings in ({}, {"validation_data": valid, "callbacks": [Look()]}):
+    for settings in ({}, {"validation_data": valid}, {"callbacks": [Look()]}):
         keras.utils.set_random_seed(1)
         model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
         model.compile(optimizer="nadam")
         model.fit(train, epochs=2, verbose=0, **settings)
         ends.append(values(model))
-    for one, two in zip(*ends):
-        np.testing.assert_array_equal(one, two)
+    for weights in zip(*ends):
+        for other in weights[1:]:
+            np.testing.assert_array_equal(other, weights[0])
 
 
 def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
@@ -134,9 +135,9 @@ def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     model = build()
     model.compile(optimizer="nadam")
     model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
-    assert model.count_params() == build().count_params()  # carried rows are no weights
     model.save_weights(tmp_path / "model.weights.h5")
     other = build()
+    assert model.count_params() == other.count_params()  # carried rows are no weights
     other.load_weights(tmp_path / "model.weights.h5")
     other.compile(optimizer="nadam")
     other.fit(corpus.batches("train", batch_size=2, sequence_length=30), verbose=0)
