@@ -102,6 +102,20 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
+def check_ids(name: str, value: Any, *, least: int = 0) -> np.ndarray:
+    """Return `value` as an array if it holds at least `least` ids, else raise `ValueError`."""
+    ids = np.asarray(value)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ArgumentError(
+            name,
+            "must be an integer array of shape (num_tokens,). Received: shape "
+            f"{ids.shape}, dtype {ids.dtype}.",
+        )
+    if len(ids) < least:
+        raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(ids)}.")
+    return ids
+
+
 def check_texts(name: str, value: Any) -> list[str]:
     """Return `value`, a string or a sequence of strings, as a list, else raise `ValueError`."""
     try:

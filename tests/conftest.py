@@ -20,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from dualnet import corpora, zoo
+from tests import reference
 
 # The first example compiles; no test asserts a time.
 settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=True)
@@ -49,6 +50,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # A traced model is many objects that live on, which the collector would count again and again.
 gc.set_threshold(100_000, 50, 100)
 
+NO_DROPOUT = {
+    f"{place}_dropout": 0.0
+    for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+}
 NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
 
 
@@ -87,21 +92,36 @@ def same_seed():
     keras.utils.set_random_seed(7)
 
 
+@pytest.fixture(scope="module")
+def without_tracing():
+    """Compile nothing: each model takes a few steps alone."""
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+        yield
+        tf.config.run_functions_eagerly(False)
+    else:
+        yield
+
+
 @pytest.fixture
 def build(corpus):
     """Build a model of the zoo with the vocabulary of the small corpus."""
 
     def build(name="dual_lstm", **overrides):
-        quiet = {
-            f"{place}_dropout": 0.0
-            for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
-        }
         sizes = {"vocabulary_size": len(corpus.vocabulary), "units": 8}
         if "mdlstm" in name:
             sizes |= {"rounds": 3, "rank": 2, "mogrifier_dropout": 0.0}
-        return zoo.build(name, **{**quiet, **sizes, **overrides})
+        return zoo.build(name, **{**NO_DROPOUT, **sizes, **overrides})
 
     return build
+
+
+def nll(logits, targets):
+    """Return -log p of `targets`, in float64."""
+    log_p = np.log(reference.softmax(np.array(keras.ops.convert_to_numpy(logits), "float64")))
+    return -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
 
 
 def values(model):

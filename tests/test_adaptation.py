@@ -24,40 +24,42 @@ def tokens():
     return np.random.default_rng(0).integers(WORDS, size=24).astype("int32")
 
 
+def segments(model, inputs, targets, length):
+    """Yield the loss and the gradients of each segment, with the weights as they then are."""
+    state = model.initial_state(len(inputs))
+    for start in range(0, inputs.shape[1], length):
+        x, y = inputs[:, start : start + length], targets[:, start : start + length]
+
+        def loss(x=x, y=y, state=state):
+            log_p = ops.log_softmax(model.advance(x, state)[0])
+            return -ops.mean(ops.take_along_axis(log_p, ops.convert_to_tensor(y[..., None]), -1))
+
+        slopes = gradients(loss, model.trainable_variables)
+        value = float(ops.convert_to_numpy(ops.stop_gradient(loss())))
+        state = [ops.stop_gradient(s) for s in model.advance(x, state)[1]]
+        yield value, slopes
+
+
 def by_hand(model, tokens, length, update):
     """Dynamic evaluation in plain NumPy but for the gradient, which the backend gives."""
-    state = [np.zeros((1, size), "float32") for size in model.state_size]
-    weights = model.trainable_variables
     losses = []
-    for start in range(0, len(tokens) - 1, length):
-        inputs = tokens[None, start : start + length][:, : len(tokens) - 1 - start]
-        targets = tokens[None, start + 1 : start + 1 + length]
-        carried = state
-
-        def loss(inputs=inputs, targets=targets, carried=carried):
-            logits, _ = model.advance(inputs, carried)
-            log_p = ops.log_softmax(logits)
-            chosen = ops.take_along_axis(log_p, ops.convert_to_tensor(targets[..., None]), -1)
-            return -ops.mean(chosen)
-
-        slopes = gradients(loss, weights)
-        losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
-        _, state = model.advance(inputs, state)
-        state = [ops.convert_to_numpy(ops.stop_gradient(s)) for s in state]
-        for i, (weight, slope) in enumerate(zip(weights, slopes)):
+    for value, slopes in segments(model, tokens[None, :-1], tokens[None, 1:], length):
+        losses.append(value)
+        for i, (weight, slope) in enumerate(zip(model.trainable_variables, slopes)):
             now = ops.convert_to_numpy(weight).astype("float64")
             weight.assign(update(i, now, np.asarray(slope, "float64")).astype("float32"))
     return np.array(losses)
 
 
 def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, tokens):
+    prior = values(model)
     found = dualnet.dynamic_evaluation(
         model, tokens, rule="sgd", learning_rate=0.3, decay=0.1, sequence_length=5, keep=True
     )
     ours = values(model)
-    for weight, value in zip(model.weights, PRIOR(model)):
+    assert any((one != two).any() for one, two in zip(ours, prior))
+    for weight, value in zip(model.weights, prior):
         weight.assign(value)
-    prior = [w.astype("float64") for w in values(model)]
     expected = by_hand(
         model, tokens, 5, lambda i, now, slope: now - 0.3 * slope + 0.1 * (prior[i] - now)
     )
@@ -67,30 +69,14 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
-def PRIOR(model):  # noqa: N802
-    """The weights that `same_seed` gave the model: it is built again from the same seed."""
-    keras.utils.set_random_seed(7)
-    return values(zoo.build("dual_lstm", vocabulary_size=WORDS, units=4))
-
-
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
     train = np.random.default_rng(1).integers(WORDS, size=121).astype("int32")
     found = dualnet.gradient_statistics(model, train, batch_size=4, sequence_length=5)
     assert found.batches == 6  # 30 columns in segments of 5
     # The same statistics by hand: one gradient for each batch, with carried state.
-    inputs, targets = train[:120].reshape(4, 30), train[1:].reshape(4, 30)
-    state, squares = model.initial_state(4), 0
-    for start in range(0, 30, 5):
-        x, y = inputs[:, start : start + 5], targets[:, start : start + 5]
-
-        def loss(x=x, y=y, state=state):
-            log_p = ops.log_softmax(model.advance(x, state)[0])
-            return -ops.mean(ops.take_along_axis(log_p, ops.convert_to_tensor(y[..., None]), -1))
-
-        slopes = gradients(loss, model.trainable_variables)
-        squares = [np.asarray(s) ** 2 + (squares[i] if start else 0) for i, s in enumerate(slopes)]
-        state = [ops.stop_gradient(s) for s in model.advance(x, state)[1]]
-    roots = [np.sqrt(square / 6) for square in squares]
+    by_batch = segments(model, train[:120].reshape(4, 30), train[1:].reshape(4, 30), 5)
+    by_weight = zip(*(slopes for _, slopes in by_batch))
+    roots = [np.sqrt(np.mean(np.square(slopes), axis=0)) for slopes in by_weight]
     for one, two in zip(found.roots, roots):
         np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-7)
 
@@ -114,18 +100,10 @@ def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
     optimizer = keras.optimizers.Nadam(**settings)
     weights = model.trainable_variables
     optimizer.build(weights)
-    state, losses = model.initial_state(1), []
-    for start in (0, 8, 16):
-        x, y = tokens[None, start : min(start + 8, 23)], tokens[None, start + 1 : start + 9]
-
-        def loss(x=x, y=y, state=state):
-            log_p = ops.log_softmax(model.advance(x, state)[0])
-            return -ops.mean(ops.take_along_axis(log_p, ops.convert_to_tensor(y[..., None]), -1))
-
-        slopes = [ops.convert_to_tensor(slope) for slope in gradients(loss, weights)]
-        losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
-        state = [ops.stop_gradient(s) for s in model.advance(x, state)[1]]
-        optimizer.apply(slopes, weights)
+    losses = []
+    for loss, slopes in segments(model, tokens[None, :-1], tokens[None, 1:], 8):
+        losses.append(loss)
+        optimizer.apply([ops.convert_to_tensor(slope) for slope in slopes], weights)
     np.testing.assert_allclose(found.segment_losses, losses, rtol=1e-4)
 
 
@@ -134,8 +112,8 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     tokens = np.tile(np.arange(6, dtype="int32"), 30)  # a pattern worth learning
     before = values(model)
     static = dualnet.evaluate(model, tokens)
-    statistics = {"statistics": tokens[:120]} if rule == "rms" else {}
     rate = {"nadam": 1e-2, "sgd": 1.0, "rms": 1e-2}[rule]
+    statistics = {}
     if rule == "rms":
         statistics["statistics"] = dualnet.gradient_statistics(model, tokens, batch_size=4)
     found = dualnet.dynamic_evaluation(
@@ -189,12 +167,6 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     assert len(calls) == 2
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
-
-
-def test_keep_leaves_the_adapted_weights(model, tokens):
-    before = values(model)
-    dualnet.dynamic_evaluation(model, tokens, learning_rate=0.01, keep=True)
-    assert any((one != two).any() for one, two in zip(before, values(model)))
 
 
 def test_statistics_of_another_model_are_refused(model, tokens):

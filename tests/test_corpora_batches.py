@@ -36,14 +36,6 @@ def test_streams_continue_from_batch_to_batch_in_reading_order(layout):
     assert 1 <= first <= sequence_length and set(others) <= {sequence_length}
 
 
-def test_a_batch_depends_on_its_index_alone():
-    batches = corpus_of(np.arange(50) % 8).batches("train", batch_size=3, sequence_length=5)
-    later = batches[2]
-    batches[0][0][:] = -1  # neither by order nor by what was done to another
-    np.testing.assert_array_equal(batches[2], later)
-    assert batches[0][0].min() >= 0
-
-
 def test_batches_carry_what_training_needs():
     corpus = corpus_of(np.arange(50) % 8)
     batches = corpus.batches("valid", batch_size=3, sequence_length=5)
@@ -68,19 +60,16 @@ def test_streams_are_views_of_the_tokens():
 
 
 @pytest.mark.parametrize("name", ["batch_size", "sequence_length"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, "3", None])
+@pytest.mark.parametrize("value", [0, 2.0, True])
 def test_bad_batch_sizes_are_refused(name, value):
     sizes = {"batch_size": 2, "sequence_length": 2, name: value}
     with pytest.raises(ValueError, match=f"`{name}` must be an integer of at least 1"):
         corpus_of(np.zeros(9)).batches("train", **sizes)
 
 
-def test_a_split_must_be_known():
+def test_a_split_must_be_known_and_hold_a_batch():
     with pytest.raises(ValueError, match="`split` must be one of.*split='dev'"):
         corpus_of(np.zeros(9)).batches("dev", batch_size=1, sequence_length=1)
-
-
-def test_a_split_shorter_than_one_batch_is_refused():
     with pytest.raises(ValueError, match=r"at least batch_size \+ 1 = 4 ids. Received: 3 ids"):
         corpus_of(np.zeros(9)).batches("test", batch_size=3, sequence_length=1)
 
@@ -142,7 +131,8 @@ def test_the_first_two_lengths_differ_in_every_epoch(layout):
 def test_batches_are_a_function_of_seed_epoch_and_index(layout, epoch, other):
     one, two = random_batches(**layout), random_batches(**layout)
     one.epoch = other
-    list(one)
+    for inputs, _ in one:
+        inputs[:] = -1  # a copy
     one.epoch = epoch
     expected = list(one)
     two.epoch = epoch

@@ -124,8 +124,6 @@ def test_a_given_vocabulary_is_returned_itself(tmp_path):
         corpus = corpora.load(write(tmp_path / "text"), vocabulary=vocabulary)
         assert corpus.vocabulary is vocabulary
         check(corpus)
-    check(corpora.load(tmp_path / "text", vocabulary=Vocabulary(("<eos>", "the", "<unk>"))))
-    check(corpora.load(tmp_path / "text"))
 
 
 def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
@@ -153,7 +151,7 @@ def test_damage_is_noticed_and_made_good(tmp_path, monkeypatch, cache, name):
     corpora.load(write(tmp_path / "text"))
     (path,) = cache.glob(f"*/{name}")
     whole = path.read_bytes()
-    flipped = range(0, len(whole), 1 + len(whole) // 40)
+    flipped = range(0, len(whole), 1 + len(whole) // 20)
     damaged = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in flipped]
     for data in [*damaged, whole[: len(whole) // 2], whole[:-1], whole + b"\0", b"", b"{}", None]:
         path.write_bytes(data or b"")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keras import ops
 
 from dualnet.builders import language_model
 from dualnet.corpora import Corpus, Vocabulary
@@ -95,20 +94,6 @@ def test_padding_stands_before_or_after_the_words():
     assert weight.tolist() == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
 
 
-@pytest.mark.parametrize(("padding", "row"), [("pre", [-1, EOS, 0]), ("post", [EOS, 0, -1])])
-def test_the_first_of_equal_batches_has_one_more_column(padding, row):
-    batches = batches_of("a\nb\n", batch_size=1, padding=padding, shuffle=False)
-    assert [batch[0].tolist() for batch in batches] == [[row], [[EOS, 1]]]
-
-
-def test_the_last_words_are_a_sentence_without_an_end():
-    batches = batches_of("a\n", batch_size=9, shuffle=False)
-    assert [sentences(batch) for batch in batches] == [[(0, EOS)]]
-    tokens = VOCABULARY.encode("a\n")[[0, 1, 0, 0]]
-    (batch,) = corpus_of(tokens).sentence_batches("test", batch_size=9, shuffle=False)
-    assert sentences(batch) == [(0, EOS), (0, 0)]
-
-
 def order_of(batches):
     return [words[:-1] for batch in batches for words in sentences(batch)]
 
@@ -154,20 +139,6 @@ def test_batches_carry_what_training_needs():
     assert (batches.workers, batches.use_multiprocessing) == (1, False)
 
 
-class Words(keras.layers.Layer):
-    """An embedding that reads padding as word 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = keras.layers.Embedding(len(VOCABULARY), 4)
-
-    def build(self, shape):
-        self.embedding.build(shape)
-
-    def call(self, tokens):
-        return self.embedding(ops.maximum(tokens, 0))
-
-
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):
     # 14 sentences, so that the last batch is smaller; the first two of a text are of one length.
@@ -182,11 +153,10 @@ def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):
             return batch
 
     batches.__class__ = Recording
-    model = keras.Sequential([Words(), keras.layers.Dense(len(VOCABULARY))])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, weighted_metrics=["sparse_categorical_accuracy"])
+    model = language_model(len(VOCABULARY), units=2, cell="elman", padded=True)
+    model.compile("sgd")
     plain = batches_of(text, batch_size=batch_size, shuffle=False)
-    history = model.fit(batches, epochs=3, shuffle=False, verbose=0, validation_data=plain)
+    history = model.fit(batches, epochs=3, verbose=0, validation_data=plain)
     assert np.isfinite(history.history["loss"]).all()
     assert np.isfinite(history.history["val_loss"]).all()
     # Three epochs in a row were read whole, each in its order.
@@ -217,10 +187,7 @@ def test_a_memory_mapped_text_is_never_copied_whole(tmp_path):
     [
         ({"batch_size": 0}, "`batch_size` must be an integer of at least 1"),
         ({"padding": "left"}, r"`padding` must be one of \['post', 'pre'\]. Received: padding='l"),
-        ({"padding": None}, "`padding` must be one of"),
-        ({"padding": "pr"}, "Did you mean 'pre'"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
-        ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
@@ -228,26 +195,22 @@ def test_bad_settings_are_refused(settings, message):
         batches_of("a\n", **{"batch_size": 1, **settings})
 
 
-@pytest.mark.parametrize("tokens", [np.zeros((2, 5), "int32"), np.zeros(5), np.zeros(0, "int32")])
-def test_tokens_must_be_a_vector_of_at_least_one_integer(tokens):
-    with pytest.raises(ValueError, match=r"`tokens` must be an integer array of shape"):
-        SentenceBatches(tokens, vocabulary=VOCABULARY, batch_size=1)
-
-
-def test_a_vocabulary_without_an_end_of_sentences_is_refused():
+def test_tokens_must_be_a_vector_of_integers_and_the_vocabulary_have_an_end_of_sentences():
+    vector, empty = np.zeros(5), np.zeros(0, "int32")
+    for tokens, message in ((vector, "be an integer array"), (empty, "hold at least 1 tokens")):
+        with pytest.raises(ValueError, match=f"`tokens` must {message}"):
+            SentenceBatches(tokens, vocabulary=VOCABULARY, batch_size=1)
     corpus = corpus_of([0, 1], Vocabulary(("a", "b")))
     with pytest.raises(ValueError, match="`vocabulary` must contain <eos>.*Use `batches`"):
         corpus.sentence_batches("train", batch_size=1)
 
 
 def test_a_model_that_knows_no_padding_refuses_sentences():
-    batches = batches_of("a b\nc\n", batch_size=2)
     model = language_model(len(VOCABULARY), units=2)
     model.compile("sgd")
-    with pytest.raises(ValueError, match="`x` must hold no padding.*padded=True"):
-        model.fit(batches, verbose=0)
-    with pytest.raises(ValueError, match="`x` must hold no padding.*padded=True"):
-        model.evaluate(batches, verbose=0)
+    for use in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="`x` must hold no padding.*padded=True"):
+            use(batches_of("a b\nc\n", batch_size=2), verbose=0)
 
 
 def test_a_padded_model_takes_padding_in_arrays():

@@ -53,9 +53,7 @@ class DynamicEvaluation:
     def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
         """Draw perplexity against position as a PNG.
 
-        Args:
-            path: file to write.
-            static_losses: `Evaluation.token_losses` of the same text, to be drawn beside it.
+        `static_losses`, the `Evaluation.token_losses` of the same text, are drawn beside it.
         """
         from dualnet.plots import plot_positions
 
@@ -112,13 +110,6 @@ def dynamic_evaluation(
         statistics: for "rms", the result of `gradient_statistics`, or the int tokens of the
             training text, from which it is computed.
         keep: bool. Whether to leave the adapted weights in the model.
-
-    Returns:
-        `DynamicEvaluation`.
-
-    Raises:
-        ValueError: for an unknown rule, an argument that the rule does not take, a value out
-            of range, or fewer than two tokens.
 
     Example:
 
@@ -182,19 +173,19 @@ def dynamic_evaluation(
 
     pairs = len(tokens) - 1
     starts = range(0, pairs, length)
-    losses, lengths = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    lengths = np.array([min(length, pairs - start) for start in starts])
+    losses = np.zeros(len(starts))
     finished = False
     try:
         with _unfrozen(model), whole_batches():
             learner = _learner(model, optimizer, batch_size=1)
             for i, start in enumerate(starts):
-                end = min(start + length, pairs)
+                end = start + lengths[i]
                 inputs, targets = tokens[None, start:end], tokens[None, start + 1 : end + 1]
                 segment = {"tokens": inputs, "targets": targets}
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 losses[i] = learner.train_on_batch(segment)
-                lengths[i] = end - start
         finished = True
     finally:
         if not (keep and finished):
@@ -224,11 +215,7 @@ class GradientStatistics:
 
 
 def gradient_statistics(
-    model: LanguageModel,
-    tokens: Any,
-    *,
-    batch_size: int = 100,
-    sequence_length: int = 5,
+    model: LanguageModel, tokens: Any, *, batch_size: int = 100, sequence_length: int = 5
 ) -> GradientStatistics:
     """Return the gradient statistics of the rule "rms" from the training text.
 
@@ -241,12 +228,6 @@ def gradient_statistics(
         tokens: int array `(num_tokens,)`, the training text.
         batch_size: int. Number of streams.
         sequence_length: int. Tokens of each stream per gradient.
-
-    Returns:
-        `GradientStatistics`.
-
-    Raises:
-        ValueError: if `tokens` holds less than one batch.
 
     Example:
 

@@ -22,14 +22,8 @@ class BucketedBatches(keras.utils.PyDataset):
     """Pads each batch on the right to a bucket length.
 
     Padding is -1 in inputs, and 0 in targets and weights. On TensorFlow the first two batches
-    differ in length, which tells Keras that the length varies.
-
-    Args:
-        batches: `keras.utils.PyDataset` of `(inputs, targets)` or `(inputs, targets,
-            sample_weight)`, each `(rows, time)`.
-
-    Items:
-        `(inputs, targets, sample_weight)`.
+    differ in length, which tells Keras that the length varies. Items are `(inputs, targets,
+    sample_weight)`; those of `batches` may lack weights.
     """
 
     def __init__(self, batches):

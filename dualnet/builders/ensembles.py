@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.model import LanguageModel
 from dualnet.builders.registry import BUILDERS, builder
-from dualnet.builders.stations import Cache, Gate, documented, without_regularization
+from dualnet.builders.stations import WRAPPERS, Cache, Gate, documented, without_regularization
 from dualnet.builders.weights import check_model
 from dualnet.builders.wrapping import copy_weights, wrap
 
 
 @builder("ensemble")
-@documented(
-    [Gate, Cache],
-    first=[inspect.Parameter("members", inspect.Parameter.KEYWORD_ONLY)],
-    name=inspect.Parameter(
-        "name", inspect.Parameter.KEYWORD_ONLY, default="ensemble", annotation="str"
-    ),
-)
+@documented([Gate, Cache])
 def ensemble_model(
     *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
@@ -41,9 +34,6 @@ def ensemble_model(
         `LanguageModel`, each member randomly initialised. Its graph holds them as layers
         `member_1`, `member_2` and so on.
 
-    Raises:
-        ValueError: if there are no members, or they differ in the number of words.
-
     Example:
 
     >>> from dualnet.builders import ensemble_model
@@ -54,7 +44,9 @@ def ensemble_model(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, section 4.4
     """
-    _check_names(arguments)
+    for key in arguments:
+        if key not in WRAPPERS:
+            raise TypeError(f"ensemble_model() got an unexpected keyword argument {key!r}")
     gate = Gate(**{key: arguments[key] for key in Gate.names() if key in arguments})
     cache = Cache(**{key: arguments[key] for key in Cache.names() if key in arguments})
     if isinstance(members, (str, Mapping)) or not members:
@@ -87,12 +79,6 @@ def ensemble_model(
     )
 
 
-def _check_names(arguments: Mapping[str, Any]) -> None:
-    for name in arguments:
-        if name not in (*Gate.names(), *Cache.names()):
-            raise TypeError(f"ensemble_model() got an unexpected keyword argument {name!r}")
-
-
 def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     """Return one model whose probabilities are the mean of those of `models`.
 
@@ -100,9 +86,6 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
 
     Args:
         models: list of `LanguageModel`, with one vocabulary.
-
-    Raises:
-        ValueError: if there are none, or their vocabularies differ.
 
     Example:
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import keras
@@ -22,18 +21,7 @@ from dualnet.builders.wrapping import wrap
 
 
 @builder("language_model")
-@documented(
-    STATIONS.values(),
-    first=[
-        inspect.Parameter(
-            "vocabulary_size", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="int"
-        )
-    ],
-    name=inspect.Parameter(
-        "name", inspect.Parameter.KEYWORD_ONLY, default="language_model", annotation="str"
-    ),
-    cell_options=inspect.Parameter("cell_options", inspect.Parameter.VAR_KEYWORD, annotation="Any"),
-)
+@documented(STATIONS.values(), rest="cell_options")
 def language_model(
     vocabulary_size: int, *, name: str = "language_model", **arguments: Any
 ) -> LanguageModel:
@@ -53,9 +41,6 @@ def language_model(
 
     Returns:
         `LanguageModel`, randomly initialised.
-
-    Raises:
-        ValueError: if a value is out of range, or sizes contradict each other.
 
     Example:
 
@@ -93,10 +78,10 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     features = stations.output.features(levels, dual=stations.connection.is_dual)
     head = stations.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
     graph = Graph(
-        tokens=tokens,
-        states=recurrent.states,
-        new_states=recurrent.new_states,
-        hidden=recurrent.hidden,
+        tokens,
+        recurrent.states,
+        recurrent.new_states,
+        recurrent.hidden,
         word_logits=head(features),
         features=features,
         head=head,

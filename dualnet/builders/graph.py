@@ -30,7 +30,7 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Graph:
     """The symbolic tensors of a language model, and the two questions that a step asks it.
 
@@ -82,12 +82,7 @@ class Graph:
     def losses(self, tokens, states, targets, *, training=False, temperature=None):
         """Return -log p of `targets` in nats, float32 `(batch, time)`, and the new states.
 
-        Args:
-            tokens: int `(batch, time)`.
-            states: list of `(batch, size)`.
-            targets: int `(batch, time)`.
-            training: bool. Whether dropouts and penalties are active.
-            temperature: what the logits are divided by: float, scalar tensor, or None for 1.
+        The logits are divided by `temperature`, unless that is None.
         """
         if self.head is None or (training and self.past_decode is not None):
             logits, states = self.logits(tokens, states, training=training)

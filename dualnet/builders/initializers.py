@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_choice, check_penalty
 from dualnet.layers import Recurrence
 
 INITIALIZERS = {
@@ -25,19 +24,6 @@ INITIALIZERS = {
     "rounds of a Mogrifier the layer's own (Melis et al.).",
 }
 NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
-
-
-def check_initializer(rule: str, initializer_range: float) -> None:
-    """Raise `ValueError` for an unknown rule, or a range that is missing or not used."""
-    check_choice("initializer", rule, INITIALIZERS)
-    check_penalty("initializer_range", initializer_range)
-    if (initializer_range > 0) != (rule in NEEDS_RANGE):
-        wanted = "above 0" if rule in NEEDS_RANGE else "0"
-        raise ArgumentError(
-            "initializer_range",
-            f"must be {wanted} for initializer={rule!r}. Received: "
-            f"initializer_range={initializer_range!r}.",
-        )
 
 
 def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:

@@ -31,7 +31,6 @@ class SegmentReader(ClearsAllGradients):
         graph: `Graph`; its layer of past decoding is left out.
         training: bool. Whether dropouts are active.
         batch_size: int. Number of streams to learn from; None only to score.
-        **kwargs: Passed to `keras.Model`.
     """
 
     def __init__(self, graph, *, training=False, batch_size=None, **kwargs):

@@ -14,11 +14,8 @@ class StreamState(keras.layers.Layer):
     no weights: absent from `weights`, so that weights fit a model of any batch size, but in
     `variables`, as JAX needs, and saved with the model.
 
-    Args:
-        sizes: list of int, the size of each state.
-        **kwargs: Passed to `keras.layers.Layer`.
-
     Attributes:
+        sizes: list of int, the size of each state.
         batch_size: int, the number of streams; None before it is known.
         carried: bool. Whether steps use the state at all; else each starts from zeros.
         bucketed: bool. Whether the batches are padded by `BucketedBatches`.

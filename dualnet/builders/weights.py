@@ -88,18 +88,11 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     """Copy each weight of `source` to the weight of `target` with its name and shape.
 
     All other weights of `target` are unchanged. A target without a vocabulary takes that of
-    `source` if the sizes agree.
+    `source` if the sizes agree. Vocabularies with different words are an error, and so is a
+    source with no such weight; nothing is copied then.
 
     Args:
-        source: `LanguageModel`.
-        target: `LanguageModel`, built like the source or with other layers.
-
-    Returns:
-        `Transfer`, which says what matched and what did not.
-
-    Raises:
-        ValueError: if the two have vocabularies with different words, or no weight matches.
-            Nothing is copied then.
+        source, target: `LanguageModel`, built alike or with other layers.
 
     Example:
 

@@ -36,14 +36,7 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if cache.is_used:
         mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
         states, new_states = states + before, new_states + after
-    return Graph(
-        tokens=tokens,
-        states=states,
-        new_states=new_states,
-        hidden=keys,
-        word_logits=mean,
-        padded=padded,
-    )
+    return Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
 
 
 def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
@@ -81,9 +74,6 @@ def with_gate(
         units: int. Size of the gate's embedding.
         dropout: On that embedding, a fresh mask at each step.
         gate: "input"; or the variants "input_and_hidden" and "lstm", see `language_model`.
-
-    Raises:
-        ValueError: if `model` has a gate, or a value is out of range.
 
     Example:
 
@@ -131,9 +121,6 @@ def with_cache(
         weight: float, at least 0 and below 1, of its probabilities (lambda).
         scale: float, at least 0, of the products of hidden vectors (theta).
         start: "at_once", or "when_full": used once more than `size` words were read.
-
-    Raises:
-        ValueError: if a value is out of range, or `model` reads padded sentences.
 
     Example:
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._files import sha256_of
-from dualnet.corpora.encoding import Encoded, InMemory, Settings, Text, encode
+from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import Vocabulary
 
@@ -40,10 +40,8 @@ def is_large(text: Text) -> bool:
 def cached(text: Text, settings: Settings) -> Encoded:
     """Return `encode(text, settings)` with arrays that are read-only memory maps.
 
-    If the cache cannot be written, they are ordinary arrays.
-
-    Raises:
-        ValueError: if `encode` does, or a file changes while it is read.
+    If the cache cannot be written, they are ordinary arrays. A file must not change while it
+    is read.
     """
     stamps = _stamps(text)
     sources = {split: sha256_of(text.files[split]) for split in SPLITS}
@@ -54,7 +52,7 @@ def cached(text: Text, settings: Settings) -> Encoded:
         try:
             encoded = _build(folder, sources, text, settings)
         except OSError:  # read-only, or the disk is full
-            encoded = encode(text, settings, InMemory())
+            encoded = encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
             raise ValueError(
@@ -80,8 +78,8 @@ def release_pages(tokens: np.ndarray) -> None:
             base.madvise(mmap.MADV_DONTNEED)
 
 
-class _OnDisk:
-    """A `Store` of files in a folder; records the checksums of the arrays."""
+class _OnDisk(Store):
+    """A store of files in a folder; records the checksums of the arrays."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

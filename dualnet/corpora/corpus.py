@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.corpora import cached_ids, sources
-from dualnet.corpora.encoding import InMemory, Settings, Text, encode
+from dualnet.corpora.encoding import Settings, Text, encode
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import Vocabulary, plain_text
 
@@ -58,13 +58,8 @@ class Corpus:
         return f"Corpus({self.name!r}, {sizes}, vocabulary={len(self.vocabulary)})"
 
     def split(self, name: str) -> np.ndarray:
-        """Return the ids of split `name`: "train", "valid" or "test".
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        check_choice("split", name, SPLITS)
-        tokens: np.ndarray = getattr(self, name)
+        """Return the ids of split `name`: "train", "valid" or "test"."""
+        tokens: np.ndarray = getattr(self, check_choice("split", name, SPLITS))
         return tokens
 
     def batches(
@@ -79,22 +74,12 @@ class Corpus:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Number of parallel streams.
             sequence_length: int, at least 1. Tokens of each stream per batch.
-            **settings: `length_deviation`, `longest_length`, `partial_shuffle` and `seed` of
-                `TokenBatches`.
-
-        Raises:
-            ValueError: if an argument is out of range, or the split has fewer than
-                `batch_size + 1` tokens.
+            **settings: Passed to `TokenBatches`.
         """
         from dualnet.corpora.token_batches import TokenBatches  # here: it needs Keras
 
-        return TokenBatches(
-            self.split(split),
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            vocabulary=self.vocabulary,
-            **settings,
-        )
+        settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
+        return TokenBatches(self.split(split), sequence_length=sequence_length, **settings)
 
     def sentence_batches(
         self, split: str, *, batch_size: int, **settings: Any
@@ -106,17 +91,12 @@ class Corpus:
         Args:
             split: str. "train", "valid" or "test".
             batch_size: int, at least 1. Sentences per batch.
-            **settings: `padding`, `shuffle` and `seed` of `SentenceBatches`.
-
-        Raises:
-            ValueError: if an argument is out of range, or the vocabulary lacks `<eos>`.
+            **settings: Passed to `SentenceBatches`.
         """
         from dualnet.corpora.sentence_batches import SentenceBatches  # here: it needs Keras
 
-        tokens = self.split(split)
-        return SentenceBatches(
-            tokens, vocabulary=self.vocabulary, batch_size=batch_size, **settings
-        )
+        settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
+        return SentenceBatches(self.split(split), **settings)
 
 
 def load(
@@ -159,8 +139,6 @@ def load(
         download: bool. Whether to use the network.
 
     Raises:
-        ValueError: if the name is unknown, an argument is out of range, a file is empty or
-            not UTF-8, or `vocabulary` lacks a word and has no `<unk>`.
         FileNotFoundError: if a folder or a split is missing, or the corpus could not be
             downloaded.
 
@@ -177,20 +155,18 @@ def load(
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
     if vocabulary_size is not None:
-        check_count("vocabulary_size", vocabulary_size, least=2)
+        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=2)
     if min_count is not None:
-        check_count("min_count", min_count, least=1)
+        min_count = check_count("min_count", min_count, least=1)
     text = _locate(name_or_folder, path, lowercase, download)
     settings = Settings(
         lowercase=bool(lowercase),
-        vocabulary_size=None if vocabulary_size is None else int(vocabulary_size),
-        min_count=int(min_count or (2 if text.name == EMBEDDED else 1)),
+        vocabulary_size=vocabulary_size,
+        min_count=min_count or (2 if text.name == EMBEDDED else 1),
         vocabulary=vocabulary,
     )
-    if cached_ids.is_large(text):
-        encoded = cached_ids.cached(text, settings)
-    else:
-        encoded = encode(text, settings, InMemory())
+    to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
+    encoded = to_ids(text, settings)
     return Corpus(
         name=text.name,
         **encoded.splits,
@@ -212,12 +188,8 @@ def _locate(
         from dualnet.corpora import python_reference
 
         texts = python_reference.split_texts()  # lower case except for N
-        return Text(
-            EMBEDDED,
-            "embedded",
-            lambda split: iter([texts[split].lower() if lowercase else texts[split]]),
-            files={},
-        )
+        texts = {split: text.lower() if lowercase else text for split, text in texts.items()}
+        return Text(EMBEDDED, "embedded", lambda split: iter([texts[split]]), files={})
     named = name_or_folder in NAMES[1:]
     if path is not None and not named:
         raise ArgumentError(

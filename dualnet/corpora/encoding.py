@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,19 +17,12 @@ from dualnet.text.plain_text import EOS, UNK, words_of
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a corpus, not yet read.
-
-    Args:
-        name: Name of the corpus.
-        source: The folder it is read from, or "embedded".
-        read: Yields the text of a split in blocks that split no word.
-        files: The file of each split; empty for the embedded corpus.
-    """
+    """The text of a corpus, not yet read."""
 
     name: str
-    source: str
-    read: Callable[[str], Iterator[str]]
-    files: dict[str, Path]
+    source: str  # the folder it is read from, or "embedded"
+    read: Callable[[str], Iterator[str]]  # yields the text of a split in blocks that split no word
+    files: dict[str, Path]  # of each split; empty for the embedded corpus
 
 
 @dataclass(frozen=True)
@@ -52,46 +44,32 @@ class Encoded:
     sha256: str
 
 
-class Store(Protocol):
-    """Holds the word numbers of each split until the ids are known."""
-
-    def append(self, split: str, numbers: np.ndarray) -> None:
-        """Add numbers, int32 `(count,)`."""
-
-    def chunks(self, split: str) -> Iterator[np.ndarray]:
-        """Yield all numbers, in chunks of bounded size if the store is on disk."""
-
-    def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
-        """Return `ids[numbers]`, int32 `(num_tokens,)`, and discard the numbers."""
-
-
-class InMemory:
-    """A `Store` of arrays."""
+class Store:
+    """Holds the word numbers of each split in memory until the ids are known."""
 
     def __init__(self) -> None:
         self._chunks: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
 
     def append(self, split: str, numbers: np.ndarray) -> None:
+        """Add numbers, int32 `(count,)`."""
         self._chunks[split].append(numbers)
 
     def chunks(self, split: str) -> Iterator[np.ndarray]:
-        self._chunks[split] = [np.concatenate(self._chunks[split])]
+        """Yield all numbers, in chunks of bounded size if the store is on disk."""
         return iter(self._chunks[split])
 
     def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
+        """Return `ids[numbers]`, int32 `(num_tokens,)`, and discard the numbers."""
         return ids[np.concatenate(self._chunks.pop(split))]
 
 
-def encode(text: Text, settings: Settings, store: Store) -> Encoded:
+def encode(text: Text, settings: Settings, store: Store | None = None) -> Encoded:
     """Return the ids of `text`. What grows with its length is kept in `store`.
 
     The text is read once: words are numbered in order of appearance, the counts of the
     numbers of train give the vocabulary, and the vocabulary gives the id of each number.
-
-    Raises:
-        ValueError: if a file is empty or not UTF-8, or the given vocabulary lacks a word
-            and has no `<unk>`.
     """
+    store = store or Store()
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     digest = hashlib.sha256()
     num_train_words = 0

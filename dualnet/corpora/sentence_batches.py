@@ -1,18 +1,17 @@
 """Batches of whole sentences, each read on its own; they need Keras."""
 
-import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_ids
 from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
-from dualnet.corpora.token_batches import AROUND_BYTES, RELEASE_BYTES
+from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
 from dualnet.text import EOS, Vocabulary
 
 PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of inputs; not the id of a word
 
 
-class SentenceBatches(keras.utils.PyDataset):
+class SentenceBatches(EpochBatches):
     """Batches `(inputs, targets, sample_weight)` of the sentences of a text.
 
     A sentence ends with `<eos>`, the last one where the text does. Its words w1 .. wn and
@@ -33,8 +32,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     Items:
         Inputs, int32 `(rows, time)`, -1 for padding; targets, int32, 0 for padding; sample
-        weights, float32, 0 for padding and 1 elsewhere. A function of `epoch` and the index
-        alone.
+        weights, float32, 0 for padding and 1 elsewhere.
 
     Attributes:
         num_tokens: int. Predicted tokens per epoch: `len(tokens)`.
@@ -42,10 +40,6 @@ class SentenceBatches(keras.utils.PyDataset):
         carried: False. Every batch is read from the zero state.
         pads: True. The model must support padding.
         lengths_vary: True. `fit` buckets the batches if each new length would be compiled.
-
-    Raises:
-        ValueError: if an argument is out of range, `vocabulary` lacks `<eos>`, or
-            `tokens` is not a vector of at least one id.
 
     Example:
 
@@ -73,38 +67,21 @@ class SentenceBatches(keras.utils.PyDataset):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        check_count("batch_size", batch_size, least=1)
         check_choice("padding", padding, PADDINGS)
-        check_count("seed", seed, least=0)
-        tokens = np.asarray(tokens)
-        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer) or not len(tokens):
-            raise ArgumentError(
-                "tokens",
-                "must be an integer array of shape (num_tokens,), with at least one id. "
-                f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
-            )
-        super().__init__(workers=1, use_multiprocessing=False)
+        tokens = check_ids("tokens", tokens, least=1)
+        super().__init__(tokens, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
         self._ends = sentence_ends(tokens, vocabulary)
-        self._tokens = tokens
         self._eos_id = vocabulary.eos_id
-        self.vocabulary = vocabulary
-        self.batch_size = int(batch_size)
         self.padding = padding
         self.shuffle = bool(shuffle)
-        self.seed = int(seed)
-        self.epoch = 0
         self.num_tokens = len(tokens)
-        self._finished = False  # whether the last batch of the epoch was read
         self._ordered = (-1, np.arange(len(self._ends)))  # an epoch and its order
-        self._touched = 0  # bytes read of a memory map since its pages were released
 
     def __len__(self) -> int:
         return (len(self._ends) - 1) // self.batch_size + 1  # rounded up
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
-        self._finished = index == len(self) - 1
+        self._begin(index)
         starts, ends = self._bounds(index)
         length = self._longest(index)
         if index == 0 and len(self) > 1 and length == self._longest(1):
@@ -119,13 +96,9 @@ class SentenceBatches(keras.utils.PyDataset):
             inputs[row, first] = self._eos_id
             inputs[row, first + 1 : words.stop] = targets[row, first : words.stop - 1]
             weight[row, words] = 1.0
-            self._release(end - start)
+            around = AROUND_BYTES if self.shuffle else 0
+            self._release((end - start) * self._tokens.itemsize + around)
         return inputs, targets, weight
-
-    def on_epoch_end(self) -> None:
-        if self._finished:  # Keras also calls it before the first epoch
-            self._finished = False
-            self.epoch += 1
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""
@@ -144,22 +117,12 @@ class SentenceBatches(keras.utils.PyDataset):
             self._ordered = (epoch, order)  # in one step: TensorFlow reads ahead in a thread
         return order
 
-    def _release(self, count: int) -> None:
-        around = AROUND_BYTES if self.shuffle else 0
-        self._touched += count * self._tokens.itemsize + around
-        if self._touched >= RELEASE_BYTES:
-            release_pages(self._tokens)
-            self._touched = 0
-
 
 def sentence_ends(tokens: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     """Return the end of each sentence of a text: int64 `(num_sentences,)`.
 
     Sentence k is `tokens[ends[k - 1] : ends[k]]`, `<eos>` included; the last one ends where
     the text does. The tokens are read in chunks.
-
-    Raises:
-        ValueError: if `vocabulary` has no `<eos>`.
     """
     if getattr(vocabulary, "eos_id", None) is None:
         raise ArgumentError(

@@ -18,15 +18,9 @@ SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
-ARCHIVE_ERRORS = (  # what zipfile raises for a damaged or malicious archive
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-)
+# What zipfile raises for a damaged or malicious archive.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, ArithmeticError)
+ARCHIVE_ERRORS = (*ZIP_ERRORS, RuntimeError, ValueError)
 GITHUB = "https://raw.githubusercontent.com"
 WAY_OUT = (
     "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "
@@ -84,11 +78,7 @@ def cache_folder() -> Path:
 
 
 def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
-    """Return the text file of each split in `folder`.
-
-    Raises:
-        FileNotFoundError: if the folder or a split is missing.
-    """
+    """Return the text file of each split in `folder`."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of a corpus must exist. Received: {str(folder)!r}.")
@@ -106,12 +96,7 @@ def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
-    """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, or a download.
-
-    Raises:
-        FileNotFoundError: if the corpus is in none of these places and could not be
-            downloaded, or the folder in DUALNET_DATA does not exist.
-    """
+    """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, or a download."""
     if path is not None:
         return Path(path).expanduser()
     if data := os.environ.get("DUALNET_DATA"):
@@ -175,11 +160,7 @@ def _download(name: str, files: Download, missing: dict[str, Path]) -> None:
 
 
 def _member(archive: bytes, name: str) -> bytes:
-    """Return a file of a zip archive, without unpacking anything to disk.
-
-    Raises:
-        OSError: if the archive is damaged, or the file is missing or too large.
-    """
+    """Return a file of a zip archive, without unpacking anything to disk."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             info = files.getinfo(name)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, check_ids
 
 
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -14,15 +14,11 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     The last `(N - 1) % batch_size` pairs are dropped.
 
     Args:
-        tokens: int array `(num_tokens,)`, in reading order.
+        tokens: int array `(num_tokens,)`, in reading order, of at least `batch_size + 1` ids.
         batch_size: int, at least 1.
 
     Returns:
         Inputs and targets, views of `tokens`, each `(batch_size, length)`.
-
-    Raises:
-        ValueError: if `batch_size` is not an integer of at least 1, or `tokens` is not a
-            vector of at least `batch_size + 1` ids.
 
     Example:
 
@@ -33,13 +29,7 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     ([[0, 1, 2], [3, 4, 5]], [[1, 2, 3], [4, 5, 6]])
     """
     check_count("batch_size", batch_size, least=1)
-    tokens = np.asarray(tokens)
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise ArgumentError(
-            "tokens",
-            "must be an integer array of shape (num_tokens,). "
-            f"Received: shape {tokens.shape}, dtype {tokens.dtype}.",
-        )
+    tokens = check_ids("tokens", tokens)
     length = (len(tokens) - 1) // batch_size
     if length < 1:
         raise ArgumentError(

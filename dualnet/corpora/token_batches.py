@@ -1,4 +1,4 @@
-"""Batches of a token stream in reading order; they need Keras."""
+"""Batches of a token stream in reading order; Keras is needed here."""
 
 from typing import Any
 
@@ -17,7 +17,44 @@ SHORTEST = 5  # minimum of the random lengths
 LENGTHS, ORDER, CUTS = range(3)  # purposes of random generators
 
 
-class TokenBatches(keras.utils.PyDataset):
+class EpochBatches(keras.utils.PyDataset):
+    """Batches of a text, in memory or mapped, that are a function of `epoch` and index alone."""
+
+    epoch = 0
+
+    def __init__(
+        self, tokens: np.ndarray, *, vocabulary: Vocabulary | None, batch_size: int, seed: int
+    ) -> None:
+        check_count("batch_size", batch_size, least=1)
+        check_count("seed", seed, least=0)
+        super().__init__(workers=1, use_multiprocessing=False)
+        self._tokens = tokens
+        self.vocabulary = vocabulary
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
+        self._finished = False  # whether the last batch of the epoch was read
+        self._touched = 0  # bytes read of a memory map since its pages were released
+
+    def on_epoch_end(self) -> None:
+        if self._finished:  # Keras also calls it before the first epoch
+            self._finished = False
+            self.epoch += 1
+
+    def _begin(self, index: int) -> None:
+        """Check the index of a batch that is about to be read."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
+        self._finished = index == len(self) - 1
+
+    def _release(self, num_bytes: int) -> None:
+        """Count bytes that were read, and release the pages of a memory map now and then."""
+        self._touched += num_bytes
+        if self._touched >= RELEASE_BYTES:
+            release_pages(self._tokens)
+            self._touched = 0
+
+
+class TokenBatches(EpochBatches):
     """Batches `(inputs, targets)` over parallel streams of a text.
 
     `streams` lays out the text; batch k + 1 continues where batch k ends, row by row. Each
@@ -35,7 +72,7 @@ class TokenBatches(keras.utils.PyDataset):
     two parts are swapped. Inputs and targets are rotated together, so that every target is
     still the token that follows its input in the text; the context is broken once per stream.
 
-    Both are functions of `seed` and `epoch`; `fit` increments `epoch`.
+    Both are functions of `seed` and `epoch`, which `fit` increments.
 
     Differs from the released code (Merity et al.): random lengths are drawn once and
     reordered each epoch, because Keras needs to know the number of steps before training.
@@ -52,8 +89,7 @@ class TokenBatches(keras.utils.PyDataset):
         seed: int, at least 0.
 
     Items:
-        Inputs and targets, each int32 `(batch_size, length)`, a function of seed, epoch and
-        index alone.
+        Inputs and targets, each int32 `(batch_size, length)`.
 
     Attributes:
         num_tokens: int. Predicted tokens per epoch:
@@ -62,10 +98,6 @@ class TokenBatches(keras.utils.PyDataset):
         lengths_vary: bool. Whether the lengths are random; `fit` then buckets the batches
             if each new length would be compiled.
         epoch: int, initially 0. May be set.
-
-    Raises:
-        ValueError: if an argument is out of range, or `tokens` holds fewer than
-            `batch_size + 1` ids.
 
     Example:
 
@@ -94,22 +126,15 @@ class TokenBatches(keras.utils.PyDataset):
     ) -> None:
         check_count("sequence_length", sequence_length, least=1)
         check_lengths(sequence_length, length_deviation, longest_length, partial_shuffle)
-        check_count("seed", seed, least=0)
-        inputs, targets = streams(tokens, batch_size)
-        super().__init__(workers=1, use_multiprocessing=False)
-        self._inputs, self._targets = inputs, targets
-        self.batch_size = int(batch_size)
+        self._inputs, self._targets = streams(tokens, batch_size)
+        super().__init__(self._inputs, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
         self.sequence_length = int(sequence_length)
-        self.vocabulary = vocabulary
         self.length_deviation = float(length_deviation)
         self.longest_length = int(longest_length)
         self.partial_shuffle = bool(partial_shuffle)
-        self.seed = int(seed)
         self.lengths_vary = self.length_deviation > 0
-        self.num_tokens = int(inputs.size)
+        self.num_tokens = int(self._inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else None
-        self._finished = False  # whether the last batch of the epoch was read
-        self._touched = 0  # bytes read of a memory map since its pages were released
         self._next = 0  # index of the batch that is adjacent to the last one in memory
         self.epoch = 0
 
@@ -133,11 +158,6 @@ class TokenBatches(keras.utils.PyDataset):
         spans = (self._span(index) for index in range(len(self)))
         return tuple(end - start for start, end in spans)
 
-    def on_epoch_end(self) -> None:
-        if self._finished:  # Keras also calls it before the first epoch
-            self._finished = False
-            self.epoch += 1
-
     # --- the batches
 
     def __len__(self) -> int:
@@ -147,17 +167,12 @@ class TokenBatches(keras.utils.PyDataset):
         return (length - 1) // self.sequence_length + 1  # rounded up
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
-        self._finished = index == len(self) - 1
+        self._begin(index)
         start, end = self._span(index)
         batch = self._read(self._inputs, start, end), self._read(self._targets, start, end)
         per_row = (end - start) * self._inputs.itemsize
-        self._touched += self.batch_size * (per_row if index == self._next else AROUND_BYTES)
+        self._release(self.batch_size * (per_row if index == self._next else AROUND_BYTES))
         self._next = index + 1
-        if self._touched >= RELEASE_BYTES:
-            release_pages(self._inputs)
-            self._touched = 0
         return batch
 
     def _span(self, index: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, is_number
+from dualnet._checks import ArgumentError, check_ids, is_number
 from dualnet.text import EOS, Vocabulary
 
 
@@ -23,15 +23,7 @@ def check_tokens(
     tokens: Any, vocabulary_size: int, *, least: int, name: str = "tokens"
 ) -> np.ndarray:
     """Return `tokens`, the argument `name`, as an int32 vector of ids."""
-    tokens = np.asarray(tokens)
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise ArgumentError(
-            name,
-            f"must be a one-dimensional array of integer ids. Received: shape "
-            f"{tokens.shape}, {tokens.dtype}.",
-        )
-    if len(tokens) < least:
-        raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(tokens)}.")
+    tokens = check_ids(name, tokens, least=least)
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
         raise ArgumentError(
             name,
@@ -79,9 +71,7 @@ def vocabulary_of(model: Any) -> Vocabulary:
 def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Vocabulary, int]:
     """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without.
 
-    Args:
-        begins: what begins after `<eos>`, for the error.
-        otherwise: the way out, for the error.
+    The error says what `begins` after `<eos>`, and what to do `otherwise`.
     """
     vocabulary = vocabulary_of(model)
     if vocabulary.eos_id is None:

@@ -16,16 +16,9 @@ from dualnet.builders.stations import PLACES, without_regularization
 class DropoutReader(SegmentReader):
     """A `SegmentReader` with dropout.
 
-    Args:
-        model: `LanguageModel`. It is left untouched, and so are its random generators.
-        dropout_scale: float above 0, at most 1. The dropout rates of the model, its arguments
-            `..._dropout`, are multiplied by it.
-
-    Attributes:
-        masks_differ_by_row: bool. Whether each row of a batch draws its own masks.
-
-    Raises:
-        ValueError: if all dropout rates are 0.
+    The model is left untouched, and so are its random generators. Its dropout rates, the
+    arguments `..._dropout`, are multiplied by `dropout_scale`; one must not be 0. The attribute
+    `masks_differ_by_row` says whether each row of a batch draws its own masks.
     """
 
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:

@@ -70,12 +70,7 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
     """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
 
     Args:
-        model: `LanguageModel`.
-        tokens: int array `(num_tokens,)`, in reading order.
-        **settings: keyword arguments of `evaluate`.
-
-    Raises:
-        ValueError: as `evaluate` does.
+        model, tokens, **settings: As for `evaluate`.
 
     Example:
 
@@ -131,15 +126,6 @@ def evaluate(
             model, its builder's arguments `..._dropout`, are multiplied by it.
         seed: int, at least 0. The masks are a function of it and the other arguments.
 
-    Returns:
-        `Evaluation`.
-
-    Raises:
-        ValueError: if `tokens` holds fewer than `batch_size + 1` tokens (by sentence, none) or
-            ids beyond the model's vocabulary; if an argument is out of range; for MC dropout
-            of a model without dropout; by sentence, if the model has no vocabulary with
-            `<eos>`.
-
     Example:
 
     >>> import numpy as np
@@ -193,20 +179,13 @@ def evaluate(
 
 
 class _Plan(NamedTuple):
-    """How a text is read.
+    """How a text is read."""
 
-    Attributes:
-        tokens: int. Number of tokens predicted.
-        sequence_length: int or None. Tokens per step of every part.
-        parts: Yields rows, steps, and the spans of predicted tokens to be read together, each
-            from the zero state.
-        cut: Returns the ids of a span: its tokens, and the one before.
-    """
-
-    tokens: int
-    sequence_length: int | None
+    tokens: int  # number of tokens predicted
+    sequence_length: int | None  # tokens per step of every part
+    # Yields rows, steps, and the spans of tokens to be read together, each from the zero state.
     parts: Callable[[], Iterator[tuple[int, int, list[tuple[int, int]]]]]
-    cut: Callable[[int, int], np.ndarray]
+    cut: Callable[[int, int], np.ndarray]  # the ids of a span, and the one before
 
 
 def _streams(

@@ -24,11 +24,8 @@ def batches(
     Texts of similar length are read in about eight pieces, so that there is little padding,
     and many side by side. Rows and steps are powers of two: few shapes, since JAX compiles
     each.
-
-    Args:
-        lengths: tokens of each text.
-        whole: bool. Whether to read each text of at most `WORK` tokens in one piece, and a
-            longer one in pieces of so many.
+    If `whole`, each text of at most `WORK` tokens is read in one piece, and a longer one in
+    pieces of so many.
     """
     lengths = np.asarray(lengths, np.int64)
 
@@ -64,13 +61,11 @@ def score_streams(
     """Read `streams` side by side from the zero state, with carried state; fill `losses`.
 
     Args:
-        reader: of the model, see `reader_of`.
         streams: int arrays `(n + 1,)`, each with its own n, at most `rows` of them.
         losses: float32 arrays `(n,)` to be filled with -log p of each token but the first of
             a stream, in nats.
         rows: int. Rows of a call; those without a stream are padding.
         steps: int. Tokens of a row in one call.
-        temperature: float. Logits are divided by it.
     """
     zeros = [np.zeros((rows, size), np.float32) for size in reader.state_size]
     segment: dict[str, Any] = {"states": zeros}

@@ -20,9 +20,7 @@ def best_temperature(
     tokens: Any,
     *,
     temperatures: Sequence[float] | None = None,
-    batch_size: int = 1,
-    sequence_length: int | None = None,
-    by_sentence: bool = False,
+    **settings: Any,
 ) -> float:
     """Return the temperature at which the perplexity of `model` on `tokens` is lowest.
 
@@ -32,18 +30,10 @@ def best_temperature(
     Use tokens of a validation text; Melis et al. use about 50,000.
 
     Args:
-        model: `LanguageModel`.
-        tokens: int array `(num_tokens,)`, in reading order.
+        model, tokens: As for `evaluate`.
         temperatures: floats above 0, all of which are tried; the first of equally good ones
             wins.
-        batch_size, sequence_length, by_sentence: As for `evaluate`.
-
-    Returns:
-        float.
-
-    Raises:
-        ValueError: if `temperatures` is empty or a value is out of range, or as `evaluate`
-            does.
+        **settings: `batch_size`, `sequence_length` and `by_sentence` of `evaluate`.
 
     Example:
 
@@ -66,14 +56,7 @@ def best_temperature(
         check_temperature(temperature)
     best, lowest, misses = temperatures[0], math.inf, 0
     for temperature in temperatures:
-        value = perplexity(
-            model,
-            tokens,
-            temperature=temperature,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            by_sentence=by_sentence,
-        )
+        value = perplexity(model, tokens, temperature=temperature, **settings)
         misses += 1
         if value < lowest:
             best, lowest, misses = temperature, value, 0

@@ -62,11 +62,6 @@ def score(
     Returns:
         `Score` for a str; for a sequence a list of them, in its order.
 
-    Raises:
-        ValueError: if the model has no vocabulary, or one without `<eos>`; if a word is
-            unknown and there is no `<unk>`; if `text` holds anything but str, or `temperature`
-            is out of range.
-
     Example:
 
     >>> import dualnet

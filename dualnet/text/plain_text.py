@@ -14,11 +14,7 @@ def words_of(text: str) -> list[str]:
 
 
 def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
-    """Return `data`, the bytes of the file `source` from `offset` on, as text.
-
-    Raises:
-        ValueError: if `data` is not UTF-8; the message names `source` and the offset.
-    """
+    """Return `data`, the bytes of the file `source` from `offset` on, as text."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -31,11 +27,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
 
 
 def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of the file at `path` in blocks, see `decoded`.
-
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
-    """
+    """Yield the text of the file at `path` in blocks, see `decoded`."""
     with open(path, "rb") as file:
         yield from decoded(file, os.fspath(path), lowercase=lowercase)
 
@@ -45,14 +37,7 @@ def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[s
 
     A word is never split between blocks. Only a newline ends a line; one is added to the
     last line if it is missing.
-
-    Args:
-        file: A file open for reading bytes, e.g. `sys.stdin.buffer`.
-        name: Name of the file in error messages.
-        lowercase: bool. Whether to lower-case the text.
-
-    Raises:
-        ValueError: if the file is empty or not UTF-8.
+    An error, of an empty file or one that is not UTF-8, calls the file `name`.
     """
     offset = 0
     parts: list[bytes] = []  # the word or line that the last block cut off

@@ -27,10 +27,6 @@ class Vocabulary:
         lowercase: bool. Whether `encode` lower-cases text first, as was done with the text
             that the words come from.
 
-    Raises:
-        ValueError: if there are no words, or one is empty, contains white space or is
-            repeated.
-
     Example:
 
     >>> from dualnet.corpora import Vocabulary
@@ -94,11 +90,7 @@ class Vocabulary:
         return hashlib.sha256(self._as_bytes()).hexdigest()
 
     def id(self, word: str) -> int:
-        """Return the id of `word`, or of `<unk>` for an unknown word.
-
-        Raises:
-            ValueError: if neither `word` nor `<unk>` is in the vocabulary.
-        """
+        """Return the id of `word`, or of `<unk>` for an unknown word, if there is `<unk>`."""
         id = self._ids.get(word, self.unk_id)
         if id is None:
             raise ArgumentError(
@@ -116,9 +108,6 @@ class Vocabulary:
         """Return the ids of `text`: int32 `(num_tokens,)`.
 
         White space separates words; every newline becomes one `<eos>`.
-
-        Raises:
-            ValueError: if a word is unknown and the vocabulary has no `<unk>`.
         """
         return self.encode_words(words_of(text.lower() if self.lowercase else text))
 
@@ -135,9 +124,6 @@ class Vocabulary:
         """Return the text of `ids`: spaces between words, a newline for each `<eos>`.
 
         `encode` turns it back into the same ids.
-
-        Raises:
-            ValueError: if an id is not from 0 to `len(vocabulary) - 1`.
         """
         words = (self.word(int(id)) for id in ids)
         text = " ".join("\n" if word == EOS else word for word in words)
@@ -149,11 +135,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, lowercase: bool = False) -> "Vocabulary":
-        """Return the vocabulary that `save` wrote to the file `path`.
-
-        Raises:
-            ValueError: if the file is not UTF-8, or its lines are not different words.
-        """
+        """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))
         return cls(tuple(text.split("\n")[:-1]), lowercase=lowercase)
 
@@ -177,8 +159,6 @@ class Vocabulary:
             size: int, at least 2, or None. Maximum number of words, `<eos>` and `<unk>`
                 included; the rarest are cut.
             min_count: int. Rarer words are cut, but never `<eos>`.
-            needs_unk: bool. Whether to include `<unk>` even if nothing is cut.
-            lowercase: bool. Whether the text was lower-cased.
         """
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance

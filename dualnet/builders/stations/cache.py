@@ -3,8 +3,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
-from dualnet.builders.stations.station import Station, state_inputs
+from dualnet._checks import ArgumentError, check_fraction
+from dualnet.builders.stations.station import Station, choice, state_inputs
 from dualnet.layers import NeuralCache
 from dualnet.layers.neural_cache import STARTS
 
@@ -24,13 +24,11 @@ class Cache(Station):
     cache_size: int = 0
     cache_weight: float = 0.2
     cache_scale: float = 0.3
-    cache_start: str = "at_once"
+    cache_start: str = choice("at_once", STARTS)
 
     def __post_init__(self) -> None:
-        check_count("cache_size", self.cache_size, least=0)
         check_fraction("cache_weight", self.cache_weight)
-        check_penalty("cache_scale", self.cache_scale)
-        check_choice("cache_start", self.cache_start, STARTS)
+        super().__post_init__()
 
     @property
     def is_used(self) -> bool:
@@ -51,19 +49,10 @@ class Cache(Station):
     ) -> tuple[Any, list[Any], list[Any]]:
         """Return the log-probabilities with the cache, and its states before and after.
 
-        Args:
-            tokens: symbolic int tensor `(batch, time)`.
-            hidden: keys of the cache, `(batch, time, units)`.
-            logits: `(batch, time, words)`.
-            states: int. Number of states that the model has, behind which the cache's stand.
+        The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
-        cache = NeuralCache(
-            self.cache_size,
-            weight=self.cache_weight,
-            scale=self.cache_scale,
-            start=self.cache_start,
-            name="cache",
-        )
+        settings = {"weight": self.cache_weight, "scale": self.cache_scale}
+        cache = NeuralCache(self.cache_size, start=self.cache_start, **settings, name="cache")
         before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
         log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
         return log_probabilities, before, after

@@ -3,9 +3,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dualnet._checks import check_choice, check_penalty, check_rate
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station
+from dualnet.builders.stations.station import Station, choice
 from dualnet.layers import DualConnection
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
@@ -23,16 +22,10 @@ class Connection(Station):
         dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
     """
 
-    connection: str = "plain"
+    connection: str = choice("plain", CONNECTIONS)
     dual_input_dropout: float = 0.0
     dual_output_dropout: float = 0.0
     dual_l2: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_choice("connection", self.connection, CONNECTIONS)
-        check_rate("dual_input_dropout", self.dual_input_dropout)
-        check_rate("dual_output_dropout", self.dual_output_dropout)
-        check_penalty("dual_l2", self.dual_l2)
 
     @property
     def is_dual(self) -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_flag, check_penalty, check_rate
 from dualnet.builders.stations.station import Station
 from dualnet.layers import EmbeddingDropout
 
@@ -28,12 +27,6 @@ class Embedding(Station):
     embedding_dropout: float = 0.0
     embedding_dropout_per_row: bool = False
     embedding_l2: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_flag("padded", self.padded)
-        check_flag("embedding_dropout_per_row", self.embedding_dropout_per_row)
-        check_rate("embedding_dropout", self.embedding_dropout)
-        check_penalty("embedding_l2", self.embedding_l2)
 
     def embed(self, tokens: Any, vocabulary_size: int, units: int) -> tuple[Any, Any]:
         """Return the embedding layer, and its vectors `(batch, time, units)`."""

@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_choice, check_count, check_penalty, check_rate
-from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.builders.stations.station import Station, choice, state_inputs
 from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropout
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
@@ -26,16 +25,10 @@ class Gate(Station):
         gate_initializer_range: The gate's matrices start uniform within it.
     """
 
-    gate: str = "none"
+    gate: str = choice("none", GATES)
     gate_units: int = 300
     gate_dropout: float = 0.0
     gate_initializer_range: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_choice("gate", self.gate, GATES)
-        check_count("gate_units", self.gate_units, least=1)
-        check_rate("gate_dropout", self.gate_dropout)
-        check_penalty("gate_initializer_range", self.gate_initializer_range)
 
     @property
     def is_used(self) -> bool:
@@ -53,12 +46,8 @@ class Gate(Station):
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the gated logits of each model, and the gate's states before and after.
 
-        Args:
-            tokens: symbolic int tensor `(batch, time)`.
-            logits: of each model, `(batch, time, words)`.
-            hidden: of each model, the output of its recurrence.
-            padded: bool. Whether tokens below 0 are padding.
-            states: int. Number of states that the models have, behind which the gate's stand.
+        `logits` and `hidden` are those of each model; the gate's states are numbered behind the
+        `states` of the models.
         """
         words = logits[0].shape[-1]
         if self.gate != "lstm":

@@ -6,16 +6,9 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_penalty,
-    check_rate,
-)
+from dualnet._checks import ArgumentError, check_count
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station
+from dualnet.builders.stations.station import Station, choice
 from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, PastDecode
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
 
@@ -47,28 +40,22 @@ class Output(Station):
     tied: bool = True
     output_bias: bool = False
     experts: int | Sequence[int] = 0
-    latent_activation: str = "tanh"
+    latent_activation: str = choice("tanh", ACTIVATIONS)
     latent_dropout: float = 0.0
     latent_dropout_per_expert: bool = False
     balance_regularization: float = 0.0
-    balance_form: str = "code"
+    balance_form: str = choice("code", BALANCE_FORMS)
     past_decode_regularization: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("tied", "output_bias", "latent_dropout_per_expert"):
-            check_flag(name, getattr(self, name))
-        check_choice("latent_activation", self.latent_activation, ACTIVATIONS)
-        check_choice("balance_form", self.balance_form, BALANCE_FORMS)
-        check_rate("latent_dropout", self.latent_dropout)
-        check_penalty("balance_regularization", self.balance_regularization)
-        check_penalty("past_decode_regularization", self.past_decode_regularization)
+        super().__post_init__()
         counts = self.experts if isinstance(self.experts, (list, tuple)) else [self.experts]
         total = sum(check_count("experts", count, least=0) for count in counts)
         if isinstance(self.experts, (list, tuple)) and total == 0:
             raise ArgumentError(
                 "experts",
-                "must have at least one that is not 0. Received: "
-                f"experts={self.experts!r}. For one softmax give 0.",
+                f"must have at least one that is not 0. Received: experts={self.experts!r}. For "
+                "one softmax give 0.",
             )
         if total == 0:
             for name in ("latent_dropout", "balance_regularization"):
@@ -80,10 +67,8 @@ class Output(Station):
                 f"{self.balance_regularization!r}, experts={self.experts!r}.",
             )
         if self.past_decode_regularization and not self.tied:
-            raise ArgumentError(
-                "past_decode_regularization",
-                "needs a tied output. Received: tied=False. Set it to 0.",
-            )
+            message = "needs a tied output. Received: tied=False. Set it to 0."
+            raise ArgumentError("past_decode_regularization", message)
 
     def check_mixture(self, name: str, value: Any) -> None:
         """Raise `ArgumentError` if `value` is set though there are no experts."""
@@ -93,9 +78,7 @@ class Output(Station):
     def features(self, levels: Sequence[Any], *, dual: bool) -> Any:
         """Return what the output layer reads: the last of `levels`, or the list of all.
 
-        Args:
-            levels: outputs of all layers, the embedding first.
-            dual: bool. Whether the last one is that of a dual layer.
+        These are the outputs of all layers, the embedding first, a `dual` layer last.
         """
         if not isinstance(self.experts, Sequence):
             return levels[-1]
@@ -144,6 +127,5 @@ class Output(Station):
 
     def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
         """Return the layer that adds the penalty of past decoding, or None."""
-        if not self.past_decode_regularization:
-            return None
-        return PastDecode(self.past_decode_regularization, tied_to=embedding, name="past_decode")
+        factor = self.past_decode_regularization
+        return PastDecode(factor, tied_to=embedding, name="past_decode") if factor else None

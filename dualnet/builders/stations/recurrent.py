@@ -6,17 +6,10 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_penalty,
-    check_rate,
-)
+from dualnet._checks import ArgumentError
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.builders.stations.station import Station, choice, state_inputs
 from dualnet.layers import ActivationRegularization, Recurrence
 
 
@@ -51,7 +44,7 @@ class Recurrent(Station):
         temporal_activation_regularization: TAR of AWD-LSTM, its beta.
     """
 
-    cell: str = "lstm"
+    cell: str = choice("lstm", CELLS)
     rounds: int = 0
     rank: int = 0
     use_bias: bool = True
@@ -79,16 +72,7 @@ class Recurrent(Station):
         return {**super().arguments(), **self.options}
 
     def __post_init__(self) -> None:
-        check_choice("cell", self.cell, CELLS)
-        for name in ("use_bias", "skip_connections", "mask_per_gate"):
-            check_flag(name, getattr(self, name))
-        for name in ("rounds", "rank"):
-            check_count(name, getattr(self, name), least=0)
-        for name in self.names():
-            if name.endswith("_dropout"):
-                check_rate(name, getattr(self, name))
-            elif name.endswith(("_l2", "_regularization")):
-                check_penalty(name, getattr(self, name))
+        super().__post_init__()
         if self.cell != "mogrifier_lstm" and self.rounds > 0:
             raise ArgumentError(
                 "rounds",
@@ -100,14 +84,7 @@ class Recurrent(Station):
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
     ) -> RecurrentOutput:
-        """Run the recurrent layers over `embedded`, `(batch, time, units)`.
-
-        Args:
-            embedded: symbolic tensor.
-            layer_units: size of each layer.
-            dropouts: station that says which masks are locked.
-            mask: bool `(batch, time)`, False where a step is padding; or None.
-        """
+        """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
         if self.skip_connections and len(set(layer_units)) > 1:
             raise ArgumentError(
                 "skip_connections",
@@ -132,9 +109,8 @@ class Recurrent(Station):
             )
             states, new_states = states + inputs, new_states + final
             if self.activation_l2 > 0:
-                x = keras.layers.ActivityRegularization(
-                    l2=self.activation_l2, name=f"activation_{number}"
-                )(x)
+                name = f"activation_{number}"
+                x = keras.layers.ActivityRegularization(l2=self.activation_l2, name=name)(x)
             outputs.append(x)
         if self.skip_connections and len(outputs) > 1:
             x = keras.layers.Add(name="skip_connections")(outputs)
@@ -151,9 +127,8 @@ class Recurrent(Station):
         """Return the cell of layer `number`, from 1, of size `units`."""
         cell = CELLS[self.cell]
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
-        place, rate = (
-            ("input", self.input_dropout) if number == 1 else ("internal", self.internal_dropout)
-        )
+        place = "input" if number == 1 else "internal"
+        rate = self.input_dropout if number == 1 else self.internal_dropout
         called = {"input": place}  # what the cell's own dropouts are called here
         settings = {
             "use_bias": self.use_bias,
@@ -179,16 +154,9 @@ class Recurrent(Station):
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentOutput:
-    """Symbolic tensors of the recurrent layers.
+    """Symbolic tensors of the recurrent layers; `hidden` and the states are those of `Graph`."""
 
-    Attributes:
-        levels: What enters each recurrent layer, the embedding first, and what leaves the last
-            one; each with its dropout. Experts may read them.
-        hidden: Output of the last layer without dropout, `(batch, time, units)`.
-        states: Inputs of the first states, `(batch, size)`.
-        new_states: The states after the last step, like `states`.
-    """
-
+    # What enters each recurrent layer, and what leaves the last one, each with its dropout.
     levels: list[Any]
     hidden: Any
     states: list[Any]

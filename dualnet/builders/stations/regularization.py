@@ -4,9 +4,9 @@ import dataclasses
 
 import keras
 
-from dualnet._checks import check_penalty
-from dualnet.builders.initializers import check_initializer, initialise
-from dualnet.builders.stations.station import Station
+from dualnet._checks import ArgumentError
+from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
+from dualnet.builders.stations.station import Station, choice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,6 @@ class Regularization(Station):
 
     weight_l2: float = 0.0
     fraternal_regularization: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_penalty("weight_l2", self.weight_l2)
-        check_penalty("fraternal_regularization", self.fraternal_regularization)
 
     def regularize(self, core: keras.Model) -> None:
         """Add the penalty on all weights to the penalties that they have."""
@@ -48,11 +44,19 @@ class Initialization(Station):
         initializer_range: float, for the initializers that need it.
     """
 
-    initializer: str = "keras"
+    initializer: str = choice("keras", INITIALIZERS)
     initializer_range: float = 0.0
 
     def __post_init__(self) -> None:
-        check_initializer(self.initializer, self.initializer_range)
+        super().__post_init__()
+        needs_range = self.initializer in NEEDS_RANGE
+        if (self.initializer_range > 0) != needs_range:
+            wanted = "above 0" if needs_range else "0"
+            raise ArgumentError(
+                "initializer_range",
+                f"must be {wanted} for initializer={self.initializer!r}. Received: "
+                f"initializer_range={self.initializer_range!r}.",
+            )
 
     def initialize(self, core: keras.Model) -> None:
         """Draw new initial weights for `core`."""

@@ -9,19 +9,12 @@ from dualnet.builders.stations.station import Station
 
 @dataclasses.dataclass(frozen=True)
 class LayerSizes:
-    """The size of each layer of one model.
-
-    Attributes:
-        embedding: of the embedding.
-        recurrent: of each recurrent layer, the lowest first.
-        dual: of the dual layer, if there is one.
-        latent: of the experts' latent vectors, if there are experts.
-    """
+    """The size of each layer of one model, whether it has a dual layer and experts or not."""
 
     embedding: int
-    recurrent: tuple[int, ...]
+    recurrent: tuple[int, ...]  # the lowest layer first
     dual: int
-    latent: int
+    latent: int  # of the experts' latent vectors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,20 +41,13 @@ class Sizes(Station):
     latent_units: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("units", "embedding_units", "dual_units", "latent_units"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least=1)
-        check_count("recurrent_layers", self.recurrent_layers, least=1)
+        super().__post_init__()
         units = self.recurrent_units
         for size in units if isinstance(units, Sequence) else [1 if units is None else units]:
             check_count("recurrent_units", size, least=1)
 
     def resolve(self, *, last: int | None = None) -> LayerSizes:
-        """Return the size of each layer.
-
-        Args:
-            last: size that the last recurrent layer must have, or None if it is free.
-        """
+        """Return the size of each layer; that of the last recurrent one must be `last`, if any."""
         embedding = self.embedding_units or self.units
         if embedding is None:
             raise ArgumentError(
@@ -85,9 +71,5 @@ class Sizes(Station):
         else:
             sizes = [recurrent] * self.recurrent_layers
             sizes[-1] = last or recurrent
-        return LayerSizes(
-            embedding=embedding,
-            recurrent=tuple(sizes),
-            dual=self.dual_units or embedding,
-            latent=self.latent_units or embedding,
-        )
+        dual, latent = self.dual_units or embedding, self.latent_units or embedding
+        return LayerSizes(embedding, tuple(sizes), dual, latent)
