@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, _fused_cross_entropy
+from dualnet.layers import DOCOutput, MixtureSoftmax, _fused_cross_entropy
 from tests import reference
 from tests.checks import (
     array,
@@ -148,20 +148,6 @@ def test_fused_cross_entropy_get_what_all_words_get(rng):
     assert np.all(np.isfinite(array(layer(inputs, padded))))
 
 
-def test_one_linear_expert_with_identity_weights_is_the_plain_softmax(rng):
-    embedding = keras.layers.Embedding(WORDS, LATENT)
-    plain = OutputProjection(tied_to=embedding)
-    layer = MixtureSoftmax(WORDS, 1, LATENT, tied_to=embedding, latent_activation="linear")
-    inputs = normal(rng, BATCH, TIME, LATENT)
-    logits = plain(inputs)
-    layer(inputs)
-    randomise(plain, rng)
-    layer.bias.assign(plain.bias)
-    layer.latent_kernels["0"].assign(np.eye(LATENT))
-    logits = array(plain(inputs)).astype("float64")
-    assert_close([layer(inputs)], [np.log(reference.softmax(logits))])
-
-
 def test_all_experts_in_the_last_layer_are_a_mixture_of_softmaxes(rng):
     inputs = some_inputs(rng)
     several, one = DOCOutput(WORDS, [0, 0, 4], LATENT), MixtureSoftmax(WORDS, 4, LATENT)
@@ -301,20 +287,6 @@ def test_they_pass_the_common_checks(kind, rng, tmp_path):
     else:
         layer, inputs = MixtureSoftmax(WORDS, 2, LATENT, use_bias=False), inputs[-1]
     check_layer(layer, inputs, folder=tmp_path, dtypes=["float32"])
-
-
-def test_the_state_of_the_generator_and_the_weights_are_saved(rng, tmp_path):
-    inputs = keras.Input((None, 4))
-    model = keras.Model(inputs, MixtureSoftmax(WORDS, 2, LATENT, latent_dropout=0.5)(inputs))
-    data = normal(rng, BATCH, TIME, 4)
-    model(data, training=True)
-    model.save(tmp_path / "model.keras")
-    model.save_weights(tmp_path / "model.weights.h5")
-    expected = array(model(data, training=True))
-    clone = keras.models.clone_model(model)
-    clone.load_weights(tmp_path / "model.weights.h5")
-    for copy in (keras.models.load_model(tmp_path / "model.keras"), clone):
-        np.testing.assert_array_equal(array(copy(data, training=True)), expected)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

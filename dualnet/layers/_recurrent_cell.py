@@ -3,33 +3,27 @@
 import warnings
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
+from dualnet.layers._configured import ConfiguredLayer
 from dualnet.layers._products import matmul
 
 
 class MaskSpec(NamedTuple):
     """A dropout of a cell. Whoever runs the cell draws its mask before the loop.
 
-    Attributes:
-        name: str. The key under which the cell looks up the mask.
-        rate: float. Fraction to drop.
-        size: int, the number of features of a mask `(batch, size)`; or the shape, a tuple, of
-            the cell's weight `name`: the cell then receives a dropped-out copy of this
-            weight in place of a mask (DropConnect), the same for all rows and steps.
-        locked: bool. Whether one mask holds for the whole segment; otherwise each step
-            has a fresh one.
+    If `size` is a tuple, it is the shape of the cell's weight `name`. The cell then receives
+    a dropped-out copy of this weight in place of a mask (DropConnect).
     """
 
-    name: str
-    rate: float
-    size: int | tuple[int, ...]
-    locked: bool
+    name: str  # the key under which the cell looks up the mask
+    rate: float  # the fraction to drop
+    size: int | tuple[int, ...]  # the number of features of a mask `(batch, size)`
+    locked: bool  # whether one mask holds for the whole segment, or each step has a fresh one
 
 
-class RecurrentCell(keras.layers.Layer):
+class RecurrentCell(ConfiguredLayer):
     """One step of a recurrent layer, as a pure function: the masks are arguments.
 
     A step has two parts: `input_projection`, which depends on the input alone, so that it can
@@ -56,6 +50,15 @@ class RecurrentCell(keras.layers.Layer):
         locked: list of the dropouts that keep their mask for a whole segment, some of
             "input" and "recurrent". The others draw a fresh mask at each step.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+
+    Call arguments:
+        inputs: `(batch, features)`.
+        states: list of `(batch, units)`.
+        training: bool.
+        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
+
+    Returns:
+        `(output, states)`, the output `(batch, units)` and the new states.
 
     Raises:
         ValueError: if an argument is out of range, or if a cell with dropout is trained
@@ -163,16 +166,10 @@ class RecurrentCell(keras.layers.Layer):
     # --- weights
 
     def add_input_kernel(self, name, shape, initializer="glorot_uniform"):
-        regularizer = keras.regularizers.L2(self.input_l2)
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=regularizer
-        )
+        return self.add_matrix(name, shape, initializer, self.input_l2)
 
     def add_recurrent_kernel(self, name, shape, initializer="orthogonal"):
-        regularizer = keras.regularizers.L2(self.recurrent_l2)
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=regularizer
-        )
+        return self.add_matrix(name, shape, initializer, self.recurrent_l2)
 
     def add_bias(self, name, size, initializer="zeros"):
         """Return a bias of `size`, an int or a shape, or None without `use_bias`."""
@@ -180,20 +177,6 @@ class RecurrentCell(keras.layers.Layer):
             return None
         shape = size if isinstance(size, tuple) else (size,)
         return self.add_weight(name=name, shape=shape, initializer=initializer)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "use_bias": self.use_bias,
-            "input_dropout": self.input_dropout,
-            "recurrent_dropout": self.recurrent_dropout,
-            "weight_dropout": self.weight_dropout,
-            "mask_per_gate": self.mask_per_gate,
-            "input_l2": self.input_l2,
-            "recurrent_l2": self.recurrent_l2,
-            "locked": list(self.locked),
-        }
 
 
 class FusedCell(RecurrentCell):

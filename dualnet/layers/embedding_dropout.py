@@ -27,9 +27,6 @@ class EmbeddingDropout(SeededDropout):
     Returns:
         `(batch, time, features)`.
 
-    Raises:
-        ValueError: if `rate` or `vocabulary_size` is out of range.
-
     Masking: passes on the mask of `embedded`.
     Reference: Gal and Ghahramani, 2016, https://arxiv.org/abs/1512.05287; Merity et
     al., 2018, https://arxiv.org/abs/1708.02182
@@ -68,10 +65,3 @@ class EmbeddingDropout(SeededDropout):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "per_row": self.per_row,
-        }

@@ -27,10 +27,6 @@ class FeatureGate(Gate):
 
     Weights: `kernel` (units, vocabulary), `bias` (vocabulary).
 
-    Raises:
-        ValueError: if an argument is out of range, or if the logits are missing or have
-            another size.
-
     Masking: passes on the masks of the logits.
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
 
@@ -44,7 +40,7 @@ class FeatureGate(Gate):
     """
 
     def build(self, input_shape):
-        self.check_inputs(input_shape, "features")
+        self.check_inputs(input_shape)
         self.add_gate(input_shape[0][-1])
 
     def call(self, inputs):
@@ -54,6 +50,3 @@ class FeatureGate(Gate):
     def gates(self, features):
         """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
         return self.compute_gates(features)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else self.select_masks(mask[1:])

@@ -20,9 +20,6 @@ class LockedDropout(SeededDropout):
         inputs: `(batch, time, features)`.
         training: bool. Outside training the inputs are returned unchanged.
 
-    Raises:
-        ValueError: if `rate` is out of range.
-
     Reference: Gal and Ghahramani, 2016, https://arxiv.org/abs/1512.05287
 
     Example:

@@ -26,21 +26,11 @@ class LSTMCell(FusedCell):
             `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
             `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[h, c]`, each `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
-
-    Returns:
-        `(h, [h, c])`, each `(batch, units)`.
+    Call arguments, returns: as `RecurrentCell`.
+    States: `[h, c]`; the output is h.
 
     Weights: `kernel` (features, 4 units), `recurrent_kernel` (units, 4 units),
     `bias` (4 units) if used.
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
 
@@ -88,10 +78,3 @@ class LSTMCell(FusedCell):
         # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
         zeros = ops.zeros((self.units,), dtype)
         return ops.concatenate([zeros, zeros + self.forget_bias, zeros, zeros])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "forget_bias": self.forget_bias,
-            "capped_input_gate": self.capped_input_gate,
-        }

@@ -4,13 +4,14 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
+from dualnet.layers._configured import ConfiguredLayer
 
 STARTS = ("at_once", "when_full")
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class NeuralCache(keras.layers.Layer):
+class NeuralCache(ConfiguredLayer):
     """Continuous cache: makes words likelier that followed similar hidden vectors before.
 
     After token x_t the cache holds the last `size` pairs (h_j, x_(j+1)), j < t:
@@ -181,12 +182,3 @@ class NeuralCache(keras.layers.Layer):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else [mask[2], None, None, None]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "weight": self.weight,
-            "scale": self.scale,
-            "start": self.start,
-        }

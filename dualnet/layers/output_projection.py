@@ -36,11 +36,6 @@ class OutputProjection(TiedLayer):
 
     Weights: `kernel` (units, vocabulary) unless tied; `bias` (vocabulary) if used.
 
-    Raises:
-        ValueError: if neither `vocabulary_size` nor `tied_to` is given, if they
-            contradict each other, or if the size of the input is not that of the tied
-            embedding.
-
     Saving: the tie survives in `.keras` files and in every `LanguageModel`, which is rebuilt
     from its arguments. `keras.models.clone_model` and a functional model's own `from_config`
     create a second embedding, as with any layer that holds another.
@@ -103,10 +98,3 @@ class OutputProjection(TiedLayer):
     def compute_output_spec(self, inputs, targets=None, temperature=None):
         words = (self.vocabulary_size,) if targets is None else ()
         return keras.KerasTensor((*inputs.shape[:-1], *words), "float32")
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "use_bias": self.use_bias,
-        }

@@ -20,9 +20,6 @@ class StepDropout(SeededDropout):
         inputs: a tensor of any shape.
         training: bool. Outside training the inputs are returned unchanged.
 
-    Raises:
-        ValueError: if `rate` is out of range.
-
     Reference: Zaremba et al., 2014, https://arxiv.org/abs/1409.2329
 
     Example:
