@@ -1,10 +1,13 @@
 """The dual connection, the output projection, the dropouts and a whole language model."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
 from keras import ops, tree
 
+from dualnet import layers
 from dualnet.builders import token_losses
 from dualnet.builders.functional import language_model
 from dualnet.layers import (
@@ -173,22 +176,25 @@ def test_dropouts_pass_the_common_checks(kind, rng, tmp_path):
     check_layer(kind(0.3, seed=5), normal(rng, BATCH, TIME, FEATURES), folder=tmp_path)
 
 
-def test_connection_and_output_have_the_weights_of_their_manual_in_that_order():
-    def weights(layer, shape):
-        layer.build(shape)
-        return [(w.name, tuple(w.shape)) for w in layer.weights]
+PAIR = [(None, None, 3), (None, None, 5)]
 
-    shapes = [(None, None, 3), (None, None, 5)]
-    assert weights(DualConnection(4), shapes) == [
-        ("kernel", (3, 4)),
-        ("hidden_kernel", (5, 4)),
-        ("bias", (4,)),
-    ]
-    without = weights(DualConnection(4, use_input=False), shapes)
-    assert without == [("hidden_kernel", (5, 4)), ("bias", (4,))]
-    shape = (None, None, 4)
-    assert weights(OutputProjection(7), shape) == [("kernel", (4, 7)), ("bias", (7,))]
-    assert weights(OutputProjection(7, use_bias=False), shape) == [("kernel", (4, 7))]
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (DualConnection(4), [(2, 3), (2, 5)], dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
+        (
+            DualConnection(4, use_input=False),
+            [(2, 3), (2, 5)],
+            dict(hidden_kernel=(5, 4), bias=(4,)),
+        ),
+        (OutputProjection(7), (2, 3, 4), dict(kernel=(4, 7), bias=(7,))),
+        (OutputProjection(7, use_bias=False), (2, 3, 4), dict(kernel=(4, 7))),
+    ],
+)
+def test_a_layer_has_the_weights_of_its_manual_in_that_order(layer, shape, expected):
+    layer.build(shape)
+    assert [(w.name, tuple(w.shape)) for w in layer.weights] == list(expected.items())
 
 
 # --- penalties
@@ -389,23 +395,82 @@ def test_layers_over_time_pass_on_the_mask_of_their_input(layer):
     np.testing.assert_array_equal(array(mask), tokens != 0)
 
 
-# --- refusals
+# --- refusals, of all layers
 
 COUNTS = [0, -1, 1.5, True, "4"]
 RATES = [-0.1, 1.0, "a", None, True, float("nan")]
 PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
-REFUSED = [
-    *[(DualConnection, "units", value) for value in COUNTS],
-    *[(DualConnection, "dual_l2", value) for value in PENALTIES],
-    *[(OutputProjection, "vocabulary_size", value) for value in COUNTS],
-    *[(kind, "rate", value) for kind in (LockedDropout, StepDropout) for value in RATES],
-]
+FINITE = [None, "a", True, float("inf"), float("nan")]
+REQUIRED = {
+    "units": UNITS, "vocabulary_size": WORDS, "latent_units": 2, "rate": 0.1, "size": 3,
+    "experts": 2, "factor": 0.1, "tied_to": None,
+}  # fmt: skip
+REFUSED = {
+    layers.DOCOutput: {
+        "vocabulary_size": [0],
+        "experts": [3, []],
+        "latent_units": [0],
+        "latent_activation": ["tan"],
+        "latent_dropout": [1],
+        "latent_dropout_locked": [1],
+        "latent_dropout_per_expert": [1],
+        "use_bias": ["no", None, 1],
+        "balance": [-1],
+        "balance_form": ["codes"],
+    },
+    layers.DepthGatedLSTMCell: {
+        "depth": [0],
+        "peepholes": ["diag", None, True],
+        "first_gate": ["owned"],
+        "internal_dropout": [1],
+        "locked": [["mogrifier"]],
+    },
+    layers.DualConnection: {"units": COUNTS, "dual_l2": PENALTIES},
+    layers.EmbeddingDropout: {"rate": [1], "vocabulary_size": [0]},
+    layers.FeatureGate: {"vocabulary_size": [0]},
+    layers.IOGate: {"vocabulary_size": [0], "units": [0], "dropout": [1], "use_hidden": ["no"]},
+    layers.LSTMCell: {
+        "units": [0, None],
+        "recurrent_dropout": [1.0],
+        "input_l2": [-1],
+        "recurrent_l2": [-1],
+        "weight_dropout": [1.0],
+        "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
+        "forget_bias": FINITE,
+    },
+    layers.LayerNormGRUCell: {"units": [1], "placement": [None]},
+    layers.LayerNormLSTMCell: {"epsilon": [0, -1e-5, *FINITE], "placement": ["Separate", 1]},
+    layers.MixtureSoftmax: {"experts": [0, [2]]},
+    layers.MogrifierLSTMCell: {
+        "rounds": [-1],
+        "rank": [-1, 1.5],
+        "mogrifier_dropout": [1],
+        "mogrifier_l2": [-1],
+        "locked": [["internal"], "mogrifier"],
+    },
+    layers.NeuralCache: {"size": [0], "weight": [1.0], "scale": [-1], "start": ["atonce"]},
+    layers.OutputProjection: {"vocabulary_size": [0, True]},
+    layers.PastDecode: {"factor": [-1]},
+    layers.RecurrentHighwayCell: {"depth": [0], "transform_bias": [None], "locked": [["internal"]]},
+    layers.StepDropout: {"rate": RATES},
+}
 
 
-@pytest.mark.parametrize(("kind", "argument", "value"), REFUSED)
+@pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        (kind, argument, value)
+        for kind, arguments in REFUSED.items()
+        for argument, values in arguments.items()
+        for value in values
+    ],
+)
 def test_values_out_of_range_are_refused_by_name_and_value(kind, argument, value):
-    units = {"units": UNITS} if kind is DualConnection else {}
+    parameters = inspect.signature(kind).parameters.values()
+    required = {p.name: REQUIRED[p.name] for p in parameters if p.name in REQUIRED}
+    if kind is layers.DOCOutput:
+        required["experts"] = [2]
     with pytest.raises(ValueError) as error:
-        kind(**(units | {argument: value}))
+        kind(**(required | {argument: value}))
     assert f"`{argument}` must be" in str(error.value)
     assert f"Received: {argument}={value!r}." in str(error.value)

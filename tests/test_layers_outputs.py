@@ -376,11 +376,6 @@ def tensors(*shapes):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: IOGate(0), "`vocabulary_size` must be an integer of at least 1"),
-        (lambda: FeatureGate(0), "`vocabulary_size` must be an integer of at least 1"),
-        (lambda: IOGate(5, 0), "`units` must be an integer of at least 1"),
-        (lambda: IOGate(5, dropout=1), "`dropout` must be a number"),
-        (lambda: IOGate(5, use_hidden="no"), "`use_hidden` must be a truth value"),
         (lambda: IOGate(5)(tensors((1, 2))), "`inputs` must be a list of tokens and the logits"),
         (
             lambda: IOGate(5, use_hidden=True)(tensors((1, 2), (1, 2, 5))),
@@ -393,10 +388,6 @@ def tensors(*shapes):
         (lambda: FeatureGate(5)(tensors((1, 2, 5))[0]), "`inputs` must be a list of features"),
         (lambda: IOGate(5).gates([[1]], hidden=[[1.0]]), "`hidden` must be left out"),
         (lambda: IOGate(5, use_hidden=True).gates([[1]]), "`hidden` must be given"),
-        (lambda: NeuralCache(0), "`size` must be an integer of at least 1"),
-        (lambda: NeuralCache(5, weight=1.0), "`weight` must be a number of at least 0 and below 1"),
-        (lambda: NeuralCache(5, scale=-1), "`scale` must be a finite number of at least 0"),
-        (lambda: NeuralCache(5, start="atonce"), "`start` must be one of.*mean 'at_once'"),
         (lambda: NeuralCache(5)(tensors((1, 2), (1, 2, 3))), "`inputs` must be a list of tokens"),
         (
             lambda: NeuralCache(2)(

@@ -15,9 +15,8 @@ class ConfiguredLayer(keras.layers.Layer):
         config = super().get_config()
         bases = type(self).__mro__
         for base in reversed(bases[: bases.index(ConfiguredLayer)]):
-            _, *parameters = inspect.signature(base.__init__).parameters.values()
-            for parameter in parameters:
-                name = parameter.name
+            parameters = inspect.signature(base.__init__).parameters  # type: ignore[misc]
+            for name, parameter in list(parameters.items())[1:]:  # without `self`
                 # A subclass outside of this package may add arguments in its own `get_config`.
                 if parameter.kind is not parameter.VAR_KEYWORD and hasattr(self, name):
                     config.setdefault(name, _serialized(getattr(self, name)))

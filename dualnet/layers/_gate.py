@@ -52,7 +52,7 @@ class Gate(ConfiguredLayer):
         return self.add_matrix(name, shape, keras.initializers.RandomUniform(-scale, scale))
 
     def compute_gates(self, features):
-        """Return the gates for `features`, float32."""
+        """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
         kernel = ops.cast(self.kernel, self.compute_dtype)
         product = ops.matmul(ops.cast(features, self.compute_dtype), kernel)
         return ops.sigmoid(ops.cast(product, "float32") + ops.cast(self.bias, "float32"))

@@ -31,7 +31,7 @@ class RecurrentCell(ConfiguredLayer):
     products with matrices go through `product`.
 
     A subclass defines `build`, `step` and `gates`, and where the defaults do not fit
-    `input_projection`, `mask_specs` and `state_size`. Its equations are in its docstring.
+    `input_projection`, `mask_sizes` and `state_size`. Its equations are in its docstring.
 
     Args:
         units: int, at least 1. Size of each state and of the output.
@@ -49,7 +49,6 @@ class RecurrentCell(ConfiguredLayer):
         recurrent_l2: float, at least 0. The same for the recurrent matrices.
         locked: list of the dropouts that keep their mask for a whole segment, some of
             "input" and "recurrent". The others draw a fresh mask at each step.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, features)`.
@@ -107,22 +106,27 @@ class RecurrentCell(ConfiguredLayer):
 
     def mask_specs(self):
         """Return the masks that a training step needs, a list of `MaskSpec`."""
-        times = self.gates if self.mask_per_gate else 1
-        sizes = {"input": self.input_size, "recurrent": self.units}
-        rates = {"input": self.input_dropout, "recurrent": self.recurrent_dropout}
-        specs = [
-            MaskSpec(name, rate, times * sizes[name], name in self.locked)
-            for name, rate in rates.items()
-            if rate > 0
-        ]
-        return specs + self.weight_specs()
+        specs = self.specs_of(self.mask_sizes())
+        if self.weight_dropout > 0:
+            for name in self.recurrent_kernels():
+                shape = tuple(getattr(self, name).shape)
+                specs.append(MaskSpec(name, self.weight_dropout, shape, True))
+        return specs
 
-    def weight_specs(self):
-        """Return the entries of `mask_specs` for `weight_dropout`."""
-        if self.weight_dropout == 0:
-            return []
-        shapes = {name: tuple(getattr(self, name).shape) for name in self.recurrent_kernels()}
-        return [MaskSpec(name, self.weight_dropout, shape, True) for name, shape in shapes.items()]
+    def mask_sizes(self):
+        """Return the sizes of all masks by name, "recurrent" or "recurrent_1" for example."""
+        times = self.gates if self.mask_per_gate else 1
+        return {"input": times * self.input_size, "recurrent": times * self.units}
+
+    def specs_of(self, sizes):
+        """Return the `MaskSpec` of each mask in `sizes` whose rate is above 0."""
+        specs = []
+        for name, size in sizes.items():
+            dropout = name.split("_")[0]
+            rate = getattr(self, f"{dropout}_dropout")
+            if rate > 0:
+                specs.append(MaskSpec(name, rate, size, dropout in self.locked))
+        return specs
 
     def recurrent_kernels(self):
         """Return the names of the matrices that `weight_dropout` acts on."""
@@ -209,6 +213,15 @@ def product(vector, kernel, mask=None):
         return matmul(vector * mask, kernel)
     masks = enumerate(ops.split(mask, gates, axis=-1))
     return ops.concatenate([matmul(vector * m, kernel, (i, gates)) for i, m in masks], axis=-1)
+
+
+def gate_biases(*values):
+    """Return an initializer of a bias whose gates, side by side, start at `values`."""
+
+    def initialize(shape, dtype=None):
+        return ops.repeat(ops.convert_to_tensor(values, dtype), shape[-1] // len(values))
+
+    return initialize
 
 
 def warn_about_input_part(cls):

@@ -16,12 +16,10 @@ class ActivationRegularization(ConfiguredLayer):
     Args:
         activation: float, at least 0. The paper's alpha.
         temporal: float, at least 0. The paper's beta.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[dropped, raw]`, each `(batch, time, units)`: the output of the last
             recurrent layer after and before its dropout.
-        training: bool.
 
     Returns:
         `dropped`, unchanged.

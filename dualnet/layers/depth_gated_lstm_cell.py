@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_flag, check_rate
-from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell, product
+from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
 FIRST_GATES = ("own", "shared", "none")
@@ -109,26 +109,16 @@ class DepthGatedLSTMCell(RecurrentCell):
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.state_size = [self.units] * (2 * depth)
 
-    def mask_specs(self):
-        specs = []
-        for name, (times, size) in self._mask_sizes().items():
-            dropout = name.split("_")[0]
-            rate = getattr(self, f"{dropout}_dropout")
-            if rate > 0:
-                specs.append(MaskSpec(name, rate, times * size, dropout in self.locked))
-        return specs + self.weight_specs()
-
-    def _mask_sizes(self):
-        """Return for each mask how many of them stand side by side, and the size of one."""
+    def mask_sizes(self):
         input_masks = recurrent_masks = 1
         if self.mask_per_gate:
             input_masks = len(self._gates(1)) + (self.first_gate == "own")
             recurrent_masks = len(self._recurrent_gates())
         layers = range(1, self.depth + 1)
         return {
-            "input": (input_masks, self.input_size),
-            **{f"recurrent_{k}": (recurrent_masks, self.units) for k in layers},
-            **{f"internal_{k}": (1, self.units) for k in layers[:-1]},
+            "input": input_masks * self.input_size,
+            **{f"recurrent_{k}": recurrent_masks * self.units for k in layers},
+            **{f"internal_{k}": self.units for k in layers[:-1]},
         }
 
     def recurrent_kernels(self):
@@ -175,7 +165,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
         width = len(self._recurrent_gates()) * units
         self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
-        self._set("bias", k, self.add_bias, len(gates) * units, self._initial_bias)
+        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
+        start = gate_biases(*[float(gate == "f") for gate in gates])
+        self._set("bias", k, self.add_bias, len(gates) * units, start)
         for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
             if self.peepholes == "full":
                 self._set(f"peephole_{gate}", k, self.add_recurrent_kernel, (units, units))
@@ -243,11 +235,3 @@ class DepthGatedLSTMCell(RecurrentCell):
 
     def _set(self, name, k, add, *arguments):
         setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))
-
-    def _initial_bias(self, shape, dtype=None):
-        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
-        bias = ops.zeros(shape, dtype)
-        if self.coupled:
-            return bias
-        before, _, after = ops.split(bias, [self.units, 2 * self.units])
-        return ops.concatenate([before, ops.ones((self.units,), dtype), after])

@@ -50,7 +50,6 @@ class DOCOutput(TiedLayer, SeededLayer):
             length, count as well. The published factor 0.001 belongs to "code"; about 0.02
             gives "paper" the same strength with 20 experts.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: list of `(batch, time, units_n)`, lowest layer first, one per entry of
@@ -58,7 +57,6 @@ class DOCOutput(TiedLayer, SeededLayer):
         targets: int `(batch, time)`, negative at padding; or None.
         mask: list of bool `(batch, time)` or None, one per input. Tokens at which the last one
             is False do not count in the penalty; without it, those with negative targets.
-        training: bool.
         temperature: float or scalar tensor that log P is divided by, or None for 1.
 
     Returns:

@@ -17,7 +17,6 @@ class DualConnection(ConfiguredLayer):
             arguments stay the same.
         dual_l2: float, at least 0. Adds `dual_l2 * sum(w ** 2)` of both
             matrices to the loss.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[embedded, hidden]`, of shapes `(batch, time, embedding_dim)`
@@ -63,9 +62,6 @@ class DualConnection(ConfiguredLayer):
         if self.use_input:
             d = d + ops.matmul(embedded, self.kernel)
         return ops.relu(d)  # (batch, time, units)
-
-    def compute_output_spec(self, inputs):
-        return keras.KerasTensor((*inputs[1].shape[:-1], self.units), self.compute_dtype)
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]

@@ -18,7 +18,6 @@ class EmbeddingDropout(SeededDropout):
             LSTM; otherwise all rows share one, as in AWD-LSTM, which drops rows of the
             embedding matrix.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, embedded]`, int `(batch, time)` and `(batch, time, features)`.

@@ -16,7 +16,6 @@ class FeatureGate(Gate):
         vocabulary_size: int, at least 1.
         initializer_range: float, at least 0. The kernel is drawn uniformly from
             `[-initializer_range, initializer_range]`; the bias starts at 0.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[features, logits]`, of shapes `(batch, time, units)` and
@@ -47,6 +46,4 @@ class FeatureGate(Gate):
         features, *logits = inputs
         return self.apply_gates(self.gates(features), logits)
 
-    def gates(self, features):
-        """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
-        return self.compute_gates(features)
+    gates = Gate.compute_gates

@@ -29,7 +29,6 @@ class IOGate(Gate):
             the released code's (which has 0.01 for AWD-LSTM); the paper gives none.
         seed: int or None. Seed of the dropout. The state of its generator is saved with
             the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, logits]`, int `(batch, time)` and `(batch, time, vocabulary)`;

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_finite, check_flag
-from dualnet.layers._recurrent_cell import FusedCell
+from dualnet.layers._recurrent_cell import FusedCell, gate_biases
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -53,7 +53,8 @@ class LSTMCell(FusedCell):
         self.state_size = [self.units, self.units]
 
     def add_gate_bias(self):
-        return self.add_bias("bias", 4 * self.units, self._initial_bias)
+        # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
+        return self.add_bias("bias", 4 * self.units, gate_biases(0.0, self.forget_bias, 0.0, 0.0))
 
     def step(self, projection, states, masks):
         h, c = states
@@ -73,8 +74,3 @@ class LSTMCell(FusedCell):
     def exposed_memory(self, c):
         """Return the new c as it enters h'. The state that is carried on is c itself."""
         return c
-
-    def _initial_bias(self, shape, dtype=None):
-        # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
-        zeros = ops.zeros((self.units,), dtype)
-        return ops.concatenate([zeros, zeros + self.forget_bias, zeros, zeros])

@@ -3,7 +3,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
 from dualnet.layers._products import sum_of_products
-from dualnet.layers._recurrent_cell import MaskSpec, product
+from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
@@ -102,13 +102,9 @@ class MogrifierLSTMCell(LSTMCell):
             self.mogrifiers.append((factors, self.add_zeros(f"mogrifier_{i}_bias", size_out)))
 
     def mask_specs(self):
-        specs = super().mask_specs()
-        if self.mogrifier_dropout > 0:
-            locked = "mogrifier" in self.locked
-            for i in range(1, self.rounds + 1):
-                size = self.rank or self._sizes(i)[0]
-                specs.append(MaskSpec(f"mogrifier_{i}", self.mogrifier_dropout, size, locked))
-        return specs
+        rounds = range(1, self.rounds + 1)
+        sizes = {f"mogrifier_{i}": self.rank or self._sizes(i)[0] for i in rounds}
+        return super().mask_specs() + self.specs_of(sizes)
 
     def input_projection(self, inputs, masks):
         # No product yet: the rounds come first, and they read h.

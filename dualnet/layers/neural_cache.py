@@ -32,7 +32,6 @@ class NeuralCache(ConfiguredLayer):
             from the second token of the text on (Takase et al.). "when_full": when more
             than `size` tokens precede the current one (Merity et al.). Before that, p is
             the softmax alone.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
 
     Call arguments:
         inputs: `[tokens, hidden, logits]`, int `(batch, time)`, `(batch, time, units)`

@@ -22,7 +22,6 @@ class OutputProjection(TiedLayer):
         tied_to: `keras.layers.Embedding` whose matrix (vocabulary, units) is used
             transposed, or None for a separate matrix.
         use_bias: bool.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, time, units)`.

@@ -17,12 +17,10 @@ class PastDecode(TiedLayer):
     Args:
         factor: float, at least 0. The paper's lambda, about 0.001.
         tied_to: `keras.layers.Embedding` whose matrix is E.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, logits]`, int `(batch, time)`, negative at padding, and float32
             `(batch, time, vocabulary)`.
-        training: bool.
 
     Returns:
         `logits`, unchanged.

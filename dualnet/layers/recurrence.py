@@ -31,7 +31,6 @@ class Recurrence(SeededLayer):
             steps, and `step(projection, states, masks)`. Without them, `call` runs at each step.
         seed: int or None. Seed of the masks. The state of the generator is saved with the
             weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         sequence: `(batch, time, features)`.

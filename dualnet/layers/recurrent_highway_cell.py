@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_finite
-from dualnet.layers._recurrent_cell import RecurrentCell, product
+from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -67,9 +67,8 @@ class RecurrentHighwayCell(RecurrentCell):
         self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
         for name in self.recurrent_kernels():
             setattr(self, name, self.add_recurrent_kernel(name, (self.units, size)))
-        self.biases = [
-            self.add_bias(f"bias_{k}", size, self._initial_bias) for k in range(1, self.depth + 1)
-        ]
+        start = gate_biases(0.0, self.transform_bias)
+        self.biases = [self.add_bias(f"bias_{k}", size, start) for k in range(1, self.depth + 1)]
 
     def input_projection(self, inputs, masks):
         return product(inputs, self.kernel, masks.get("input"))
@@ -85,7 +84,3 @@ class RecurrentHighwayCell(RecurrentCell):
             h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
             s = (ops.tanh(h) - s) * ops.sigmoid(t) + s
         return s, [s]
-
-    def _initial_bias(self, shape, dtype=None):
-        parts = ops.zeros((self.units,), dtype), ops.full((self.units,), self.transform_bias, dtype)
-        return ops.concatenate(parts)

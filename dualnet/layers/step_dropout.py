@@ -14,7 +14,6 @@ class StepDropout(SeededDropout):
         rate: float, at least 0 and below 1. Fraction to drop. The rest is divided by
             `1 - rate`.
         seed: int or None.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: a tensor of any shape.
