@@ -257,27 +257,6 @@ def test_dual_connection_passes_on_the_mask_of_hidden():
 # --- the output
 
 
-def test_tied_output_shares_the_variable_of_the_embedding(rng):
-    embedding = keras.layers.Embedding(WORDS, UNITS)
-    tokens = keras.Input((None,), dtype="int32")
-    output = OutputProjection(tied_to=embedding, use_bias=False)
-    model = keras.Model(tokens, output(embedding(tokens)))
-    assert output.vocabulary_size == WORDS
-    assert len(model.weights) == len(model.trainable_variables) == 1
-    embedding.embeddings.assign(normal(rng, WORDS, UNITS))
-    rows = array(embedding.embeddings)
-    ids = np.arange(WORDS)[None]
-    np.testing.assert_allclose(array(model(ids))[0], rows @ rows.T, rtol=1e-5, atol=1e-6)
-
-
-def test_tied_output_may_be_built_before_its_embedding(rng):
-    embedding = keras.layers.Embedding(WORDS, UNITS)
-    inputs = normal(rng, BATCH, TIME, UNITS)
-    logits = OutputProjection(tied_to=embedding, use_bias=False)(inputs)
-    expected = inputs @ array(embedding.embeddings).T
-    np.testing.assert_allclose(array(logits), expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_a_model_with_tied_output_stays_tied_when_reloaded(use_bias, rng, tmp_path):
     embedding = keras.layers.Embedding(WORDS, UNITS, name="embedding")

@@ -324,14 +324,6 @@ def test_state_left_out_is_the_zero_state(rng):
     assert_close(layer(sequence), layer(sequence, initial_state=[zeros, zeros]))
 
 
-def test_rows_keep_apart(rng):
-    layer = a_recurrence("low_rank", rng)
-    sequence, (h, c) = a_sequence(rng), some_states(rng)
-    outputs, *_ = layer(sequence, initial_state=[h, c])
-    alone, *_ = layer(sequence[1:], initial_state=[h[1:], c[1:]])
-    np.testing.assert_allclose(array(alone), array(outputs)[1:], rtol=1e-5, atol=1e-6)
-
-
 # --- masks
 
 
@@ -450,16 +442,6 @@ def test_the_mask_of_an_embedding_reaches_the_recurrence_and_goes_on(with_state,
 
 
 # --- dropped weights
-
-
-def test_dropped_weights_are_one_draw_for_all_rows_and_steps(rng):
-    layer = Recurrence(LSTMCell(UNITS, weight_dropout=0.5), seed=3)
-    row = np.repeat(normal(rng, 1, TIME, FEATURES), 6, axis=0)
-    first = array(layer(row, training=True)[0])
-    np.testing.assert_array_equal(first, np.repeat(first[:1], 6, axis=0))
-    assert not np.allclose(first, array(layer(row, training=True)[0]))  # another draw
-    again = Recurrence(layer.cell, seed=3)
-    np.testing.assert_array_equal(first, array(again(row, training=True)[0]))
 
 
 def test_weight_drop_zeroes_its_rate_of_the_matrix_and_keeps_the_expectation():
