@@ -179,7 +179,7 @@ def check_against_reference(call, variables, inputs, expected):
 
 
 def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
-    """Check shapes, configuration, saving, bfloat16 and gradients of `layer(*inputs)`.
+    """Check shapes, dtypes, configuration, saving, masks and gradients of `layer(*inputs)`.
 
     Args:
         layer: unbuilt, or built; its weights are overwritten.
@@ -193,10 +193,11 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
     randomise(layer, np.random.default_rng(3))
     outputs = tree.flatten(layer(*inputs))
 
-    # Symbolic and eager shapes agree.
+    # Symbolic and eager shapes and dtypes agree.
     for a, b in zip(tree.flatten(symbolic_outputs), outputs, strict=True):
         assert len(a.shape) == len(b.shape) and a.shape[-1] == b.shape[-1]
         assert all(n in (None, m) for n, m in zip(a.shape, b.shape)), (a.shape, b.shape)
+        assert a.dtype == keras.backend.standardize_dtype(b.dtype)
 
     # The configuration goes through JSON and back, to the same layer.
     written = json.dumps(keras.saving.serialize_keras_object(layer))
@@ -204,11 +205,17 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
     assert json.dumps(keras.saving.serialize_keras_object(copy)) == written
     _assert_same(_with_weights_of(layer, copy, inputs)(*inputs), outputs)
 
-    # A functional model holds it, and gives the same after a save and a load.
-    model = keras.Model(tree.flatten(symbolic), symbolic_outputs)
+    # A functional model holds it. After a save and a load it gives the same outputs, and draws
+    # the same masks.
+    model, arrays = keras.Model(tree.flatten(symbolic), symbolic_outputs), tree.flatten(inputs)
+    trains = "training" in inspect.signature(layer.call).parameters and not hasattr(layer, "step")
+    if trains:
+        model(arrays, training=True)  # moves its generator on
     model.save(folder / "model.keras")
     reloaded = keras.models.load_model(folder / "model.keras")
-    _assert_same(reloaded(tree.flatten(inputs)), outputs)
+    _assert_same(reloaded(arrays), outputs)
+    if trains:
+        _assert_same(reloaded(arrays, training=True), tree.flatten(model(arrays, training=True)))
 
     # bfloat16 comes near.
     coarse = keras.saving.deserialize_keras_object(_in_bfloat16(json.loads(written)))

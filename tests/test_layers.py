@@ -1,13 +1,23 @@
 """The dual connection, the output projection, the dropouts and a whole language model."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from keras import ops, tree
 
+from dualnet import layers
 from dualnet.builders import token_losses
 from dualnet.builders.functional import language_model
-from dualnet.layers import DualConnection, LockedDropout, OutputProjection, StepDropout
+from dualnet.layers import (
+    DualConnection,
+    LockedDropout,
+    LSTMCell,
+    OutputProjection,
+    Recurrence,
+    StepDropout,
+)
 from tests import reference
 from tests.checks import (
     array,
@@ -26,6 +36,19 @@ BATCH, TIME, FEATURES, UNITS, WORDS = 2, 4, 3, 4, 7
 use_input_or_not = pytest.mark.parametrize("use_input", [True, False])
 tied_or_not = pytest.mark.parametrize("tied", [True, False])
 each_dropout = pytest.mark.parametrize("kind", [LockedDropout, StepDropout])
+
+
+def a_dropped_recurrence(rate, seed=None):
+    return Recurrence(LSTMCell(50, recurrent_dropout=rate), seed=seed)
+
+
+each_seeded = pytest.mark.parametrize("kind", [LockedDropout, StepDropout, a_dropped_recurrence])
+ONES = np.ones((2, 4, 50), "float32")
+
+
+def trained(layer):
+    """Return the outputs of `layer` in training."""
+    return array(tree.flatten(layer(ONES, training=True))[0])
 
 
 def an_output(tied, **options):
@@ -153,22 +176,25 @@ def test_dropouts_pass_the_common_checks(kind, rng, tmp_path):
     check_layer(kind(0.3, seed=5), normal(rng, BATCH, TIME, FEATURES), folder=tmp_path)
 
 
-def test_connection_and_output_have_the_weights_of_their_manual_in_that_order():
-    def weights(layer, shape):
-        layer.build(shape)
-        return [(w.name, tuple(w.shape)) for w in layer.weights]
+PAIR = [(None, None, 3), (None, None, 5)]
 
-    shapes = [(None, None, 3), (None, None, 5)]
-    assert weights(DualConnection(4), shapes) == [
-        ("kernel", (3, 4)),
-        ("hidden_kernel", (5, 4)),
-        ("bias", (4,)),
-    ]
-    without = weights(DualConnection(4, use_input=False), shapes)
-    assert without == [("hidden_kernel", (5, 4)), ("bias", (4,))]
-    shape = (None, None, 4)
-    assert weights(OutputProjection(7), shape) == [("kernel", (4, 7)), ("bias", (7,))]
-    assert weights(OutputProjection(7, use_bias=False), shape) == [("kernel", (4, 7))]
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (DualConnection(4), [(2, 3), (2, 5)], dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
+        (
+            DualConnection(4, use_input=False),
+            [(2, 3), (2, 5)],
+            dict(hidden_kernel=(5, 4), bias=(4,)),
+        ),
+        (OutputProjection(7), (2, 3, 4), dict(kernel=(4, 7), bias=(7,))),
+        (OutputProjection(7, use_bias=False), (2, 3, 4), dict(kernel=(4, 7))),
+    ],
+)
+def test_a_layer_has_the_weights_of_its_manual_in_that_order(layer, shape, expected):
+    layer.build(shape)
+    assert [(w.name, tuple(w.shape)) for w in layer.weights] == list(expected.items())
 
 
 # --- penalties
@@ -220,15 +246,6 @@ def test_all_penalties_of_a_model_join_its_loss(rng):
 # --- the dual connection
 
 
-def test_dual_connection_without_input_ignores_the_embedding(rng):
-    layer = DualConnection(UNITS, use_input=False)
-    embedded, hidden = normal(rng, BATCH, TIME, FEATURES), normal(rng, BATCH, TIME, UNITS)
-    first = array(layer([embedded, hidden]))
-    assert not hasattr(layer, "kernel")
-    np.testing.assert_array_equal(first, array(layer([embedded + 1, hidden])))
-    assert np.any(first != array(layer([embedded, hidden + 1])))
-
-
 def test_dual_connection_passes_on_the_mask_of_hidden():
     layer = DualConnection(UNITS)
     masks = [np.array([[True, True]]), np.array([[True, False]])]
@@ -238,35 +255,6 @@ def test_dual_connection_passes_on_the_mask_of_hidden():
 
 
 # --- the output
-
-
-def test_tied_output_shares_the_variable_of_the_embedding(rng):
-    embedding = keras.layers.Embedding(WORDS, UNITS)
-    tokens = keras.Input((None,), dtype="int32")
-    output = OutputProjection(tied_to=embedding, use_bias=False)
-    model = keras.Model(tokens, output(embedding(tokens)))
-    assert output.vocabulary_size == WORDS
-    assert len(model.weights) == len(model.trainable_variables) == 1
-    embedding.embeddings.assign(normal(rng, WORDS, UNITS))
-    rows = array(embedding.embeddings)
-    ids = np.arange(WORDS)[None]
-    np.testing.assert_allclose(array(model(ids))[0], rows @ rows.T, rtol=1e-5, atol=1e-6)
-
-
-def test_tied_output_may_be_built_before_its_embedding(rng):
-    embedding = keras.layers.Embedding(WORDS, UNITS)
-    inputs = normal(rng, BATCH, TIME, UNITS)
-    logits = OutputProjection(tied_to=embedding, use_bias=False)(inputs)
-    expected = inputs @ array(embedding.embeddings).T
-    np.testing.assert_allclose(array(logits), expected, rtol=1e-5, atol=1e-6)
-
-
-@tied_or_not
-def test_logits_are_float32_whatever_the_policy(tied, rng):
-    layer = an_output(tied, dtype="mixed_bfloat16")
-    logits = layer(normal(rng, BATCH, TIME, UNITS))
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    assert {w.dtype for w in layer.weights} == {"float32"}
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
@@ -341,51 +329,37 @@ def test_step_dropout_draws_afresh_at_every_step():
     assert np.any(out[0] != out[1])
 
 
-@each_dropout
-def test_dropouts_draw_anew_at_each_call_and_repeat_with_their_seed(kind):
-    ones = np.ones((BATCH, TIME, 50), "float32")
+@each_seeded
+def test_masks_differ_at_each_call_and_repeat_with_their_seed(kind):
     layer, same, other = kind(0.5, seed=3), kind(0.5, seed=3), kind(0.5, seed=4)
-    first, second = array(layer(ones, training=True)), array(layer(ones, training=True))
+    for one in (layer, same, other):
+        one.build(ONES.shape)
+        one.set_weights(layer.get_weights())
+    first, second = trained(layer), trained(layer)
     assert np.any(first != second)
-    np.testing.assert_array_equal(array(same(ones, training=True)), first)
-    np.testing.assert_array_equal(array(same(ones, training=True)), second)
-    assert np.any(array(other(ones, training=True)) != first)
+    np.testing.assert_array_equal([trained(same), trained(same)], [first, second])
+    assert np.any(trained(other) != first)
 
 
-@each_dropout
-def test_a_dropout_without_seed_follows_the_seed_of_keras(kind):
-    ones = np.ones((BATCH, TIME, 50), "float32")
-
+@each_seeded
+def test_without_a_seed_masks_follow_that_of_keras(kind):
     def draw():
         keras.utils.set_random_seed(11)
-        return [array(layer(ones, training=True)) for layer in (kind(0.5), kind(0.5))]
+        return [trained(layer) for layer in (kind(0.5), kind(0.5))]
 
     (a, b), (again, _) = draw(), draw()
     np.testing.assert_array_equal(a, again)
     assert np.any(a != b)
 
 
-@each_dropout
-@pytest.mark.parametrize("whole", [True, False], ids=["model", "weights"])
-def test_the_generator_of_a_dropout_goes_on_after_a_reload(kind, whole, tmp_path):
-    ones = np.ones((BATCH, TIME, 50), "float32")
-
-    def a_sequential(seed):
-        return keras.Sequential([keras.Input((None, 50)), kind(0.5, seed=seed)])
-
-    model = a_sequential(3)
-    model(ones, training=True)
-    if whole:
-        model.save(tmp_path / "m.keras")
-    else:
-        model.save_weights(tmp_path / "m.weights.h5")
-    expected = array(model(ones, training=True))
-    if whole:
-        again = keras.models.load_model(tmp_path / "m.keras")
-    else:
-        again = a_sequential(99)
-        again.load_weights(tmp_path / "m.weights.h5")
-    np.testing.assert_array_equal(array(again(ones, training=True)), expected)
+@each_seeded
+def test_a_generator_goes_on_with_the_weights_that_are_loaded(kind, tmp_path):
+    inputs = keras.Input((None, 50))
+    models = [keras.Model(inputs, kind(0.5, seed=seed)(inputs)) for seed in (3, 99)]
+    trained(models[0])
+    models[0].save_weights(tmp_path / "m.weights.h5")
+    models[1].load_weights(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(*map(trained, models))
 
 
 @pytest.mark.parametrize(
@@ -400,23 +374,82 @@ def test_layers_over_time_pass_on_the_mask_of_their_input(layer):
     np.testing.assert_array_equal(array(mask), tokens != 0)
 
 
-# --- refusals
+# --- refusals, of all layers
 
 COUNTS = [0, -1, 1.5, True, "4"]
 RATES = [-0.1, 1.0, "a", None, True, float("nan")]
 PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
-REFUSED = [
-    *[(DualConnection, "units", value) for value in COUNTS],
-    *[(DualConnection, "dual_l2", value) for value in PENALTIES],
-    *[(OutputProjection, "vocabulary_size", value) for value in COUNTS],
-    *[(kind, "rate", value) for kind in (LockedDropout, StepDropout) for value in RATES],
-]
+FINITE = [None, "a", True, float("inf"), float("nan")]
+REQUIRED = {
+    "units": UNITS, "vocabulary_size": WORDS, "latent_units": 2, "rate": 0.1, "size": 3,
+    "experts": 2, "factor": 0.1, "tied_to": None,
+}  # fmt: skip
+REFUSED = {
+    layers.DOCOutput: {
+        "vocabulary_size": [0],
+        "experts": [3, []],
+        "latent_units": [0],
+        "latent_activation": ["tan"],
+        "latent_dropout": [1],
+        "latent_dropout_locked": [1],
+        "latent_dropout_per_expert": [1],
+        "use_bias": ["no", None, 1],
+        "balance": [-1],
+        "balance_form": ["codes"],
+    },
+    layers.DepthGatedLSTMCell: {
+        "depth": [0],
+        "peepholes": ["diag", None, True],
+        "first_gate": ["owned"],
+        "internal_dropout": [1],
+        "locked": [["mogrifier"]],
+    },
+    layers.DualConnection: {"units": COUNTS, "dual_l2": PENALTIES},
+    layers.EmbeddingDropout: {"rate": [1], "vocabulary_size": [0]},
+    layers.FeatureGate: {"vocabulary_size": [0]},
+    layers.IOGate: {"vocabulary_size": [0], "units": [0], "dropout": [1], "use_hidden": ["no"]},
+    layers.LSTMCell: {
+        "units": [0, None],
+        "recurrent_dropout": [1.0],
+        "input_l2": [-1],
+        "recurrent_l2": [-1],
+        "weight_dropout": [1.0],
+        "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
+        "forget_bias": FINITE,
+    },
+    layers.LayerNormGRUCell: {"units": [1], "placement": [None]},
+    layers.LayerNormLSTMCell: {"epsilon": [0, -1e-5, *FINITE], "placement": ["Separate", 1]},
+    layers.MixtureSoftmax: {"experts": [0, [2]]},
+    layers.MogrifierLSTMCell: {
+        "rounds": [-1],
+        "rank": [-1, 1.5],
+        "mogrifier_dropout": [1],
+        "mogrifier_l2": [-1],
+        "locked": [["internal"], "mogrifier"],
+    },
+    layers.NeuralCache: {"size": [0], "weight": [1.0], "scale": [-1], "start": ["atonce"]},
+    layers.OutputProjection: {"vocabulary_size": [0, True]},
+    layers.PastDecode: {"factor": [-1]},
+    layers.RecurrentHighwayCell: {"depth": [0], "transform_bias": [None], "locked": [["internal"]]},
+    layers.StepDropout: {"rate": RATES},
+}
 
 
-@pytest.mark.parametrize(("kind", "argument", "value"), REFUSED)
+@pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        (kind, argument, value)
+        for kind, arguments in REFUSED.items()
+        for argument, values in arguments.items()
+        for value in values
+    ],
+)
 def test_values_out_of_range_are_refused_by_name_and_value(kind, argument, value):
-    units = {"units": UNITS} if kind is DualConnection else {}
+    parameters = inspect.signature(kind).parameters.values()
+    required = {p.name: REQUIRED[p.name] for p in parameters if p.name in REQUIRED}
+    if kind is layers.DOCOutput:
+        required["experts"] = [2]
     with pytest.raises(ValueError) as error:
-        kind(**(units | {argument: value}))
+        kind(**(required | {argument: value}))
     assert f"`{argument}` must be" in str(error.value)
     assert f"Received: {argument}={value!r}." in str(error.value)

@@ -82,7 +82,7 @@ DEPTH_GATED = [
 UNDROPPED = [
     *[(kind, {"use_bias": b}) for kind in (ElmanCell, GRUCell, PerGateLSTMCell) for b in BOTH],
     *[(LSTMCell, options) for options in ({}, {"use_bias": False}, {"capped_input_gate": True})],
-    *[(MogrifierLSTMCell, {"rounds": n, "rank": rank}) for n in range(7) for rank in (None, 2)],
+    *[(MogrifierLSTMCell, {"rounds": n, "rank": rank}) for n in (0, 1, 2, 5) for rank in (None, 2)],
     (MogrifierLSTMCell, {"rounds": 3, "rank": 0, "use_bias": False}),
     (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
     *NORMALISED_STEPS,
@@ -255,19 +255,6 @@ def test_fresh_weights_per_gate_are_those_of_a_fused_cell():
         np.testing.assert_array_equal(np.concatenate(parts, axis=-1), weight)
 
 
-@each_normalised_kind
-def test_a_cell_that_normalises_nothing_is_the_plain_one(kind, rng):
-    options = {**DROPPED, "mask_per_gate": True, "locked": ["input"]}
-    plain = {LayerNormLSTMCell: LSTMCell, LayerNormGRUCell: GRUCell}[kind](UNITS, **options)
-    cells = [plain, kind(UNITS, placement="none", **options)]
-    layers = [Recurrence(built(cell, rng), seed=3) for cell in cells]
-    shapes = [[(w.name, w.shape) for w in layer.weights] for layer in layers]
-    assert shapes[0] == shapes[1]
-    layers[1].set_weights(layers[0].get_weights())
-    sequence = normal(rng, BATCH, TIME, FEATURES)
-    assert_close(*[layer(sequence, training=True) for layer in layers])
-
-
 # --- degenerate cases of the deep cells
 
 
@@ -279,12 +266,6 @@ def with_gate(cell, gate, bias):
             values[gate * UNITS : (gate + 1) * UNITS] = bias
             weight.assign(values)
     return cell
-
-
-def test_a_highway_whose_transform_gate_is_closed_keeps_its_state(rng):
-    cell = with_gate(built(RecurrentHighwayCell(UNITS, depth=3), rng), 1, -60)
-    x, states = a_step(cell, rng)
-    assert_close(cell(x, states)[1], states)
 
 
 def test_a_highway_whose_transform_gate_is_open_is_a_plain_recurrent_network(rng):
@@ -317,39 +298,6 @@ def test_a_stack_without_depth_gates_and_peepholes_is_one_of_lstm_cells(peephole
     assert_close([out, *new_states], [y, *expected])
 
 
-def with_weights_of(other, cell, **values):
-    """Return `cell` with the weights of `other` by name, and with `values`."""
-    for weight in cell.weights:
-        weight.assign(values.get(weight.name, array(getattr(other, weight.name, weight))))
-    return cell
-
-
-@pytest.mark.parametrize(
-    ("options", "neutral"),
-    [
-        ({"stabilised": True}, {"stabiliser_1": 0, "stabiliser_2": 0}),
-        ({"affine": True}, {"affine_kernel_2": np.eye(UNITS), "affine_bias_2": np.zeros(UNITS)}),
-    ],
-    ids=["stabilised", "affine"],
-)
-def test_a_stabiliser_of_zero_and_an_affine_identity_change_nothing(options, neutral, rng):
-    cell = built(DepthGatedLSTMCell(UNITS, depth=2), rng)
-    other = built(DepthGatedLSTMCell(UNITS, depth=2, **options), rng)
-    with_weights_of(cell, other, **neutral)
-    x, states = a_step(cell, rng)
-    assert_close(other(x, states)[1], cell(x, states)[1])
-
-
-def test_a_shared_first_gate_is_an_own_one_whose_two_matrices_are_equal(rng):
-    shared, own = (
-        built(DepthGatedLSTMCell(UNITS, depth=2, first_gate=gate), rng)
-        for gate in ("shared", "own")
-    )
-    with_weights_of(shared, own, memory_kernel=array(shared.kernel_1)[:, -UNITS:])
-    x, states = a_step(own, rng)
-    assert_close(shared(x, states)[1], own(x, states)[1])
-
-
 # --- layer normalisation
 
 
@@ -371,26 +319,6 @@ def test_layer_norm_has_its_statistics_in_float32(dtype, rng):
     assert_close([array(normal_vector).astype("float64")], [expected], rtol=0.01, atol=1e-3)
 
 
-@each_normalised_kind
-def test_a_separate_step_takes_no_notice_of_the_scale_of_its_products(kind, rng):
-    cell = built(kind(UNITS, epsilon=1e-12), rng)
-    x, states = a_step(cell, rng)
-    before = array(cell(x, states)[0])
-    cell.kernel.assign(100 * array(cell.kernel))
-    cell.recurrent_kernel.assign(0.01 * array(cell.recurrent_kernel))
-    assert_close([cell(x, states)[0]], [before], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("placement", ["separate", "gates"])
-def test_a_forget_bias_in_all_units_outlasts_the_normalisation(placement, rng):
-    cell = LayerNormLSTMCell(UNITS, placement=placement, affine=False)
-    cell.build((BATCH, FEATURES))
-    x, [_, c] = a_step(cell, rng)
-    cell.kernel.assign(np.zeros((FEATURES, 4 * UNITS)))
-    _, [_, new_c] = cell(x, [np.zeros((BATCH, UNITS), "float32"), c])
-    assert_close([new_c], [c * reference.sigmoid(1.0)])
-
-
 # --- weights
 
 
@@ -398,62 +326,51 @@ def affine_weights(**sizes):
     return [(f"{name}_{k}", (size,)) for name, size in sizes.items() for k in ("gain", "shift")]
 
 
-LSTM = [("kernel", (3, 16)), ("recurrent_kernel", (4, 16)), ("bias", (16,))]
-GRU = [("kernel", (3, 12)), ("recurrent_kernel", (4, 12)), ("bias", (2, 12))]
-STACK = [
-    ("kernel_1", (3, 16)),
-    ("recurrent_kernel_1", (4, 12)),
-    ("bias_1", (16,)),
-    ("peephole_input_1", (4, 4)),
-    ("peephole_output_1", (4, 4)),
-    ("depth_previous_1", (4,)),
-]
+def shapes(**sizes):
+    return list(sizes.items())
+
+
+ELMAN = shapes(kernel=(3, 4), recurrent_kernel=(4, 4), bias=(4,))
+LSTM = shapes(kernel=(3, 16), recurrent_kernel=(4, 16), bias=(16,))
+GRU = shapes(kernel=(3, 12), recurrent_kernel=(4, 12), bias=(2, 12))
+STACK = shapes(
+    kernel_1=(3, 16), recurrent_kernel_1=(4, 12), bias_1=(16,),
+    peephole_input_1=(4, 4), peephole_output_1=(4, 4), depth_previous_1=(4,),
+)  # fmt: skip
+EVERY_LAYER_1 = shapes(
+    kernel_1=(3, 20), recurrent_kernel_1=(4, 16), bias_1=(20,), peephole_input_1=(4,),
+    peephole_forget_1=(4,), peephole_output_1=(4,), depth_previous_1=(4,),
+    memory_kernel=(3, 4), stabiliser_1=(),
+)  # fmt: skip
+EVERY_LAYER_2 = shapes(
+    kernel_2=(4, 20), recurrent_kernel_2=(4, 16), bias_2=(20,), peephole_input_2=(4,),
+    peephole_forget_2=(4,), peephole_output_2=(4,), depth_previous_2=(4,), depth_lower_2=(4,),
+    affine_kernel_2=(4, 4), affine_bias_2=(4,), stabiliser_2=(),
+)  # fmt: skip
+LOW_RANK = shapes(
+    mogrifier_1_left=(4, 2), mogrifier_1_right=(2, 3), mogrifier_1_bias=(3,),
+    mogrifier_2_left=(3, 2), mogrifier_2_right=(2, 4), mogrifier_2_bias=(4,),
+)  # fmt: skip
+FULL_RANK = shapes(
+    mogrifier_1_kernel=(4, 3), mogrifier_1_bias=(3,), mogrifier_2_kernel=(3, 4),
+    mogrifier_2_bias=(4,), mogrifier_3_kernel=(4, 3), mogrifier_3_bias=(3,),
+)  # fmt: skip
+HIGHWAY = shapes(
+    kernel=(3, 8), recurrent_kernel_1=(4, 8), recurrent_kernel_2=(4, 8), bias_1=(8,), bias_2=(8,)
+)
 EVERY_OPTION = {"coupled": False, "peepholes": "diagonal", "affine": True, "stabilised": True}
 
 
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        (ElmanCell(4), [("kernel", (3, 4)), ("recurrent_kernel", (4, 4)), ("bias", (4,))]),
+        (ElmanCell(4), ELMAN),
         (GRUCell(4), GRU),
         (GRUCell(4, use_bias=False), GRU[:2]),
         (LSTMCell(4), LSTM),
-        (
-            PerGateLSTMCell(4),
-            [
-                (f"{name}_{gate}", shape)
-                for gate in "ifjo"
-                for name, shape in (
-                    ("kernel", (3, 4)),
-                    ("recurrent_kernel", (4, 4)),
-                    ("bias", (4,)),
-                )
-            ],
-        ),
-        (
-            MogrifierLSTMCell(4, rounds=3),
-            [
-                *LSTM,
-                ("mogrifier_1_kernel", (4, 3)),
-                ("mogrifier_1_bias", (3,)),
-                ("mogrifier_2_kernel", (3, 4)),
-                ("mogrifier_2_bias", (4,)),
-                ("mogrifier_3_kernel", (4, 3)),
-                ("mogrifier_3_bias", (3,)),
-            ],
-        ),
-        (
-            MogrifierLSTMCell(4, rounds=2, rank=2),
-            [
-                *LSTM,
-                ("mogrifier_1_left", (4, 2)),
-                ("mogrifier_1_right", (2, 3)),
-                ("mogrifier_1_bias", (3,)),
-                ("mogrifier_2_left", (3, 2)),
-                ("mogrifier_2_right", (2, 4)),
-                ("mogrifier_2_bias", (4,)),
-            ],
-        ),
+        (PerGateLSTMCell(4), [(f"{n}_{gate}", shape) for gate in "ifjo" for n, shape in ELMAN]),
+        (MogrifierLSTMCell(4, rounds=3), LSTM + FULL_RANK),
+        (MogrifierLSTMCell(4, rounds=2, rank=2), LSTM + LOW_RANK),
         (LayerNormLSTMCell(4), LSTM + affine_weights(input=16, recurrent=16, cell=4)),
         (LayerNormLSTMCell(4, placement="joint"), LSTM + affine_weights(gates=16, cell=4)),
         (LayerNormLSTMCell(4, placement="gates"), LSTM + affine_weights(gates=16, cell=4)),
@@ -471,47 +388,14 @@ EVERY_OPTION = {"coupled": False, "peepholes": "diagonal", "affine": True, "stab
         (LayerNormGRUCell(4, placement="gates"), GRU + affine_weights(gates=8, candidate=4)),
         (LayerNormGRUCell(4, placement="output"), GRU + affine_weights(output=4)),
         (LayerNormGRUCell(4, placement="none"), GRU),
-        (
-            RecurrentHighwayCell(4, depth=2),
-            [
-                ("kernel", (3, 8)),
-                ("recurrent_kernel_1", (4, 8)),
-                ("recurrent_kernel_2", (4, 8)),
-                ("bias_1", (8,)),
-                ("bias_2", (8,)),
-            ],
-        ),
+        (RecurrentHighwayCell(4, depth=2), HIGHWAY),
         (DepthGatedLSTMCell(4, first_gate="shared"), STACK),
         (DepthGatedLSTMCell(4), [*STACK, ("memory_kernel", (3, 4))]),
         (
             DepthGatedLSTMCell(4, first_gate="none", use_bias=False, stabilised=True),
             [("kernel_1", (3, 12)), STACK[1], *STACK[3:5], ("stabiliser_1", ())],
         ),
-        (
-            DepthGatedLSTMCell(4, depth=2, **EVERY_OPTION),
-            [
-                ("kernel_1", (3, 20)),
-                ("recurrent_kernel_1", (4, 16)),
-                ("bias_1", (20,)),
-                ("peephole_input_1", (4,)),
-                ("peephole_forget_1", (4,)),
-                ("peephole_output_1", (4,)),
-                ("depth_previous_1", (4,)),
-                ("memory_kernel", (3, 4)),
-                ("stabiliser_1", ()),
-                ("kernel_2", (4, 20)),
-                ("recurrent_kernel_2", (4, 16)),
-                ("bias_2", (20,)),
-                ("peephole_input_2", (4,)),
-                ("peephole_forget_2", (4,)),
-                ("peephole_output_2", (4,)),
-                ("depth_previous_2", (4,)),
-                ("depth_lower_2", (4,)),
-                ("affine_kernel_2", (4, 4)),
-                ("affine_bias_2", (4,)),
-                ("stabiliser_2", ()),
-            ],
-        ),
+        (DepthGatedLSTMCell(4, depth=2, **EVERY_OPTION), EVERY_LAYER_1 + EVERY_LAYER_2),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -611,11 +495,6 @@ def specs(cell):
     return [tuple(spec) for spec in cell.mask_specs()]
 
 
-@each_kind
-def test_a_cell_without_dropout_asks_for_no_masks(kind):
-    assert specs(kind(UNITS)) == []
-
-
 def test_the_cells_ask_for_the_masks_of_their_manual():
     assert specs(LSTMCell(4, recurrent_dropout=0.1)) == [("recurrent", 0.1, 4, True)]
     fresh = LSTMCell(4, recurrent_dropout=0.1, locked=[])
@@ -692,71 +571,10 @@ def test_a_step_in_float16_is_near_that_in_float32(kind, options, rng):
 
 # --- refusals
 
-COUNTS = [0, -1, 1.5, True, None, "4"]
-RATES = [-0.1, 1.0, "a", None, True, float("nan")]
-PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
-FINITE = [None, "a", True, float("inf"), float("nan")]
-REFUSED = {
-    LSTMCell: {
-        "units": COUNTS,
-        "recurrent_dropout": RATES,
-        "input_l2": PENALTIES,
-        "recurrent_l2": PENALTIES,
-        "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
-        "forget_bias": FINITE,
-    },
-    MogrifierLSTMCell: {
-        "rounds": [-1, 1.5, True, None],
-        "rank": [-1, 1.5, True],
-        "mogrifier_dropout": RATES,
-        "mogrifier_l2": PENALTIES,
-        "locked": [["internal"], "mogrifier"],
-    },
-    RecurrentHighwayCell: {"depth": COUNTS, "transform_bias": FINITE, "locked": [["internal"]]},
-    DepthGatedLSTMCell: {
-        "depth": COUNTS,
-        "peepholes": ["diag", None, True],
-        "first_gate": ["owned", None],
-        "internal_dropout": RATES,
-        "locked": [["mogrifier"]],
-    },
-    LayerNormLSTMCell: {
-        "units": [1],
-        "epsilon": [0, -1e-5, *FINITE],
-        "placement": [None, "Separate", 1],
-    },
-    LayerNormGRUCell: {"units": [1], "epsilon": [0], "placement": [None]},
-    ElmanCell: {"units": [0], "weight_dropout": [1.0]},
-    GRUCell: {"units": [0], "weight_dropout": [1.0]},
-    PerGateLSTMCell: {"units": [0], "weight_dropout": [1.0]},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "argument", "value"),
-    [
-        (kind, argument, value)
-        for kind, arguments in REFUSED.items()
-        for argument, values in arguments.items()
-        for value in values
-    ],
-)
-def test_values_out_of_range_are_refused_by_name_and_value(kind, argument, value):
-    with pytest.raises(ValueError) as error:
-        kind(**({"units": UNITS} | {argument: value}))
-    assert f"`{argument}` must be" in str(error.value)
-    assert f"Received: {argument}={value!r}." in str(error.value)
-
 
 def test_masks_per_gate_are_refused_if_the_gates_share_their_input():
     with pytest.raises(ValueError, match="`mask_per_gate` must be False for the Mogrifier"):
         MogrifierLSTMCell(UNITS, mask_per_gate=True)
-
-
-@each_normalised_kind
-def test_a_misspelt_placement_is_refused_with_the_nearest(kind):
-    with pytest.raises(ValueError, match="Did you mean 'separate'?"):
-        kind(UNITS, placement="seperate")
 
 
 @each_normalised_kind
@@ -776,7 +594,8 @@ def test_a_subclass_may_define_and_call_input_projection_by_its_old_name(rng):
 
     assert warnings[0].filename == __file__
     halving = built(HalvingCell(UNITS), rng)
-    plain = with_weights_of(halving, built(LSTMCell(UNITS), rng))
+    plain = built(LSTMCell(UNITS), rng)
+    plain.set_weights(halving.get_weights())
     sequence = normal(rng, BATCH, TIME, FEATURES)
     assert_close(Recurrence(halving)(sequence), Recurrence(plain)(0.5 * sequence))
     x, states = a_step(plain, rng)

@@ -130,10 +130,7 @@ class _Softmax:
     def gradients(self, differences, scaled, scale):
         """Return the gradients of rows, matrix and, if there is one, bias.
 
-        Args:
-            differences: q - 1[v = target], from `at_targets`.
-            scaled: the rows times `scale`, `(rows, units)`.
-            scale: minus the gradient of log p, float32 `(rows, 1)`.
+        `scale` is minus the gradient of log p, float32 `(rows, 1)`; `scaled` the rows times it.
         """
         d_rows = ops.matmul(differences, self.to_units)
         d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, scaled.dtype)
@@ -150,12 +147,9 @@ class _Softmax:
 class Chunks:
     """Cuts rows into `count` chunks of `length` each; the last one is padded with zeros.
 
-    Args:
-        rows: int, or a tensor if the number is unknown until the graph runs.
-        bytes_per_row: int. Size of the largest tensor that is computed for a row.
-        least: int. Rows of a chunk, whatever their size: each chunk adds to the gradient of
-            the whole matrix, which dominates if a chunk has few rows. With half as many
-            rows as units, the logits of a chunk are half as large as the matrix.
+    `rows` is a tensor if the number is unknown until the graph runs. A chunk has `least` rows
+    whatever their size: each adds to the gradient of the whole matrix, which dominates if a
+    chunk has few rows. With half as many rows as units, its logits are half as large.
     """
 
     def __init__(self, rows, bytes_per_row, *, least=1):

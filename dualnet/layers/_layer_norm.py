@@ -57,14 +57,6 @@ class NormalisedCell(RecurrentCell):
             return self.normalise(name, vector + bias)
         return self.normalise(name, vector, parts) + bias
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "placement": self.placement,
-            "affine": self.affine,
-            "epsilon": self.epsilon,
-        }
-
 
 def layer_norm(vector, epsilon, parts=1):
     """Return (v - mean(v)) / sqrt(var(v) + epsilon) of `vector`, or of each of its equal parts."""

@@ -26,19 +26,14 @@ def in_one_piece():
 def mixture_log_probabilities(
     latents, log_priors, matrix, bias=None, targets=None, *, words_first=False
 ):
-    """Return the log-probabilities of all words, or only of the targets, in float32.
+    """Return log p of all words, `(tokens, vocabulary)`, or of the targets, `(tokens,)`.
 
     The products run in the dtype of `latents` and `matrix`, everything else in float32.
 
     Args:
         latents: `(tokens, experts, units)`.
         log_priors: float32 `(tokens, experts)`.
-        matrix: `(units, vocabulary)`, or its transpose.
-        bias: float32 `(vocabulary,)` or None.
-        targets: int `(tokens,)`, all at least 0, or None for all words.
-        words_first: bool. Whether `matrix` is `(vocabulary, units)`, as an embedding is.
-    Returns:
-        `(tokens, vocabulary)`, or `(tokens,)` with targets; natural logarithms.
+        matrix, bias, targets, words_first: as in `target_log_probabilities`.
     """
     if targets is None:
         kernel = ops.transpose(matrix) if words_first else matrix

@@ -3,33 +3,27 @@
 import warnings
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
+from dualnet.layers._configured import ConfiguredLayer
 from dualnet.layers._products import matmul
 
 
 class MaskSpec(NamedTuple):
     """A dropout of a cell. Whoever runs the cell draws its mask before the loop.
 
-    Attributes:
-        name: str. The key under which the cell looks up the mask.
-        rate: float. Fraction to drop.
-        size: int, the number of features of a mask `(batch, size)`; or the shape, a tuple, of
-            the cell's weight `name`: the cell then receives a dropped-out copy of this
-            weight in place of a mask (DropConnect), the same for all rows and steps.
-        locked: bool. Whether one mask holds for the whole segment; otherwise each step
-            has a fresh one.
+    If `size` is a tuple, it is the shape of the cell's weight `name`. The cell then receives
+    a dropped-out copy of this weight in place of a mask (DropConnect).
     """
 
-    name: str
-    rate: float
-    size: int | tuple[int, ...]
-    locked: bool
+    name: str  # the key under which the cell looks up the mask
+    rate: float  # the fraction to drop
+    size: int | tuple[int, ...]  # the number of features of a mask `(batch, size)`
+    locked: bool  # whether one mask holds for the whole segment, or each step has a fresh one
 
 
-class RecurrentCell(keras.layers.Layer):
+class RecurrentCell(ConfiguredLayer):
     """One step of a recurrent layer, as a pure function: the masks are arguments.
 
     A step has two parts: `input_projection`, which depends on the input alone, so that it can
@@ -37,7 +31,7 @@ class RecurrentCell(keras.layers.Layer):
     products with matrices go through `product`.
 
     A subclass defines `build`, `step` and `gates`, and where the defaults do not fit
-    `input_projection`, `mask_specs` and `state_size`. Its equations are in its docstring.
+    `input_projection`, `mask_sizes` and `state_size`. Its equations are in its docstring.
 
     Args:
         units: int, at least 1. Size of each state and of the output.
@@ -55,7 +49,15 @@ class RecurrentCell(keras.layers.Layer):
         recurrent_l2: float, at least 0. The same for the recurrent matrices.
         locked: list of the dropouts that keep their mask for a whole segment, some of
             "input" and "recurrent". The others draw a fresh mask at each step.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
+
+    Call arguments:
+        inputs: `(batch, features)`.
+        states: list of `(batch, units)`.
+        training: bool.
+        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
+
+    Returns:
+        `(output, states)`, the output `(batch, units)` and the new states.
 
     Raises:
         ValueError: if an argument is out of range, or if a cell with dropout is trained
@@ -104,22 +106,27 @@ class RecurrentCell(keras.layers.Layer):
 
     def mask_specs(self):
         """Return the masks that a training step needs, a list of `MaskSpec`."""
-        times = self.gates if self.mask_per_gate else 1
-        sizes = {"input": self.input_size, "recurrent": self.units}
-        rates = {"input": self.input_dropout, "recurrent": self.recurrent_dropout}
-        specs = [
-            MaskSpec(name, rate, times * sizes[name], name in self.locked)
-            for name, rate in rates.items()
-            if rate > 0
-        ]
-        return specs + self.weight_specs()
+        specs = self.specs_of(self.mask_sizes())
+        if self.weight_dropout > 0:
+            for name in self.recurrent_kernels():
+                shape = tuple(getattr(self, name).shape)
+                specs.append(MaskSpec(name, self.weight_dropout, shape, True))
+        return specs
 
-    def weight_specs(self):
-        """Return the entries of `mask_specs` for `weight_dropout`."""
-        if self.weight_dropout == 0:
-            return []
-        shapes = {name: tuple(getattr(self, name).shape) for name in self.recurrent_kernels()}
-        return [MaskSpec(name, self.weight_dropout, shape, True) for name, shape in shapes.items()]
+    def mask_sizes(self):
+        """Return the sizes of all masks by name, "recurrent" or "recurrent_1" for example."""
+        times = self.gates if self.mask_per_gate else 1
+        return {"input": times * self.input_size, "recurrent": times * self.units}
+
+    def specs_of(self, sizes):
+        """Return the `MaskSpec` of each mask in `sizes` whose rate is above 0."""
+        specs = []
+        for name, size in sizes.items():
+            dropout = name.split("_")[0]
+            rate = getattr(self, f"{dropout}_dropout")
+            if rate > 0:
+                specs.append(MaskSpec(name, rate, size, dropout in self.locked))
+        return specs
 
     def recurrent_kernels(self):
         """Return the names of the matrices that `weight_dropout` acts on."""
@@ -163,16 +170,10 @@ class RecurrentCell(keras.layers.Layer):
     # --- weights
 
     def add_input_kernel(self, name, shape, initializer="glorot_uniform"):
-        regularizer = keras.regularizers.L2(self.input_l2)
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=regularizer
-        )
+        return self.add_matrix(name, shape, initializer, self.input_l2)
 
     def add_recurrent_kernel(self, name, shape, initializer="orthogonal"):
-        regularizer = keras.regularizers.L2(self.recurrent_l2)
-        return self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=regularizer
-        )
+        return self.add_matrix(name, shape, initializer, self.recurrent_l2)
 
     def add_bias(self, name, size, initializer="zeros"):
         """Return a bias of `size`, an int or a shape, or None without `use_bias`."""
@@ -180,20 +181,6 @@ class RecurrentCell(keras.layers.Layer):
             return None
         shape = size if isinstance(size, tuple) else (size,)
         return self.add_weight(name=name, shape=shape, initializer=initializer)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "use_bias": self.use_bias,
-            "input_dropout": self.input_dropout,
-            "recurrent_dropout": self.recurrent_dropout,
-            "weight_dropout": self.weight_dropout,
-            "mask_per_gate": self.mask_per_gate,
-            "input_l2": self.input_l2,
-            "recurrent_l2": self.recurrent_l2,
-            "locked": list(self.locked),
-        }
 
 
 class FusedCell(RecurrentCell):
@@ -226,6 +213,15 @@ def product(vector, kernel, mask=None):
         return matmul(vector * mask, kernel)
     masks = enumerate(ops.split(mask, gates, axis=-1))
     return ops.concatenate([matmul(vector * m, kernel, (i, gates)) for i, m in masks], axis=-1)
+
+
+def gate_biases(*values):
+    """Return an initializer of a bias whose gates, side by side, start at `values`."""
+
+    def initialize(shape, dtype=None):
+        return ops.repeat(ops.convert_to_tensor(values, dtype), shape[-1] // len(values))
+
+    return initialize
 
 
 def warn_about_input_part(cls):

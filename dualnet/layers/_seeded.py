@@ -5,11 +5,12 @@ import random
 import keras
 
 from dualnet._checks import check_rate
+from dualnet.layers._configured import ConfiguredLayer
 
 STATE = "seed_generator_state"
 
 
-class SeededLayer(keras.layers.Layer):
+class SeededLayer(ConfiguredLayer):
     """A layer that owns a random generator and saves its state with the weights.
 
     Keras does not save the state of a `SeedGenerator`, so a resumed run would repeat its
@@ -36,9 +37,6 @@ class SeededLayer(keras.layers.Layer):
         names = set(store.keys()) - {STATE}
         super().load_own_variables({name: store[name] for name in names})
 
-    def get_config(self):
-        return {**super().get_config(), "seed": self.seed}
-
 
 class SeededDropout(SeededLayer):
     """Dropout with one mask of the shape `noise_shape(inputs)` per call.
@@ -64,6 +62,3 @@ class SeededDropout(SeededLayer):
     def noise_shape(self, inputs):
         """Return the shape of the mask; None for that of the inputs."""
         return None
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate}

@@ -52,44 +52,20 @@ def without_gradients():
 
 
 class WeightProduct(NamedTuple):
-    """A product that every step makes with a weight matrix, or with several stacked ones.
+    """A product that every step makes with a weight matrix, or with several stacked ones."""
 
-    Attributes:
-        weights: indices of the matrices in `cell.weights`.
-        columns: the columns that are used, as in `_products.matmul`.
-        input_sizes: for each matrix, the size of the vector that it multiplies.
-        units: int. Size of the result.
-    """
-
-    weights: tuple[int, ...]
-    columns: tuple[int, int] | None
-    input_sizes: tuple[int, ...]
-    units: int
+    weights: tuple[int, ...]  # indices of the matrices in `cell.weights`
+    columns: tuple[int, int] | None  # those that are used, as in `_products.matmul`
+    input_sizes: tuple[int, ...]  # of the vectors that the matrices multiply
+    units: int  # of the result
 
 
 class StepPlan(NamedTuple):
-    """How a step uses the weights of its cell.
+    """How a step uses the weights of its cell."""
 
-    Attributes:
-        products: the products of the step, in order.
-        matrices: indices in `cell.weights` of the matrices in these products.
-        vectors: indices of the weights that are in no product at all: biases, gains and
-            other weights that act elementwise.
-    """
-
-    products: list[WeightProduct]
-    matrices: list[int]
-    vectors: list[int]
-
-
-class StepPlans:
-    """The plans of a `Recurrence`, by training mode and names of the masks.
-
-    An object of its own, since Keras would track and save a dict.
-    """
-
-    def __init__(self):
-        self.by_mode: dict[Any, StepPlan] = {}
+    products: list[WeightProduct]  # in the order of the step
+    matrices: list[int]  # indices in `cell.weights` of the matrices in these products
+    vectors: list[int]  # indices of the weights that act elementwise: biases, gains
 
 
 class Segment:

@@ -1,12 +1,12 @@
 """Layers that may share the matrix of an embedding."""
 
-import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
+from dualnet.layers._configured import ConfiguredLayer
 
 
-class TiedLayer(keras.layers.Layer):
+class TiedLayer(ConfiguredLayer):
     """A layer with the argument `tied_to`, a `keras.layers.Embedding` or None.
 
     An output layer has `vocabulary_size` and `use_bias`, too, and calls `build_output` and
@@ -20,15 +20,11 @@ class TiedLayer(keras.layers.Layer):
     def build_output(self, units):
         """Add `kernel` (units, vocabulary) unless it is tied, and `bias` if used."""
         if self.tied_to is None:
-            self.kernel = self.add_weight(
-                name="kernel", shape=(units, self.vocabulary_size), initializer="glorot_uniform"
-            )
+            self.kernel = self.add_matrix("kernel", (units, self.vocabulary_size))
         else:
             self.build_embedding()
         if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.vocabulary_size,), initializer="zeros"
-            )
+            self.bias = self.add_zeros("bias", self.vocabulary_size)
 
     def build_embedding(self):
         if not self.tied_to.built:
@@ -42,19 +38,6 @@ class TiedLayer(keras.layers.Layer):
         matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
         bias = ops.cast(self.bias, "float32") if self.use_bias else None
         return ops.cast(matrix, self.compute_dtype), bias
-
-    def get_config(self):
-        tied_to = self.tied_to
-        if tied_to is not None:
-            tied_to = keras.saving.serialize_keras_object(tied_to)
-        return {**super().get_config(), "tied_to": tied_to}
-
-    @classmethod
-    def from_config(cls, config):
-        tied_to = config["tied_to"]
-        if isinstance(tied_to, dict):
-            tied_to = keras.saving.deserialize_keras_object(tied_to)
-        return cls(**{**config, "tied_to": tied_to})
 
 
 def check_tied_size(argument, value, size, of):

@@ -2,10 +2,11 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_penalty
+from dualnet.layers._configured import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class ActivationRegularization(keras.layers.Layer):
+class ActivationRegularization(ConfiguredLayer):
     """Adds the penalties AR and TAR of AWD-LSTM to the training loss.
 
     `activation * mean(dropped ** 2) + temporal * mean((raw_t - raw_(t-1)) ** 2)`
@@ -15,18 +16,13 @@ class ActivationRegularization(keras.layers.Layer):
     Args:
         activation: float, at least 0. The paper's alpha.
         temporal: float, at least 0. The paper's beta.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[dropped, raw]`, each `(batch, time, units)`: the output of the last
             recurrent layer after and before its dropout.
-        training: bool.
 
     Returns:
         `dropped`, unchanged.
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Masking: uses the mask of `raw`, and passes on that of `dropped`.
     Reference: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 4.8
@@ -62,13 +58,6 @@ class ActivationRegularization(keras.layers.Layer):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[0]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "activation": self.activation,
-            "temporal": self.temporal,
-        }
 
 
 def _mean_square(values, counted):

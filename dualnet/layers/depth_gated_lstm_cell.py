@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_flag, check_rate
-from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell, product
+from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
 FIRST_GATES = ("own", "shared", "none")
@@ -50,20 +50,11 @@ class DepthGatedLSTMCell(RecurrentCell):
             layer to layer, before the affine map if there is one.
         locked: list of the dropouts that keep their mask for a whole segment, some of
             "input", "recurrent" and "internal". The others draw a fresh mask at each step.
-        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
-            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
-            `recurrent_l2`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
+        **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[h_1, c_1, h_2, c_2, ...]`, each `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None. The
-            names are `input`, `recurrent_k` of layer k, `internal_k` between layers
-            k and k + 1, and `recurrent_kernel_k`.
-
-    Returns:
-        `(h, [h_1, c_1, h_2, c_2, ...])`, where h is that of the last layer.
+    Call arguments, returns: as `RecurrentCell`. The masks are `input`, `recurrent_k` of
+    layer k, `internal_k` between layers k and k + 1, and `recurrent_kernel_k`.
+    States: `[h_1, c_1, h_2, c_2, ...]`; the output is the h of the last layer.
 
     Weights, for each layer k, with the gates side by side in the order i, f, j, o, d (f
     only if not `coupled`, d only where there is a depth gate):
@@ -79,10 +70,6 @@ class DepthGatedLSTMCell(RecurrentCell):
     `stabiliser_k` (scalar) if stabilised.
     Initial values: W, M and A Glorot uniform; U, and P if a matrix, orthogonal; the
     forget part of a bias 1; all else 0.
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790
 
@@ -122,26 +109,16 @@ class DepthGatedLSTMCell(RecurrentCell):
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.state_size = [self.units] * (2 * depth)
 
-    def mask_specs(self):
-        specs = []
-        for name, (times, size) in self._mask_sizes().items():
-            dropout = name.split("_")[0]
-            rate = getattr(self, f"{dropout}_dropout")
-            if rate > 0:
-                specs.append(MaskSpec(name, rate, times * size, dropout in self.locked))
-        return specs + self.weight_specs()
-
-    def _mask_sizes(self):
-        """Return for each mask how many of them stand side by side, and the size of one."""
+    def mask_sizes(self):
         input_masks = recurrent_masks = 1
         if self.mask_per_gate:
             input_masks = len(self._gates(1)) + (self.first_gate == "own")
             recurrent_masks = len(self._recurrent_gates())
         layers = range(1, self.depth + 1)
         return {
-            "input": (input_masks, self.input_size),
-            **{f"recurrent_{k}": (recurrent_masks, self.units) for k in layers},
-            **{f"internal_{k}": (1, self.units) for k in layers[:-1]},
+            "input": input_masks * self.input_size,
+            **{f"recurrent_{k}": recurrent_masks * self.units for k in layers},
+            **{f"internal_{k}": self.units for k in layers[:-1]},
         }
 
     def recurrent_kernels(self):
@@ -188,23 +165,25 @@ class DepthGatedLSTMCell(RecurrentCell):
         self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
         width = len(self._recurrent_gates()) * units
         self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
-        self._set("bias", k, self.add_bias, len(gates) * units, self._initial_bias)
+        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
+        start = gate_biases(*[float(gate == "f") for gate in gates])
+        self._set("bias", k, self.add_bias, len(gates) * units, start)
         for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
             if self.peepholes == "full":
                 self._set(f"peephole_{gate}", k, self.add_recurrent_kernel, (units, units))
             else:
-                self._set(f"peephole_{gate}", k, self._add_zeros, (units,))
+                self._set(f"peephole_{gate}", k, self.add_zeros, units)
         if "d" in gates:
-            self._set("depth_previous", k, self._add_zeros, (units,))
+            self._set("depth_previous", k, self.add_zeros, units)
         if k > 1:
-            self._set("depth_lower", k, self._add_zeros, (units,))
+            self._set("depth_lower", k, self.add_zeros, units)
         elif self.first_gate == "own":
             self.memory_kernel = self.add_input_kernel("memory_kernel", (size, units))
         if self.affine and k > 1:
             self._set("affine_kernel", k, self.add_input_kernel, (units, units))
             self._set("affine_bias", k, self.add_bias, units)
         if self.stabilised:
-            self._set("stabiliser", k, self._add_zeros, ())
+            self._set("stabiliser", k, self.add_zeros)
 
     def _layer(self, k, z, c_below, h, c, masks):
         """Return the new h and c of layer `k`; `z` is the product of its input for all gates."""
@@ -256,26 +235,3 @@ class DepthGatedLSTMCell(RecurrentCell):
 
     def _set(self, name, k, add, *arguments):
         setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))
-
-    def _add_zeros(self, name, shape):
-        return self.add_weight(name=name, shape=shape, initializer="zeros")
-
-    def _initial_bias(self, shape, dtype=None):
-        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
-        bias = ops.zeros(shape, dtype)
-        if self.coupled:
-            return bias
-        before, _, after = ops.split(bias, [self.units, 2 * self.units])
-        return ops.concatenate([before, ops.ones((self.units,), dtype), after])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "depth": self.depth,
-            "peepholes": self.peepholes,
-            "coupled": self.coupled,
-            "first_gate": self.first_gate,
-            "stabilised": self.stabilised,
-            "affine": self.affine,
-            "internal_dropout": self.internal_dropout,
-        }

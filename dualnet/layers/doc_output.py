@@ -50,7 +50,6 @@ class DOCOutput(TiedLayer, SeededLayer):
             length, count as well. The published factor 0.001 belongs to "code"; about 0.02
             gives "paper" the same strength with 20 experts.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: list of `(batch, time, units_n)`, lowest layer first, one per entry of
@@ -58,7 +57,6 @@ class DOCOutput(TiedLayer, SeededLayer):
         targets: int `(batch, time)`, negative at padding; or None.
         mask: list of bool `(batch, time)` or None, one per input. Tokens at which the last one
             is False do not count in the penalty; without it, those with negative targets.
-        training: bool.
         temperature: float or scalar tensor that log P is divided by, or None for 1.
 
     Returns:
@@ -71,10 +69,6 @@ class DOCOutput(TiedLayer, SeededLayer):
     `latent_kernel_n` (units_n, experts_n * latent_units) and, with "tanh",
     `latent_bias_n` (experts_n * latent_units); `kernel` (latent_units, vocabulary) unless
     tied; `bias` (vocabulary) if used.
-
-    Raises:
-        ValueError: if an argument is out of range or contradicts the tied embedding, or if
-            the number of inputs differs from that of the counts in `experts`.
 
     Masking: passes on the mask of the last input.
     Saving: the tie survives as that of `OutputProjection` does.
@@ -146,16 +140,16 @@ class DOCOutput(TiedLayer, SeededLayer):
                 f"must have one count per input. Received: experts={self.experts!r} for "
                 f"{len(inputs_shape)} inputs.",
             )
-        self.prior_kernel = self._add_matrix("prior_kernel", inputs_shape[-1], sum(self.experts))
+        shape = (inputs_shape[-1][-1], sum(self.experts))
+        self.prior_kernel = self.add_matrix("prior_kernel", shape)
         self.latent_kernels, self.latent_biases = {}, {}
         for n, (count, shape) in enumerate(zip(self.experts, inputs_shape)):
             if count:
-                name, size = f"latent_kernel_{n}", count * self.latent_units
-                self.latent_kernels[str(n)] = self._add_matrix(name, shape, size)
+                size = count * self.latent_units
+                kernel = self.add_matrix(f"latent_kernel_{n}", (shape[-1], size))
+                self.latent_kernels[str(n)] = kernel
                 if self.latent_activation == "tanh":
-                    self.latent_biases[str(n)] = self.add_weight(
-                        name=f"latent_bias_{n}", shape=(size,), initializer="zeros"
-                    )
+                    self.latent_biases[str(n)] = self.add_zeros(f"latent_bias_{n}", size)
         self.build_output(self.latent_units)
 
     def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
@@ -215,9 +209,6 @@ class DOCOutput(TiedLayer, SeededLayer):
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[-1]
 
-    def _add_matrix(self, name, shape_in, size):
-        return self.add_weight(name=name, shape=(shape_in[-1], size), initializer="glorot_uniform")
-
     def _log_priors(self, inputs):
         kernel = ops.cast(self.prior_kernel, self.compute_dtype)
         logits = ops.matmul(ops.cast(inputs[-1], self.compute_dtype), kernel)
@@ -246,21 +237,6 @@ class DOCOutput(TiedLayer, SeededLayer):
             noise_shape=(batch, steps, masks, self.latent_units),
             seed=self.seed_generator,
         )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "experts": self.experts,
-            "latent_units": self.latent_units,
-            "use_bias": self.use_bias,
-            "latent_activation": self.latent_activation,
-            "latent_dropout": self.latent_dropout,
-            "latent_dropout_per_expert": self.latent_dropout_per_expert,
-            "latent_dropout_locked": self.latent_dropout_locked,
-            "balance": self.balance,
-            "balance_form": self.balance_form,
-        }
 
 
 def check_experts(experts):

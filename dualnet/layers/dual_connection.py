@@ -2,10 +2,11 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_flag, check_penalty
+from dualnet.layers._configured import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class DualConnection(keras.layers.Layer):
+class DualConnection(ConfiguredLayer):
     """Joins the current word to the recurrent output: `d = relu(e W + h U + b)`.
 
     The current word thus bypasses the recurrence, which is free to represent the past.
@@ -16,7 +17,6 @@ class DualConnection(keras.layers.Layer):
             arguments stay the same.
         dual_l2: float, at least 0. Adds `dual_l2 * sum(w ** 2)` of both
             matrices to the loss.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[embedded, hidden]`, of shapes `(batch, time, embedding_dim)`
@@ -27,9 +27,6 @@ class DualConnection(keras.layers.Layer):
 
     Weights: `kernel` (embedding_dim, units) unless `use_input` is False,
     `hidden_kernel` (hidden_dim, units), `bias` (units).
-
-    Raises:
-        ValueError: if an argument is out of range.
 
     Masking: passes on the mask of `hidden`.
     Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
@@ -53,9 +50,11 @@ class DualConnection(keras.layers.Layer):
     def build(self, input_shape):
         embedded_shape, hidden_shape = input_shape
         if self.use_input:
-            self.kernel = self._add_matrix("kernel", embedded_shape[-1])
-        self.hidden_kernel = self._add_matrix("hidden_kernel", hidden_shape[-1])
-        self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+            shape = (embedded_shape[-1], self.units)
+            self.kernel = self.add_matrix("kernel", shape, l2=self.dual_l2)
+        shape = (hidden_shape[-1], self.units)
+        self.hidden_kernel = self.add_matrix("hidden_kernel", shape, l2=self.dual_l2)
+        self.bias = self.add_zeros("bias", self.units)
 
     def call(self, inputs):
         embedded, hidden = inputs
@@ -64,24 +63,5 @@ class DualConnection(keras.layers.Layer):
             d = d + ops.matmul(embedded, self.kernel)
         return ops.relu(d)  # (batch, time, units)
 
-    def compute_output_spec(self, inputs):
-        return keras.KerasTensor((*inputs[1].shape[:-1], self.units), self.compute_dtype)
-
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]
-
-    def _add_matrix(self, name, size_in):
-        return self.add_weight(
-            name=name,
-            shape=(size_in, self.units),
-            initializer="glorot_uniform",
-            regularizer=keras.regularizers.L2(self.dual_l2),
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "use_input": self.use_input,
-            "dual_l2": self.dual_l2,
-        }

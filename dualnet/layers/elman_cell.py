@@ -16,26 +16,13 @@ class ElmanCell(FusedCell):
 
     Args:
         units: int, at least 1. Size of h.
-        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
-            `recurrent_dropout`, `weight_dropout`, `mask_per_gate` (without effect on
-            a single gate), `input_l2`, `recurrent_l2`, `locked`; and to
-            `keras.layers.Layer`, e.g. `name`, `dtype`.
+        **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[h]`, `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
-
-    Returns:
-        `(h, [h])`, each `(batch, units)`.
+    Call arguments, returns: as `RecurrentCell`.
+    States: `[h]`; the output is h.
 
     Weights: `kernel` (features, units), `recurrent_kernel` (units, units), `bias`
     (units) if used.
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Elman, 1990, https://doi.org/10.1207/s15516709cog1402_1
 

@@ -18,7 +18,6 @@ class EmbeddingDropout(SeededDropout):
             LSTM; otherwise all rows share one, as in AWD-LSTM, which drops rows of the
             embedding matrix.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, embedded]`, int `(batch, time)` and `(batch, time, features)`.
@@ -26,9 +25,6 @@ class EmbeddingDropout(SeededDropout):
 
     Returns:
         `(batch, time, features)`.
-
-    Raises:
-        ValueError: if `rate` or `vocabulary_size` is out of range.
 
     Masking: passes on the mask of `embedded`.
     Reference: Gal and Ghahramani, 2016, https://arxiv.org/abs/1512.05287; Merity et
@@ -68,10 +64,3 @@ class EmbeddingDropout(SeededDropout):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "per_row": self.per_row,
-        }

@@ -16,7 +16,6 @@ class FeatureGate(Gate):
         vocabulary_size: int, at least 1.
         initializer_range: float, at least 0. The kernel is drawn uniformly from
             `[-initializer_range, initializer_range]`; the bias starts at 0.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[features, logits]`, of shapes `(batch, time, units)` and
@@ -26,10 +25,6 @@ class FeatureGate(Gate):
         float32 `(batch, time, vocabulary)`, or a list of M, which share one gate.
 
     Weights: `kernel` (units, vocabulary), `bias` (vocabulary).
-
-    Raises:
-        ValueError: if an argument is out of range, or if the logits are missing or have
-            another size.
 
     Masking: passes on the masks of the logits.
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
@@ -44,16 +39,11 @@ class FeatureGate(Gate):
     """
 
     def build(self, input_shape):
-        self.check_inputs(input_shape, "features")
+        self.check_inputs(input_shape)
         self.add_gate(input_shape[0][-1])
 
     def call(self, inputs):
         features, *logits = inputs
         return self.apply_gates(self.gates(features), logits)
 
-    def gates(self, features):
-        """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
-        return self.compute_gates(features)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else self.select_masks(mask[1:])
+    gates = Gate.compute_gates

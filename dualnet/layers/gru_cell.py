@@ -25,25 +25,13 @@ class GRUCell(FusedCell):
 
     Args:
         units: int, at least 1. Size of h.
-        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
-            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
-            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
+        **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[h]`, `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
-
-    Returns:
-        `(h, [h])`, each `(batch, units)`.
+    Call arguments, returns: as `RecurrentCell`.
+    States: `[h]`; the output is h.
 
     Weights: `kernel` (features, 3 units), `recurrent_kernel` (units, 3 units), and if used
     `bias` (2, 3 units), whose rows are b and b'.
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Cho et al., 2014, https://arxiv.org/abs/1406.1078
 

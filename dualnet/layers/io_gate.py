@@ -29,7 +29,6 @@ class IOGate(Gate):
             the released code's (which has 0.01 for AWD-LSTM); the paper gives none.
         seed: int or None. Seed of the dropout. The state of its generator is saved with
             the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, logits]`, int `(batch, time)` and `(batch, time, vocabulary)`;
@@ -46,12 +45,7 @@ class IOGate(Gate):
     `use_hidden` (hidden_units + units, vocabulary), the rows of h first, `bias`
     (vocabulary).
 
-    Raises:
-        ValueError: if an argument is out of range, or if the logits are missing or have
-            another size.
-
     Masking: passes on the masks of the logits.
-
     Differs from the paper: with `use_hidden` the paper prints 0.8M additional weights, while
     its Eq. 10, which this layer follows, has vocabulary_size * hidden_units more. If the
     logits are the log-probabilities of a mixture, the gate multiplies those, which no paper
@@ -75,13 +69,13 @@ class IOGate(Gate):
         self.units = check_count("units", units, least=1)
         self.dropout = check_rate("dropout", dropout)
         self.use_hidden = check_flag("use_hidden", use_hidden)
+        self.names = ("tokens", "hidden") if self.use_hidden else ("tokens",)
         self.seed = seed
         self.step_dropout = StepDropout(dropout, seed=seed, dtype=self.dtype_policy)
 
     def build(self, input_shape):
-        names = ("tokens", "hidden") if self.use_hidden else ("tokens",)
-        self.check_inputs(input_shape, *names)
-        self.embeddings = self.add_matrix("embeddings", (self.vocabulary_size, self.units))
+        self.check_inputs(input_shape)
+        self.embeddings = self.add_uniform("embeddings", (self.vocabulary_size, self.units))
         hidden_units = input_shape[1][-1] if self.use_hidden else 0
         self.add_gate(hidden_units + self.units)
 
@@ -115,15 +109,3 @@ class IOGate(Gate):
             hidden = ops.cast(hidden, self.compute_dtype)
             features = ops.concatenate([hidden, features], axis=-1)
         return self.compute_gates(features)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else self.select_masks(mask[2 if self.use_hidden else 1 :])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "dropout": self.dropout,
-            "use_hidden": self.use_hidden,
-            "seed": self.seed,
-        }

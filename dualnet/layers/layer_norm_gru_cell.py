@@ -42,14 +42,7 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
     Differs from the paper: it has no epsilon, and its GRU has no biases; the paper's z
     lets in the new state, where this one keeps the old.
 
-    Args:
-        units: int, at least 2, since a single feature would be normalised to 0; at least
-            1 for "none". Size of h.
-        placement: str, one of the five above.
-        affine: bool. Whether there are gains and shifts; otherwise they are 1 and 0.
-        epsilon: float, above 0. Added to each variance.
-        **kwargs: Passed to `GRUCell`, e.g. `use_bias`, `weight_dropout`.
-
+    Args: as `LayerNormLSTMCell`; `**kwargs` are passed to `GRUCell`.
     Call arguments, returns: as `GRUCell`.
 
     Weights with `affine`, in addition to those of `GRUCell`; gains start at 1 and shifts at
@@ -58,10 +51,6 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
     `recurrent_candidate_gain`, `recurrent_candidate_shift` (units) for "separate";
     `gates_gain`, `gates_shift` (2 units), `candidate_gain`, `candidate_shift` (units)
     for "joint" and "gates"; `output_gain`, `output_shift` (units) for "output".
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Ba, Kiros and Hinton, 2016, https://arxiv.org/abs/1607.06450,
     section 3.1 and supplementary material.

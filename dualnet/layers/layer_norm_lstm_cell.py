@@ -53,10 +53,6 @@ class LayerNormLSTMCell(NormalisedCell, LSTMCell):
     "gates"; then for all three `cell_gain`, `cell_shift` (units); `output_gain`,
     `output_shift` (units) for "output".
 
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
-
     Reference: Ba, Kiros and Hinton, 2016, https://arxiv.org/abs/1607.06450,
     section 3.1 and supplementary material.
 

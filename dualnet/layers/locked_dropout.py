@@ -14,14 +14,10 @@ class LockedDropout(SeededDropout):
         rate: float, at least 0 and below 1. Fraction to drop. The rest is divided by
             `1 - rate`.
         seed: int or None. The state of the generator is saved with the weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, time, features)`.
         training: bool. Outside training the inputs are returned unchanged.
-
-    Raises:
-        ValueError: if `rate` is out of range.
 
     Reference: Gal and Ghahramani, 2016, https://arxiv.org/abs/1512.05287
 

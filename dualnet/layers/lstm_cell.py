@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_finite, check_flag
-from dualnet.layers._recurrent_cell import FusedCell
+from dualnet.layers._recurrent_cell import FusedCell, gate_biases
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -26,21 +26,11 @@ class LSTMCell(FusedCell):
             `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
             `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[h, c]`, each `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
-
-    Returns:
-        `(h, [h, c])`, each `(batch, units)`.
+    Call arguments, returns: as `RecurrentCell`.
+    States: `[h, c]`; the output is h.
 
     Weights: `kernel` (features, 4 units), `recurrent_kernel` (units, 4 units),
     `bias` (4 units) if used.
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
 
@@ -63,7 +53,8 @@ class LSTMCell(FusedCell):
         self.state_size = [self.units, self.units]
 
     def add_gate_bias(self):
-        return self.add_bias("bias", 4 * self.units, self._initial_bias)
+        # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
+        return self.add_bias("bias", 4 * self.units, gate_biases(0.0, self.forget_bias, 0.0, 0.0))
 
     def step(self, projection, states, masks):
         h, c = states
@@ -83,15 +74,3 @@ class LSTMCell(FusedCell):
     def exposed_memory(self, c):
         """Return the new c as it enters h'. The state that is carried on is c itself."""
         return c
-
-    def _initial_bias(self, shape, dtype=None):
-        # Forget part 1 by default: a fresh cell remembers (Gers et al., 2000).
-        zeros = ops.zeros((self.units,), dtype)
-        return ops.concatenate([zeros, zeros + self.forget_bias, zeros, zeros])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "forget_bias": self.forget_bias,
-            "capped_input_gate": self.capped_input_gate,
-        }

@@ -13,9 +13,6 @@ class MeanOfProbabilities(keras.layers.Layer):
     log(1/M sum_m softmax(s^(m))), which is Eq. 9 of the paper if the logits s^(m) are gated.
     Everything runs in float32.
 
-    Args:
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
-
     Call arguments:
         inputs: list of the members' logits, each `(batch, time, vocabulary)`.
 
@@ -45,8 +42,7 @@ class MeanOfProbabilities(keras.layers.Layer):
         if not isinstance(input_shape, list):
             raise ArgumentError(
                 "inputs",
-                "must be a list of the members' logits. Received: one tensor of shape "
-                f"{input_shape!r}. Put it in a list.",
+                f"must be a list of logits. Received: shape {input_shape!r}. Put it in a list.",
             )
         sizes = [shape[-1] for shape in input_shape]
         if len(set(sizes)) > 1:

@@ -27,9 +27,6 @@ class MixtureSoftmax(DOCOutput):
     latent_units), with "tanh" `latent_bias_0` (experts * latent_units); `kernel`
     (latent_units, vocabulary) unless tied; `bias` (vocabulary) if used.
 
-    Raises:
-        ValueError: if an argument is out of range or contradicts the tied embedding.
-
     Masking: passes on the mask of its input.
     Differs from the code of the paper: that adds 1e-8 to P, this layer nothing.
     Reference: Yang et al., 2018, https://arxiv.org/abs/1711.03953

@@ -3,7 +3,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
 from dualnet.layers._products import sum_of_products
-from dualnet.layers._recurrent_cell import MaskSpec, product
+from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
@@ -43,10 +43,6 @@ class MogrifierLSTMCell(LSTMCell):
     Weights, in addition to those of `LSTMCell`, for each round i: `mogrifier_i_kernel`
     (size in, size out), or `mogrifier_i_left` and `mogrifier_i_right`; and
     `mogrifier_i_bias` (size out).
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 2;
     Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776
@@ -97,25 +93,18 @@ class MogrifierLSTMCell(LSTMCell):
                 # that of their product is then about 1 / sqrt(size in), as of a single matrix.
                 stddev = (size_in * self.rank) ** -0.25
                 factors = [
-                    self._add_matrix(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
-                    self._add_matrix(f"mogrifier_{i}_right", (self.rank, size_out), stddev),
+                    self._add_factor(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
+                    self._add_factor(f"mogrifier_{i}_right", (self.rank, size_out), stddev),
                 ]
             else:
                 stddev = size_in**-0.5
-                factors = [self._add_matrix(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
-            bias = self.add_weight(
-                name=f"mogrifier_{i}_bias", shape=(size_out,), initializer="zeros"
-            )
-            self.mogrifiers.append((factors, bias))
+                factors = [self._add_factor(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
+            self.mogrifiers.append((factors, self.add_zeros(f"mogrifier_{i}_bias", size_out)))
 
     def mask_specs(self):
-        specs = super().mask_specs()
-        if self.mogrifier_dropout > 0:
-            locked = "mogrifier" in self.locked
-            for i in range(1, self.rounds + 1):
-                size = self.rank or self._sizes(i)[0]
-                specs.append(MaskSpec(f"mogrifier_{i}", self.mogrifier_dropout, size, locked))
-        return specs
+        rounds = range(1, self.rounds + 1)
+        sizes = {f"mogrifier_{i}": self.rank or self._sizes(i)[0] for i in rounds}
+        return super().mask_specs() + self.specs_of(sizes)
 
     def input_projection(self, inputs, masks):
         # No product yet: the rounds come first, and they read h.
@@ -144,22 +133,9 @@ class MogrifierLSTMCell(LSTMCell):
         """Return the sizes of the vector that round `i` reads and of the one that it gates."""
         return (self.units, self.input_size) if i % 2 else (self.input_size, self.units)
 
-    def _add_matrix(self, name, shape, stddev):
-        return self.add_weight(
-            name=name,
-            shape=shape,
-            initializer=keras.initializers.TruncatedNormal(stddev=stddev),
-            regularizer=keras.regularizers.L2(self.mogrifier_l2),
-        )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "rounds": self.rounds,
-            "rank": self.rank,
-            "mogrifier_dropout": self.mogrifier_dropout,
-            "mogrifier_l2": self.mogrifier_l2,
-        }
+    def _add_factor(self, name, shape, stddev):
+        normal = keras.initializers.TruncatedNormal(stddev=stddev)
+        return self.add_matrix(name, shape, normal, self.mogrifier_l2)
 
 
 def _transform(vector, factors, mask):

@@ -4,13 +4,14 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
+from dualnet.layers._configured import ConfiguredLayer
 
 STARTS = ("at_once", "when_full")
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class NeuralCache(keras.layers.Layer):
+class NeuralCache(ConfiguredLayer):
     """Continuous cache: makes words likelier that followed similar hidden vectors before.
 
     After token x_t the cache holds the last `size` pairs (h_j, x_(j+1)), j < t:
@@ -31,7 +32,6 @@ class NeuralCache(keras.layers.Layer):
             from the second token of the text on (Takase et al.). "when_full": when more
             than `size` tokens precede the current one (Merity et al.). Before that, p is
             the softmax alone.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
 
     Call arguments:
         inputs: `[tokens, hidden, logits]`, int `(batch, time)`, `(batch, time, units)`
@@ -181,12 +181,3 @@ class NeuralCache(keras.layers.Layer):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else [mask[2], None, None, None]
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "weight": self.weight,
-            "scale": self.scale,
-            "start": self.start,
-        }

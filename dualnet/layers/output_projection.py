@@ -22,7 +22,6 @@ class OutputProjection(TiedLayer):
         tied_to: `keras.layers.Embedding` whose matrix (vocabulary, units) is used
             transposed, or None for a separate matrix.
         use_bias: bool.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `(batch, time, units)`.
@@ -35,11 +34,6 @@ class OutputProjection(TiedLayer):
         `(batch, time)`, in nats; a negative target gets that of word 0.
 
     Weights: `kernel` (units, vocabulary) unless tied; `bias` (vocabulary) if used.
-
-    Raises:
-        ValueError: if neither `vocabulary_size` nor `tied_to` is given, if they
-            contradict each other, or if the size of the input is not that of the tied
-            embedding.
 
     Saving: the tie survives in `.keras` files and in every `LanguageModel`, which is rebuilt
     from its arguments. `keras.models.clone_model` and a functional model's own `from_config`
@@ -103,10 +97,3 @@ class OutputProjection(TiedLayer):
     def compute_output_spec(self, inputs, targets=None, temperature=None):
         words = (self.vocabulary_size,) if targets is None else ()
         return keras.KerasTensor((*inputs.shape[:-1], *words), "float32")
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "use_bias": self.use_bias,
-        }

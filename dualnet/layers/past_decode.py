@@ -17,21 +17,16 @@ class PastDecode(TiedLayer):
     Args:
         factor: float, at least 0. The paper's lambda, about 0.001.
         tied_to: `keras.layers.Embedding` whose matrix is E.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: `[tokens, logits]`, int `(batch, time)`, negative at padding, and float32
             `(batch, time, vocabulary)`.
-        training: bool.
 
     Returns:
         `logits`, unchanged.
 
     Weights: `kernel` (units, units), `bias` (units), `output_bias` (vocabulary), which only
     training uses.
-
-    Raises:
-        ValueError: if `factor` is out of range.
 
     Masking: passes on the mask of `logits`.
     Reference: Brahma, 2019, https://arxiv.org/abs/1808.05908
@@ -56,11 +51,9 @@ class PastDecode(TiedLayer):
     def build(self, input_shape):
         self.build_embedding()
         words, units = self.tied_to.input_dim, self.tied_to.output_dim
-        self.kernel = self.add_weight(
-            name="kernel", shape=(units, units), initializer="glorot_uniform"
-        )
-        self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros")
-        self.output_bias = self.add_weight(name="output_bias", shape=(words,), initializer="zeros")
+        self.kernel = self.add_matrix("kernel", (units, units))
+        self.bias = self.add_zeros("bias", units)
+        self.output_bias = self.add_zeros("output_bias", words)
 
     def call(self, inputs, training=False):
         tokens, logits = inputs
@@ -82,6 +75,3 @@ class PastDecode(TiedLayer):
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else mask[1]
-
-    def get_config(self):
-        return {**super().get_config(), "factor": self.factor}

@@ -1,5 +1,6 @@
 """The layer that runs a cell over the time steps of a segment."""
 
+import types
 from typing import Any
 
 import keras
@@ -8,7 +9,7 @@ from keras import ops
 from dualnet._checks import ArgumentError
 from dualnet.layers._recurrent_cell import warn_about_input_part
 from dualnet.layers._seeded import SeededLayer
-from dualnet.layers._segment import Segment, StepPlans
+from dualnet.layers._segment import Segment
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -18,12 +19,7 @@ class Recurrence(SeededLayer):
     It computes the same function as `keras.layers.RNN`, faster. The masks of the cell's
     dropouts are drawn before the loop: a locked one once, the others for all steps. So are
     dropped-out weights. If the time is known to be 1 when the graph is built, there is no
-    loop.
-
-    Whatever does not depend on the state is computed for all steps at once. Inside the loop
-    the matrices are constants, cast once per segment. The products of each step are saved
-    and reused in the backward pass, and the gradient of each matrix is one product for the
-    whole segment, where a plain loop adds up one per step.
+    loop. `dualnet.layers._segment` explains the loop and its backward pass.
 
     Products with matrices run in the compute dtype. Everything else, gates and states
     included, runs in the variable dtype: float32 under "mixed_bfloat16".
@@ -35,7 +31,6 @@ class Recurrence(SeededLayer):
             steps, and `step(projection, states, masks)`. Without them, `call` runs at each step.
         seed: int or None. Seed of the masks. The state of the generator is saved with the
             weights.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         sequence: `(batch, time, features)`.
@@ -80,7 +75,8 @@ class Recurrence(SeededLayer):
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.supports_masking = True
-        self.step_plans = StepPlans()
+        # The plan of a step by training mode and masks. Keras would track and save a dict.
+        self.step_plans = types.SimpleNamespace(by_mode={})
 
     @property
     def compute_dtype(self):
@@ -140,13 +136,6 @@ class Recurrence(SeededLayer):
             mask = keras.random.dropout(undropped, spec.rate, seed=self.seed_generator)
             (locked if spec.locked else fresh)[spec.name] = mask
         return locked, fresh
-
-    def get_config(self):
-        return {**super().get_config(), "cell": keras.saving.serialize_keras_object(self.cell)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
 
 
 def _check_mask(mask):

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_finite
-from dualnet.layers._recurrent_cell import RecurrentCell, product
+from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -30,26 +30,14 @@ class RecurrentHighwayCell(RecurrentCell):
         depth: int, at least 1. Micro-steps per time step.
         transform_bias: float. Initial value of the transform gate's biases. Below 0, a fresh
             cell mostly carries its state over.
-        **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
-            `recurrent_dropout`, `weight_dropout`, `mask_per_gate`, `input_l2`,
-            `recurrent_l2`, `locked`; and to `keras.layers.Layer`, e.g. `name`, `dtype`.
+        **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
 
-    Call arguments:
-        inputs: `(batch, features)`.
-        states: `[s]`, `(batch, units)`.
-        training: bool.
-        masks: dict from the names in `mask_specs()` to the masks drawn, or None.
-
-    Returns:
-        `(s, [s])`, each `(batch, units)`.
+    Call arguments, returns: as `RecurrentCell`.
+    States: `[s]`; the output is s.
 
     Weights, with the gates side by side in the order h, t: `kernel` (features, 2 units);
     for each micro-step k `recurrent_kernel_k` (units, 2 units); then, if used, for each
     `bias_k` (2 units).
-
-    Raises:
-        ValueError: if an argument is out of range, or if a cell with dropout is trained
-            without masks.
 
     Reference: Zilly et al., 2017, https://arxiv.org/abs/1607.03474, section 4;
     Takase et al., 2017, https://arxiv.org/abs/1709.08907
@@ -79,9 +67,8 @@ class RecurrentHighwayCell(RecurrentCell):
         self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
         for name in self.recurrent_kernels():
             setattr(self, name, self.add_recurrent_kernel(name, (self.units, size)))
-        self.biases = [
-            self.add_bias(f"bias_{k}", size, self._initial_bias) for k in range(1, self.depth + 1)
-        ]
+        start = gate_biases(0.0, self.transform_bias)
+        self.biases = [self.add_bias(f"bias_{k}", size, start) for k in range(1, self.depth + 1)]
 
     def input_projection(self, inputs, masks):
         return product(inputs, self.kernel, masks.get("input"))
@@ -97,14 +84,3 @@ class RecurrentHighwayCell(RecurrentCell):
             h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
             s = (ops.tanh(h) - s) * ops.sigmoid(t) + s
         return s, [s]
-
-    def _initial_bias(self, shape, dtype=None):
-        parts = ops.zeros((self.units,), dtype), ops.full((self.units,), self.transform_bias, dtype)
-        return ops.concatenate(parts)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "depth": self.depth,
-            "transform_bias": self.transform_bias,
-        }

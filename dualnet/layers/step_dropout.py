@@ -14,14 +14,10 @@ class StepDropout(SeededDropout):
         rate: float, at least 0 and below 1. Fraction to drop. The rest is divided by
             `1 - rate`.
         seed: int or None.
-        **kwargs: Passed to `keras.layers.Layer`, e.g. `name`, `dtype`.
 
     Call arguments:
         inputs: a tensor of any shape.
         training: bool. Outside training the inputs are returned unchanged.
-
-    Raises:
-        ValueError: if `rate` is out of range.
 
     Reference: Zaremba et al., 2014, https://arxiv.org/abs/1409.2329
 

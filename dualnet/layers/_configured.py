@@ -1,0 +1,51 @@
+"""The base class of our layers: configuration and weights."""
+
+import inspect
+
+import keras
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer that keeps each argument of its constructor in an attribute of the same name.
+
+    Its configuration follows from the signatures of `__init__` in the class and its bases.
+    """
+
+    def get_config(self):
+        config = super().get_config()
+        bases = type(self).__mro__
+        for base in reversed(bases[: bases.index(ConfiguredLayer)]):
+            parameters = inspect.signature(base.__init__).parameters  # type: ignore[misc]
+            for name, parameter in list(parameters.items())[1:]:  # without `self`
+                # A subclass outside of this package may add arguments in its own `get_config`.
+                if parameter.kind is not parameter.VAR_KEYWORD and hasattr(self, name):
+                    config.setdefault(name, _serialized(getattr(self, name)))
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(
+            {
+                name: keras.saving.deserialize_keras_object(value)
+                if isinstance(value, dict) and "class_name" in value
+                else value
+                for name, value in config.items()
+            }
+        )
+
+    # --- weights
+
+    def add_matrix(self, name, shape, initializer="glorot_uniform", l2=None):
+        regularizer = None if l2 is None else keras.regularizers.L2(l2)
+        return self.add_weight(
+            name=name, shape=shape, initializer=initializer, regularizer=regularizer
+        )
+
+    def add_zeros(self, name, *shape):
+        return self.add_weight(name=name, shape=shape, initializer="zeros")
+
+
+def _serialized(value):
+    if isinstance(value, keras.layers.Layer):
+        return keras.saving.serialize_keras_object(value)
+    return list(value) if isinstance(value, tuple) else value
