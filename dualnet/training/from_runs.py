@@ -15,6 +15,7 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import EARLY_FILES, read_card, write_card, write_vocabulary
 from dualnet.runs.loading import load, write_weights
+from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
 
 GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
@@ -59,7 +60,7 @@ def train_gate(
     True
     """
     card = read_card(run)
-    if card.config.get("gate", "none") != "none":
+    if is_gated(card.config):
         raise ArgumentError(
             "run",
             f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
@@ -68,9 +69,7 @@ def train_gate(
     if not settings.get("resume"):  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
         gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
-        recipe = dict(published.recipe)
-        if card.recipe.get("batching") == "sentences":
-            recipe["batching"] = "sentences"
+        recipe = {**published.recipe, "batching": card.recipe.get("batching", "streams")}
         # A card instead of overrides, some of which share their name with an argument of a cell.
         card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
     return train(card, corpus, output=output, weights=run, **settings)
