@@ -42,12 +42,8 @@ def test_names_are_places_in_the_graph_and_a_tied_matrix_comes_once():
 def test_names_within_an_ensemble_begin_with_the_member():
     names = weight_names(dualnet.ensemble([build(), build(tied=False)]))
     cell = [f"recurrence_1/cell_1/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
-    first, second = (
-        ["embedding/embeddings", *cell],
-        ["embedding/embeddings", *cell, "output/kernel"],
-    )
-    expected = [f"member_1/{name}" for name in first] + [f"member_2/{name}" for name in second]
-    assert sorted(names) == sorted(expected)
+    both = [f"member_{i}/{name}" for i in (1, 2) for name in ("embedding/embeddings", *cell)]
+    assert sorted(names) == sorted([*both, "member_2/output/kernel"])
     assert all(name.endswith(weight.path) for name, weight in names.items())
 
 

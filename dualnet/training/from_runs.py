@@ -41,7 +41,6 @@ def train_gate(
 
     Raises:
         ValueError: if the model has a gate; and as for `train`.
-        FileNotFoundError: if there is no RUN folder at `run`.
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
 
@@ -83,9 +82,7 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
 
     Raises:
         ValueError: if there are fewer than two runs, or their vocabularies differ.
-        FileNotFoundError: if one of them does not exist.
         FileExistsError: if `output` holds files.
-        OSError: if `output` cannot be written to.
 
     Example:
 

@@ -124,13 +124,10 @@ def train(
         A `Run`.
 
     Raises:
-        ValueError: for an unknown model or override, a value out of range, a corpus of less
-            than one batch, a loss that is not finite, a RUN folder that is in use, altered
-            or finished, or `weights` of a model with another vocabulary or no matching
-            weight.
+        ValueError: for a corpus of less than one batch, a loss that is not finite, a RUN folder
+            that is in use, altered or finished, or `weights` of which none matches.
         FileExistsError: if `output` holds files and `resume` is False.
-        FileNotFoundError: if `output` holds no run to resume, or `weights` does not exist.
-        OSError: if `output` cannot be written to.
+        FileNotFoundError: if `output` holds no run to resume.
         KeyboardInterrupt: after Ctrl-C or SIGTERM.
 
     Example:

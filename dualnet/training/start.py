@@ -56,10 +56,9 @@ def begin(request: Request) -> Iterator[Start]:
     corpus = load_corpus(request.corpus, source, lowercase=published.lowercase)
     with zoo.located(published, overrides):
         config = _fit_to_corpus(config, recipe, corpus, overrides)
-    card = Card(
-        name=published.name,
-        builder=published.builder,
-        paper=published.paper,
+    card = dataclasses.replace(
+        published,
+        note="",
         seed=seed,
         weights=request.weights,
         corpus=corpus.name,
@@ -67,7 +66,6 @@ def begin(request: Request) -> Iterator[Start]:
         trained_on={key: getattr(corpus, key) for key in TRAINED_ON},
         config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
-        file=published.file,
     )
     start = _prepare(request.folder, card, recipe, corpus, source, overrides)
     del source  # frees its memory
