@@ -28,35 +28,23 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary name starts with a dot and has the suffix of `path`. On an error the file is
     removed and `path` is left untouched.
-
-    Raises:
-        OSError: if the file cannot be written.
     """
     path = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=path.parent)
-    except OSError as error:
-        raise _not_written(path, error) from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        flush(temporary)
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            raise _not_written(path, error) from None
-        raise
-
-
-def _not_written(path: Path, error: OSError) -> OSError:
-    reason = error.strerror or str(error).splitlines()[0]
-    return type(error)(
-        f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
-    )
+    with contextlib.ExitStack() as stack:
+        try:
+            handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=path.parent)
+            os.close(handle)
+            temporary = Path(name)
+            stack.callback(temporary.unlink, missing_ok=True)
+            yield temporary
+            os.chmod(temporary, 0o644)  # mkstemp makes it private
+            flush(temporary)
+            os.replace(temporary, path)
+        except OSError as error:
+            reason = error.strerror or str(error).splitlines()[0]
+            raise type(error)(
+                f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
+            ) from None
 
 
 @contextlib.contextmanager
@@ -98,12 +86,7 @@ def claim(
             nothing was written to it.
         holds: "run" or "search", for error messages.
         resume: bool. Whether the folder may hold files.
-        may_hold: file names that a run killed early leaves behind.
-
-    Raises:
-        FileExistsError: if `folder` is a file, or holds files and `resume` is False.
-        OSError: if it cannot be created or written to.
-        ArgumentError: if another process has claimed it.
+        may_hold: names of files that a run killed early leaves behind.
     """
     created = not folder.exists()
     make_folder("output", folder)
@@ -141,12 +124,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def make_folder(name: str, folder: Path) -> None:
-    """Create the folder given as argument `name`, and its parents, unless it exists.
-
-    Raises:
-        FileExistsError: if it is a file.
-        OSError: if it cannot be created or written to.
-    """
+    """Create the folder given as argument `name`, and its parents; check it can be written to."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(
             f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."

@@ -13,12 +13,7 @@ KINDS: dict[type, str] = {
 
 
 def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str, Any]:
-    """Return the contents of the TOML file `path`. Error messages call the file `what`.
-
-    Raises:
-        ValueError: if the file is not UTF-8 or not TOML; the message says where.
-        FileNotFoundError: if there is no such file.
-    """
+    """Return the contents of the TOML file `path`. Error messages call the file `what`."""
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
@@ -38,19 +33,17 @@ def line_of(text: str, key: str, *, table: str = "") -> int:
     With `table`, find the key in `[table]`, at the start of a line, or the table `[table.key]`.
     """
     name = rf"[\"']?{re.escape(key)}[\"']?"
-    inside = False
-    pair, header = (
-        re.compile(rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?="),
-        re.compile(rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]"),
-    )
+    inside = not table
+    pair = rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?="
+    header = rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]"
     if table:
-        pair = re.compile(rf"^\s*{name}\s*[.=]")
-        header = re.compile(rf"^\s*\[{re.escape(table)}\.{name}[\].]")
+        pair = rf"^\s*{name}\s*[.=]"
+        header = rf"^\s*\[{re.escape(table)}\.{name}[\].]"
     for number, line in enumerate(text.splitlines(), start=1):
-        if header.search(line) or ((inside or not table) and pair.search(line)):
+        if re.search(header, line) or (inside and re.search(pair, line)):
             if not line.lstrip().startswith("#"):
                 return number
-        elif line.lstrip().startswith("["):
+        elif table and line.lstrip().startswith("["):
             inside = line.split("#")[0].strip() == f"[{table}]"
     return 0
 

@@ -119,9 +119,6 @@ def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
     """Return the bases of card `name`, whose table is given, as names and paths.
 
     A path is relative to the folder of the card.
-
-    Raises:
-        ArgumentError: if `base` is neither text nor a list of texts.
     """
     bases = table.get("base", [])
     bases = bases if isinstance(bases, list) else [bases]

@@ -26,13 +26,7 @@ SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # 
 PARTS = ("config", "recipe", "evaluation")
 # What describes one model alone, and is not passed on to cards that have it as their base.
 NOT_INHERITED = ("name", "table", "note", "parameters", "printed", "published", "measured", "seed")
-NO_VALUES = (
-    "base",
-    "without",
-    "corpora",
-    "corpus",
-    "weights",
-)  # keys of a card file, not of `Card`
+NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -159,32 +153,27 @@ def _tables(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     `heirs` are the cards that it is a base of.
     """
     table = read_card_file(Path(source)) if is_file(source) else _read(source)
+    heirs, names = (*heirs, source), _card_names()
     tables = []
     try:
         for base in bases_of(source, table):
-            _check_base(base, (*heirs, source))
-            tables += _tables(base, (*heirs, source))
+            if base in heirs:
+                circle = " -> ".join([*heirs[heirs.index(base) :], base])
+                raise ArgumentError(
+                    "base", f"must not lead back to the card itself. Received: {circle}."
+                )
+            if base not in names and not (is_file(base) and os.path.isfile(base)):
+                raise ArgumentError(
+                    "base",
+                    "must be a model of the zoo or the path of a card, relative to this one. "
+                    f"Received: {base!r}.{did_you_mean(base, names)}",
+                )
+            tables += _tables(base, heirs)
     except ArgumentError as error:  # about the `base` of this card
         file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
         place = at_line(str(file), line_of(file.read_text("utf-8"), "base"))
         raise ValueError(f"{place}: {error}") from None
     return [*tables, table]
-
-
-def _check_base(base: str, heirs: tuple[str, ...]) -> None:
-    if base in heirs:
-        raise ArgumentError(
-            "base",
-            "must not lead back to the card itself. Received: "
-            f"{' -> '.join([*heirs[heirs.index(base) :], base])}.",
-        )
-    names = _card_names()
-    if base not in names and not (is_file(base) and os.path.isfile(base)):
-        raise ArgumentError(
-            "base",
-            "must be a model of the zoo or the path of a card, relative to this one. Received: "
-            f"{base!r}.{did_you_mean(base, names)}",
-        )
 
 
 def _override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:
@@ -213,19 +202,44 @@ def _override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -
 # --- the arguments of the builder
 
 
-def arguments_of(card: Card, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(
+    card: Card, overrides: Mapping[str, Any], *, ensembles: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Return the arguments of the builder of `card`, with `overrides`.
 
     Each of the `members` of an ensemble becomes a table of `builder` and `arguments`, from
     its card for the corpus of the ensemble. Paths are relative to the ensemble's card. An
     override that the builder of the ensemble takes goes to it, any other to every member:
-    a member keeps its own gate and cache.
-
-    Raises:
-        ValueError: for an unknown argument or member, or members of different
-            vocabulary sizes.
+    a member keeps its own gate and cache. `ensembles` are those that `card` is a member of.
     """
-    return _arguments_of(card, overrides, ())
+    from dualnet.builders import BUILDERS
+
+    known = known_arguments(card)
+    names = builder_arguments(BUILDERS[card.builder])
+    is_ensemble = "members" in names
+    to_builder = {k: v for k, v in overrides.items() if k in names or not is_ensemble}
+    to_members = {k: v for k, v in overrides.items() if k not in to_builder}
+    arguments = resolve(card.config, to_builder)
+    unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
+    if unknown:
+        raise ArgumentError(
+            unknown[0],
+            f"must be an argument of the builder {card.builder!r}"
+            f"{' or of its members' * is_ensemble}.{did_you_mean(unknown[0], known)} It takes "
+            f"{', '.join(sorted(known))}.",
+        )
+    if is_ensemble:
+        members = arguments.get("members")
+        if not isinstance(members, (list, tuple)) or not members:
+            raise ArgumentError(
+                "members",
+                "must be a list of models, each the name or the path of a card. Received: "
+                f"members={members!r}.",
+            )
+        ensembles = (*ensembles, card.file or card.name)
+        cards = [_member_card(card, member, ensembles) for member in members]
+        arguments["members"] = _member_arguments(card, cards, to_members, ensembles)
+    return arguments
 
 
 def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -293,58 +307,20 @@ def builder_arguments(builder: Any) -> list[str]:
     return list(dict.fromkeys([*names, *options]))
 
 
-def _arguments_of(
-    card: Card, overrides: Mapping[str, Any], ensembles: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return the arguments of `card`, which is a member of the cards `ensembles`."""
-    from dualnet.builders import BUILDERS
-
-    known = known_arguments(card)
-    names = builder_arguments(BUILDERS[card.builder])
-    is_ensemble = "members" in names
-    to_builder = {k: v for k, v in overrides.items() if k in names or not is_ensemble}
-    to_members = {k: v for k, v in overrides.items() if k not in to_builder}
-    arguments = resolve(card.config, to_builder)
-    unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
-    if unknown:
-        raise ArgumentError(
-            unknown[0],
-            f"must be an argument of the builder {card.builder!r}"
-            f"{' or of its members' * is_ensemble}.{did_you_mean(unknown[0], known)} It takes "
-            f"{', '.join(sorted(known))}.",
-        )
-    if is_ensemble:
-        members = arguments.get("members")
-        if not isinstance(members, (list, tuple)) or not members:
-            raise ArgumentError(
-                "members",
-                "must be a list of models, each the name or the path of a card. Received: "
-                f"members={members!r}.",
-            )
-        cards = [_member_card(card, member, ensembles) for member in members]
-        arguments["members"] = _member_arguments(card, cards, to_members, ensembles)
-    return arguments
-
-
 def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Card:
-    if isinstance(member, Mapping):  # in the card of a RUN folder
-        if {*member} != {"builder", "arguments"}:
-            raise ArgumentError(
-                "members",
-                "must be names or paths of cards, or tables of `builder` and "
-                f"`arguments`. Received: {dict(member)!r}.",
-            )
-        return Card(
-            name=ensemble.name, builder=member["builder"], config=member["arguments"], recipe={}
-        )
+    if isinstance(member, Mapping) and {*member} == {"builder", "arguments"}:  # of a RUN folder
+        builder, config = member["builder"], member["arguments"]
+        return Card(name=ensemble.name, builder=builder, config=config, recipe={})
     if not isinstance(member, (str, os.PathLike)):
         raise ArgumentError(
-            "members", f"must be names or paths of cards. Received: {member!r} among them."
+            "members",
+            "must be names or paths of cards, or tables of `builder` and `arguments`. Received: "
+            f"{member!r} among them.",
         )
     source = str(member)
     if is_file(member):
         source = os.path.join(os.path.dirname(ensemble.file), member)
-    if source in (*ensembles, ensemble.file or ensemble.name):
+    if source in ensembles:
         raise ArgumentError(
             "members",
             f"of {ensemble.name!r} must be other models. Received: {source!r}, of which it is "
@@ -367,8 +343,7 @@ def _member_arguments(
         with located(member, overrides):
             known = known_arguments(member)
             accepted = {key: overrides[key] for key in overrides if key in known}
-            path = (*ensembles, ensemble.file or ensemble.name)
-            arguments = _arguments_of(member, accepted, path)
+            arguments = arguments_of(member, accepted, ensembles=ensembles)
         members.append({"builder": member.builder, "arguments": arguments})
         size = vocabulary_size_of(arguments)
         if size is not None:

@@ -32,6 +32,11 @@ def arrays(variables):
     return [np.array(ops.convert_to_numpy(variable)) for variable in variables]
 
 
+def assert_near(found, expected, rtol=1e-5, atol=1e-6):
+    for one, two in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=rtol, atol=atol)
+
+
 def assert_same(one, two):
     for first, second in zip(one, two, strict=True):
         np.testing.assert_array_equal(first, second)
@@ -77,22 +82,22 @@ def test_all_weights_in_one_kernel_are_updated_as_one_by_one(kind, settings, mon
 
     one_by_one = found()
     monkeypatch.setattr(_optimizers, "LEAST_WEIGHTS", 1)
-    for kernel, plain in zip(found(), one_by_one, strict=True):
-        np.testing.assert_allclose(kernel, plain, rtol=1e-5, atol=1e-7)
+    assert_near(found(), one_by_one, atol=1e-7)
 
 
 @pytest.mark.parametrize("limit", [0.1, 1e6])
-def test_the_global_norm_counts_a_repeated_word_once(limit):
+def test_the_norms_of_all_and_of_each_gradient_count_a_repeated_word_once(limit):
     before, after = step(keras.optimizers.SGD(1.0))
     gradients = [one - two for one, two in zip(before, after)]
     norm = np.sqrt(sum((gradient.astype("float64") ** 2).sum() for gradient in gradients))
     assert norm > 1
     recipe = Recipe(optimizer="sgd", learning_rate=0.5, global_clipnorm=limit, weight_decay=0.01)
     _, found = step(recipe.make_optimizer())
-    for weight, gradient, new in zip(before, gradients, found):
-        clipped = gradient * min(1.0, limit / norm)
-        expected = weight - 0.5 * (clipped + 0.01 * weight)  # the decay is not clipped
-        np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
+    factor = min(1.0, limit / norm)  # the decay is not clipped
+    assert_near(found, [w - 0.5 * (factor * g + 0.01 * w) for w, g in zip(before, gradients)])
+    before, after = step(SGD(1.0, clipnorm=0.1))
+    norms = [np.linalg.norm(one - two) for one, two in zip(before, after)]
+    np.testing.assert_allclose(norms, 0.1, rtol=1e-4)
 
 
 def first_adam_step(weights, gradients, clip, *, rate, decay, epsilon=1e-7):
@@ -124,8 +129,7 @@ def test_adam_takes_the_decay_of_weights_for_a_part_of_the_clipped_gradient(limi
     given = {"rate": 0.5, "epsilon": 1e-4}
     for decay, weights in ((0.01, found), (0.0, undecayed)):
         expected = first_adam_step(before, gradients, clip, decay=decay, **given)
-        for one, two in zip(weights, expected, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+        assert_near(weights, expected, rtol=1e-4, atol=1e-5)
     assert max(np.abs(one - two).max() for one, two in zip(found, undecayed)) > 0.1
 
 
@@ -142,19 +146,12 @@ def test_the_decay_of_weights_is_that_of_a_penalty_on_their_squares(optimizer):
     np.testing.assert_allclose(*arrays([decayed, penalised]), rtol=1e-5, atol=1e-6)
 
 
-def test_the_norm_of_each_weight_counts_a_repeated_word_once():
-    before, after = step(SGD(1.0, clipnorm=0.1))
-    norms = [np.linalg.norm(one - two) for one, two in zip(before, after)]
-    np.testing.assert_allclose(norms, 0.1, rtol=1e-4)
-
-
 @pytest.mark.parametrize("optimizer", [SGD, Adam, Nadam])
 def test_steps_are_those_of_keras(optimizer):
     ids = np.array([[0, 5, 1, 4, 2, 6]])
     _, ours = step(optimizer(0.1, average="mean"), ids)
     _, plain = step(getattr(keras.optimizers, optimizer.__name__)(0.1), ids)
-    for one, two in zip(ours, plain, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+    assert_near(ours, plain, rtol=1e-6, atol=1e-7)
 
 
 def test_the_first_step_of_adam_is_as_long_for_a_repeated_word():
@@ -186,8 +183,7 @@ def test_averages_are_exact(build, corpus, kind, optimizer):
         expected = [np.mean(each, axis=0) for each in zip(*meant)]
         found = arrays(optimizer.averages)
         assert int(optimizer.averaged_steps) == k
-        for one, two in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        assert_near(found, expected)
         if len(meant) == 1:
             assert_same(found, arrays(model.trainable_variables))
     optimizer.begin_anew()
@@ -211,17 +207,7 @@ def test_steps_and_averages_are_those_of_torch():
         reference.step()
         optimizer.apply([ops.convert_to_tensor(gradient)], [ours])
         expected = [theirs.detach().numpy(), reference.state[theirs]["ax"].numpy()]
-        for one, two in zip(arrays([ours, *optimizer.averages]), expected, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-
-
-def test_no_average_is_kept_where_none_is_wanted():
-    assert len(SGD(0.1).variables) == len(keras.optimizers.SGD(0.1).variables)
-    model, _ = untied()
-    for average, more in {"none": 0, "asgd": 4, "mean": 4}.items():
-        optimizer = SGD(0.1, average=average)
-        optimizer.build(model.trainable_variables)
-        assert len(optimizer.variables) == 2 + more
+        assert_near(arrays([ours, *optimizer.averages]), expected)
 
 
 def test_an_optimizer_comes_back_from_its_config():
@@ -234,6 +220,7 @@ def test_an_optimizer_comes_back_from_its_config():
     plain = again.plain()
     assert isinstance(plain, keras.optimizers.Adam) and not isinstance(plain, Adam)
     assert plain.beta_1 == 0.0 and plain.weight_decay is None
+    assert len(SGD(0.1).variables) == len(keras.optimizers.SGD(0.1).variables)
 
 
 # --- runs
@@ -251,16 +238,13 @@ def averaged(corpus, tmp_path_factory):
     return train(corpus, tmp_path_factory.mktemp("averaged") / "RUN", **ASGD)
 
 
-def test_the_phase_before_averaging_is_plain_sgd(plain, averaged):
+def test_the_phase_before_averaging_is_plain_sgd_and_the_results_tell_both(plain, averaged):
     for key in ("loss", "val_loss", "val_perplexity", "learning_rate"):
         assert plain.history[0][key] == averaged.history[0][key]
     # Training continues from the raw weights; validation uses the averages.
     assert plain.history[1]["loss"] == averaged.history[1]["loss"]
     assert plain.history[1]["val_loss"] != averaged.history[1]["val_loss"]
     assert [row["phase"] for row in plain.history] == ["train", "train"]
-
-
-def test_a_run_tells_its_phases(averaged):
     assert averaged.results["phases"] == {"train": 1, "averaged": 1}
     assert (averaged.folder / "metrics.csv").read_text().startswith("epoch,phase,loss")
     assert type(averaged.model.optimizer) is type(keras.optimizers.SGD())
@@ -273,10 +257,11 @@ def test_averages_are_validated_and_kept_while_training_continues_from_the_weigh
     whole = recorder.Recorder.validate
     write = recorder.write_weights
 
-    def validate(self, model, batches, plan):
+    def validate(self, plan):
+        model = self.start.model
         before = arrays(model.trainable_variables)
         seen.append({"averages": arrays(model.optimizer.averages)})
-        whole(self, model, batches, plan)
+        whole(self, plan)
         assert_same(before, arrays(model.trainable_variables))
 
     def write_weights(folder, model):
@@ -335,14 +320,11 @@ def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
 # --- fine-tuning
 
 
-def test_a_run_that_did_not_average_cannot_be_fine_tuned_later(corpus, plain):
+def test_a_finished_run_that_averaged_is_fine_tuned_as_if_it_had_been_meant_to(
+    corpus, tmp_path, plain, averaged, monkeypatch
+):
     with pytest.raises(ValueError, match="`finetune` must be 'none' without averaging='asgd'"):
         train(corpus, plain.folder, resume=True, finetune="once")
-
-
-def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
-    corpus, tmp_path, averaged, monkeypatch
-):
     settings = {"finetune": "once", "finetune_epochs": 2}
     at_once = train(corpus, tmp_path / "RUN", **ASGD, **settings, evaluate=False)
     phases = ["train", "averaged", "finetune-1", "finetune-1"]
@@ -350,8 +332,9 @@ def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
     began = []
     whole = recorder.Recorder._begin_round
 
-    def begin(self, model):
-        whole(self, model)
+    def begin(self):
+        whole(self)
+        model = self.start.model
         began.append(arrays(model.trainable_variables))
         assert not any(np.any(each) for each in arrays(model.optimizer.averages))
         assert int(model.optimizer.averaged_steps) == 0
@@ -367,9 +350,7 @@ def test_a_finished_run_is_fine_tuned_as_if_it_had_been_meant_to(
         assert [row[key] for row in at_once.history] == [row[key] for row in later.history]
     with pytest.raises(ValueError, match=r"is finished: it has 4 epochs, the last in round 1"):
         train(corpus, averaged.folder, resume=True)
-    with pytest.raises(
-        ValueError, match=r"`epochs` must stay 2, as when the run started: its fine"
-    ):
+    with pytest.raises(ValueError, match=r"`epochs` must stay 2, as when .* its fine-tuning has"):
         train(corpus, averaged.folder, resume=True, epochs=3)
 
 

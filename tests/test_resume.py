@@ -1,12 +1,13 @@
 """A run that was stopped, killed or damaged ends as an undisturbed one, bit for bit."""
 
+import concurrent.futures
 import csv
 import functools
 import json
 import resource
 import shutil
 import signal
-import threading
+import sys
 
 import filelock
 import keras
@@ -60,10 +61,6 @@ def assert_equal(one, two):
         np.testing.assert_array_equal(value, two[key], err_msg=key)
 
 
-class KilledError(BaseException):
-    """Stands for a kill: nothing in the package catches it."""
-
-
 def on_call(patch, owner, name, count, act, *, before=False):
     """Do `act` after, or before, the call number `count` of `owner.name`."""
     whole = getattr(owner, name)
@@ -114,32 +111,6 @@ if keras.config.backend() == "torch":
 IN_THE_SECOND_EPOCH = (recorder.Recorder, "on_train_batch_end", STEPS + 7)
 
 
-@pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    return train_undisturbed(corpus, folder, SETTINGS, [*MOMENTS, IN_THE_SECOND_EPOCH])
-
-
-@pytest.fixture
-def undisturbed(trained):
-    return trained[0]
-
-
-@pytest.fixture
-def killed(trained):
-    return trained[1]
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, killed, moment):
-    killed(moment, tmp_path / "RUN")
-    keras.utils.set_random_seed(99)
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
-    left = [path.name for path in (tmp_path / "RUN").rglob(".unfinished*")]
-    assert left == []
-
-
 AVERAGED_MOMENTS = [
     (recorder.Recorder, "on_train_batch_end", STEPS + 8),
     (recorder, "write_weights", 2),  # the averages replace the weights
@@ -150,6 +121,12 @@ if keras.config.backend() == "torch":
 
 
 @pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+    return train_undisturbed(corpus, folder, SETTINGS, [*MOMENTS, IN_THE_SECOND_EPOCH])
+
+
+@pytest.fixture(scope="module")
 def trained_with_averages(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
     end, killed = train_undisturbed(corpus, folder, AVERAGED, AVERAGED_MOMENTS)
@@ -157,15 +134,23 @@ def trained_with_averages(corpus, tmp_path_factory):
     return end, killed
 
 
-@pytest.mark.parametrize("moment", AVERAGED_MOMENTS)
-def test_a_run_killed_while_it_averages_ends_as_an_undisturbed_one(
-    corpus, tmp_path, trained_with_averages, moment
-):
-    undisturbed, killed = trained_with_averages
+@pytest.fixture
+def undisturbed(trained):
+    return trained[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "moment"),
+    [("trained", moment) for moment in MOMENTS]
+    + [("trained_with_averages", moment) for moment in AVERAGED_MOMENTS],
+)
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, request, run, moment):
+    undisturbed, killed = request.getfixturevalue(run)
     killed(moment, tmp_path / "RUN")
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    assert not list((tmp_path / "RUN").rglob(".unfinished*"))
 
 
 def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
@@ -174,13 +159,14 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
     weights = {}
 
-    def noted(self, model, batches, plan):
+    def noted(self, plan):
+        model = self.start.model
         if plan.averaged and not weights:
             trained = {id(weight) for weight in model.trainable_variables}
             for i, variable in enumerate(checkpoints._variables(model)):
                 if id(variable) in trained:
                     weights[f"{i:05}"] = np.array(keras.ops.convert_to_numpy(variable))
-        return validate(self, model, batches, plan)
+        return validate(self, plan)
 
     def interrupted(self, batch, logs=None):
         if self.plan.averaged:
@@ -229,9 +215,9 @@ def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
 
 
 @pytest.fixture
-def stopped(killed, tmp_path):
+def stopped(trained, tmp_path):
     """The two checkpoints of a run, RUN, that was killed in its second epoch."""
-    killed(IN_THE_SECOND_EPOCH, tmp_path / "RUN")
+    trained[1](IN_THE_SECOND_EPOCH, tmp_path / "RUN")
     before, newest = sorted((tmp_path / "RUN" / "checkpoints").iterdir())
     return before, newest
 
@@ -262,6 +248,19 @@ def test_a_run_that_stop_ended_without_its_evaluation_is_resumed_to_the_same_end
     assert_equal(ends(folder), undisturbed)
 
 
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "state.npz": flip_a_byte,
+    "progress.json": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "model.weights.h5": lambda path: path.unlink(),
+}
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     corpus, tmp_path, undisturbed, stopped, capsys
 ):
@@ -270,34 +269,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     model = start._prepare(newest, card, Recipe(**card.recipe), corpus, None, {}).model
     for file, damage in DAMAGES.items():
         copy = shutil.copytree(tmp_path / "RUN", tmp_path / file)
-        harm(copy / "checkpoints" / newest.name / file, damage)
+        damage(copy / "checkpoints" / newest.name / file)
         assert checkpoints.restore(copy, model).step == int(before.name[-8:])
         errors = capsys.readouterr().err
         assert newest.name in errors and file in errors and before.name not in errors
-    harm(newest / "state.npz", "a byte")
+    flip_a_byte(newest / "state.npz")
+    both = shutil.copytree(tmp_path / "RUN", tmp_path / "both")
+    flip_a_byte(both / "checkpoints" / before.name / "state.npz")
+    with pytest.raises(ValueError, match="must hold an intact checkpoint.*2 checkpoints"):
+        train(corpus, both, resume=True)
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
-
-
-DAMAGES = {"state.npz": "a byte", "progress.json": "cut", "model.weights.h5": "removed"}
-
-
-def harm(path, damage):
-    data = bytearray(path.read_bytes())
-    if damage == "a byte":
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    elif damage == "cut":
-        path.write_bytes(data[: len(data) // 2])
-    else:
-        path.unlink()
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused(corpus, tmp_path, stopped):
-    for path in stopped:
-        harm(path / "state.npz", "a byte")
-    with pytest.raises(ValueError, match="must hold an intact checkpoint.*2 checkpoints"):
-        train(corpus, tmp_path / "RUN", resume=True)
 
 
 def test_control_c_finishes_the_step_saves_and_says_how_to_resume(
@@ -319,13 +301,9 @@ def test_control_c_finishes_the_step_saves_and_says_how_to_resume(
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
 
 
-def kill():
-    raise KilledError
-
-
 def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped):
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        on_call(patch, recorder.Recorder, "on_train_batch_end", 1, kill)  # before a checkpoint
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):  # as good as a kill
+        on_call(patch, recorder.Recorder, "on_train_batch_end", 1, sys.exit)  # no checkpoint yet
         train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.002)
     assert runs.read_card(tmp_path / "RUN").recipe["learning_rate"] == 0.002
     run = train(corpus, tmp_path / "RUN", resume=True, evaluate=False)
@@ -333,19 +311,12 @@ def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped
 
 
 def test_a_run_folder_in_use_is_refused(corpus, tmp_path, stopped):
-    errors = []
-
-    def other():
-        try:
-            train(corpus, tmp_path / "RUN", resume=True)
-        except ValueError as error:
-            errors.append(str(error))
-
-    with filelock.FileLock(tmp_path / "RUN" / ".lock"):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert "`output` must be a folder that no other process uses" in errors[0]
+    with (
+        filelock.FileLock(tmp_path / "RUN" / ".lock"),
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        error = threads.submit(train, corpus, tmp_path / "RUN", resume=True).exception()
+    assert "`output` must be a folder that no other process uses" in str(error)
 
 
 def test_a_full_disk_while_saving_leaves_earlier_files_untouched(

@@ -9,7 +9,7 @@ from dualnet.training import Recipe
 from dualnet.training.schedule import plan
 
 ASGD = {"optimizer": "sgd", "learning_rate": 30.0, "averaging": "asgd"}
-walks = st.lists(st.floats(-1.0, 0.7), max_size=40).map(lambda steps: 50 + np.cumsum(steps))
+walks = st.lists(st.floats(-1.0, 0.7), max_size=90).map(lambda steps: 50 + np.cumsum(steps))
 
 
 def plans(recipe, perplexities):
@@ -48,11 +48,8 @@ def test_rates_are_held_and_then_decay_as_published(settings, first_smaller):
         assert found[epoch - 1] == pytest.approx(rate * decay ** (epoch - hold), rel=1e-12)
 
 
-def test_a_rate_without_a_schedule_stays():
+def test_a_rate_stays_or_falls_after_every_epoch_that_is_not_below_the_best_before():
     assert set(rates(Recipe(), 100)) == {1e-3}
-
-
-def test_a_rate_falls_after_every_epoch_that_is_not_below_the_best_before():
     recipe = Recipe(optimizer="sgd", learning_rate=0.8, plateau_decay=0.5)
     found = plans(recipe, [9.0, 8.0, 8.0, 8.5, 7.0, 6.0, 6.5, 5.0])
     assert [each.learning_rate for each in found] == [0.8, 0.8, 0.8, 0.4, 0.2, 0.2, 0.2, 0.1]
@@ -98,22 +95,11 @@ def test_averaging_begins_at_the_earliest_when_more_than_n_epochs_are_logged(n):
     assert first_averaged(recipe, falling) is switch_of_merity(falling, n) is None
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 2, 5, 60])
 @given(walk=walks)
 def test_averaging_begins_where_the_released_code_begins_it(n, walk):
     recipe = Recipe(**ASGD, average_interval=n)
     assert first_averaged(recipe, walk) == switch_of_merity(walk, n)
-
-
-def test_averaging_begins_where_the_released_code_begins_it_with_an_interval_of_60():
-    random = np.random.default_rng(3)
-    seen = set()
-    for _ in range(50):
-        walk = 60 + np.cumsum(random.normal(-0.03, 1.0, size=98))
-        expected = switch_of_merity(walk, 60)
-        assert first_averaged(Recipe(**ASGD, average_interval=60), walk) == expected
-        seen.add(expected)
-    assert len(seen) > 5
 
 
 def test_averaging_that_began_goes_on_and_begins_once():
@@ -141,21 +127,11 @@ def test_the_mean_begins_after_so_many_epochs_without_a_new_best():
 # --- fine-tuning
 
 
-def end_of_merity(losses, n):
-    """Return the last epoch of a round as the loop of the released code has it."""
-    best_val_loss = []
-    for epoch, val_loss in enumerate(losses, start=1):
-        if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n]):
-            return epoch
-        best_val_loss.append(val_loss)
-    return len(losses)
-
-
 @given(walk=walks.filter(len))
 def test_a_round_of_fine_tuning_ends_where_the_released_code_ends_it(walk):
     recipe = Recipe(**ASGD, average_interval=2, epochs=1, finetune="once", finetune_epochs=1000)
     found = plans(recipe, [60.0, *walk])[1:]
-    assert len(found) == end_of_merity(walk, 2)
+    assert len(found) == (switch_of_merity(walk, 2) or len(walk) + 1) - 1
     assert {each.phase for each in found} == {"finetune-1"}
     assert all(each.averaged for each in found)
     assert [each.begins for each in found] == [True] + [False] * (len(found) - 1)
@@ -179,10 +155,6 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
     ]  # fmt: skip
 
 
-def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
-    assert len(plans(Recipe(**ASGD, epochs=4), np.arange(99.0))) == 4
-
-
 # --- recipes
 
 
@@ -194,13 +166,11 @@ def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
             {"global_clipnorm": 1.0, "clipnorm": 1.0},
             "`global_clipnorm` must be 0 unless `clipnorm` is 0.*Set one of them to 0",
         ),
-        ({"weight_decay": float("inf")}, "`weight_decay` must be a finite number"),
         ({"weight_decay": -1e-6}, "`weight_decay` must be a finite number of at least 0"),
         ({"square_root_decay": 1}, "`square_root_decay` must be a truth value. Received.*=1"),
         ({"loss_reduction": "summ"}, "`loss_reduction` must be one of.*Did you mean 'sum'"),
         ({"hold_epochs": -1}, "`hold_epochs` must be an integer of at least 0"),
         ({"decay": 0.0}, "`decay` must be a number above 0 and at most 1. Received: decay=0.0"),
-        ({"decay": 1.2}, "`decay` must be a number above 0 and at most 1"),
         ({"plateau_decay": "half"}, "`plateau_decay` must be a number above 0 and at most 1"),
         ({"length_deviation": -1}, "`length_deviation` must be a finite number of at least 0"),
         (
@@ -210,20 +180,30 @@ def test_a_run_without_fine_tuning_ends_with_its_last_epoch():
         ({"longest_length": 30}, "`longest_length` must be 0 without `length_deviation`"),
         ({"longest_length": 2.5}, "`longest_length` must be an integer of at least 0"),
         ({"partial_shuffle": 1}, "`partial_shuffle` must be a truth value. Received.*=1"),
-        ({"averaging": "ema"}, r"`averaging` must be one of \['asgd', 'mean', 'none'\]"),
         (
             {"averaging": "asgd"},
             "`averaging` must be 'none' or 'mean' with an optimizer other.*Use averaging='mean'",
         ),
         ({"average_interval": 0}, "`average_interval` must be an integer of at least 1"),
-        ({"average_from": -1}, "`average_from` must be an integer of at least 0"),
         ({"finetune": "twice"}, "`finetune` must be one of"),
         (
             {"finetune": "once", "averaging": "mean"},
             "`finetune` must be 'none' without averaging='asgd'.*Train with optimizer='sgd'",
         ),
-        ({"finetune_epochs": -1}, "`finetune_epochs` must be an integer of at least 0"),
         ({"finetune_learning_rate": -1}, "`finetune_learning_rate` must be a finite number"),
+        ({"optimizer": "adamw"}, "`optimizer` must be one of.*Did you mean 'adam'"),
+        ({"epsilon": 0}, "`epsilon` must be above 0"),
+        ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
+        ({"batching": "lines"}, "`batching` must be one of"),
+        (
+            {"batching": "sentences", "length_deviation": 2.0},
+            "`length_deviation` must be 0 with batching='sentences'",
+        ),
+        (
+            {"batching": "sentences", "partial_shuffle": True},
+            "`partial_shuffle` must be False with batching='sentences'",
+        ),
     ],
 )
 def test_a_recipe_that_cannot_be_followed_is_refused(settings, message):

@@ -9,22 +9,18 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import dualnet
 from dualnet import analysis, runs, training, zoo
-from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
-from dualnet.training import checkpoints, initial_weights, recorder, start
+from dualnet.training import checkpoints, recorder, start
 from tests.conftest import values
 
 QUICK = {
-    "units": 8,
-    "batch_size": 4,
-    "sequence_length": 9,
-    "epochs": 2,
-    "learning_rate": 0.01,
+    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 0.01,
     "recurrent_dropout": 0.2,
-}
+}  # fmt: skip
 
 
 def train(corpus, output, name="dual_lstm", **settings):
@@ -68,23 +64,24 @@ def test_a_run_folder_is_complete_in_itself(run, corpus):
         rows = list(csv.DictReader(file))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert float(rows[1]["val_perplexity"]) < float(rows[0]["val_perplexity"])
+    for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
+        found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
+        assert found.tolist() == [row[name] for row in run.history]
+    (events,) = (run.folder / "tensorboard").iterdir()
+    assert {event.step for event in EventFileLoader(str(events)).Load() if event.step} == {1, 2}
 
 
-def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus):
+def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
     model = dualnet.load(run.folder)
     assert model.vocabulary == corpus.vocabulary
     for split in ("valid", "test"):
         found = dualnet.perplexity(model, corpus.split(split))
         np.testing.assert_allclose(found, run.results[f"{split}_perplexity"], rtol=1e-6)
-    assert run.results["test_perplexity"] < len(corpus.vocabulary)
-
-
-def test_tensorboard_scalars_can_be_read(run):
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    (file,) = (run.folder / "tensorboard").iterdir()
-    steps = {event.step for event in EventFileLoader(str(file)).Load() if event.step}
-    assert steps == {1, 2}
+    found = runs.corpus_of_run(run.folder)
+    assert found.sha256 == corpus.sha256 and found.vocabulary == corpus.vocabulary
+    (copy / "vocabulary.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="A RUN folder must hold vocabulary.txt"):
+        runs.corpus_of_run(copy)
 
 
 def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, copy):
@@ -112,10 +109,16 @@ def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, 
 def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     card = run.folder / "card.toml"
     assert zoo.card(card).seed == 3 and zoo.card("dual_lstm").seed is None
-    again = dualnet.train(
-        str(card), corpus, output=tmp_path / "again", progress=False, epochs=1, evaluate=False
-    )
+    settings = {"output": tmp_path / "again", "progress": False, "evaluate": False}
+    again = dualnet.train(str(card), corpus, epochs=1, **settings)
     assert again.history[0]["val_loss"] == run.history[0]["val_loss"]
+    text = card.read_text()
+    own = tmp_path / "own.toml"
+    own.write_text(text.replace("seed = 3", "seed = -3"))
+    line = text[: text.index("seed = 3")].count("\n") + 1
+    with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
+        dualnet.train(str(own), corpus, output=tmp_path / "RUN", progress=False)
+    assert not (tmp_path / "RUN").exists()
 
 
 def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpus):
@@ -132,36 +135,13 @@ def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpu
         _ = training.lode
 
 
-def test_an_invalid_seed_in_a_card_is_refused_by_line(run, corpus, tmp_path):
-    card = tmp_path / "own.toml"
-    text = (run.folder / "card.toml").read_text()
-    card.write_text(text.replace("seed = 3", "seed = -3"))
-    line = text[: text.index("seed = 3")].count("\n") + 1
-    with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
-        dualnet.train(str(card), corpus, output=tmp_path / "RUN", progress=False)
-    assert not (tmp_path / "RUN").exists()
-
-
-def test_the_corpus_of_a_run_is_found_again(run, corpus, copy):
-    found = runs.corpus_of_run(run.folder)
-    assert found.sha256 == corpus.sha256 and found.vocabulary == corpus.vocabulary
-    (copy / "vocabulary.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="A RUN folder must hold vocabulary.txt"):
-        runs.corpus_of_run(copy)
-
-
-def test_training_again_into_the_same_folder_is_refused(run, corpus):
-    with pytest.raises(FileExistsError, match="`output` must be a new or empty folder.*--resume"):
-        train(corpus, run.folder)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"units": 9}, "`units` must stay 8, as when the run started"),
         ({"name": "lstm"}, "`name` must be 'dual_lstm'"),
         ({"epochs": 2}, r"is finished: it has 2 epochs.*--epochs 3"),
-        ({"batch_size": 3, "epochs": 3}, "`batch_size` must stay 4, as when"),
+        ({"weights": __file__}, "`weights` must stay None, as when the run started"),
     ],
 )
 def test_a_resumed_run_keeps_its_settings(run, corpus, settings, message):
@@ -169,14 +149,11 @@ def test_a_resumed_run_keeps_its_settings(run, corpus, settings, message):
         train(corpus, run.folder, resume=True, **settings)
 
 
-def test_a_run_is_resumed_with_its_own_text_alone(run, tmp_path):
+def test_a_run_is_resumed_with_its_own_text_and_from_its_own_folder_alone(run, corpus, tmp_path):
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 20)
     with pytest.raises(ValueError, match="`corpus` must be the one that the run started with"):
         train(dualnet.corpora.load(tmp_path), run.folder, resume=True, epochs=3)
-
-
-def test_nothing_to_resume_is_said(corpus, tmp_path):
     with pytest.raises(FileNotFoundError, match="--resume needs a RUN folder"):
         train(corpus, tmp_path, resume=True)
 
@@ -185,18 +162,12 @@ def test_nothing_to_resume_is_said(corpus, tmp_path):
     ("settings", "message"),
     [
         ({"learning_rat": 1}, "`learning_rat` must be an argument.*Did you mean 'learning_rate'"),
-        ({"optimizer": "adamw"}, "`optimizer` must be one of.*Did you mean 'adam'"),
         ({"epochs": 0}, "`epochs` must be an integer of at least 1"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
-        ({"beta_1": 1.0}, "`beta_1` must be a number of at least 0 and below 1"),
-        ({"epsilon": 0}, "`epsilon` must be above 0"),
         ({"batching": "sentences", "padded": False}, "`padded` must be True with batching="),
-        ({"beta_1": "a"}, "`beta_1` must be a number of at least 0 and below 1"),
         ({"locked_dropouts": 5}, "`locked_dropouts` must be a list"),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
         ({"batch_size": 5000}, "The split 'train' must hold at least batch_size"),
         ({"seed": 2**32}, r"`seed` must be below 2\*\*32"),
-        ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"name": "dual_lstmm"}, "Unknown model.*dual_lstm"),
         ({"input_dropout": 2}, "`input_dropout`"),
     ],
@@ -290,28 +261,14 @@ def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):
     assert not done.exists()
 
 
-def test_an_output_that_cannot_be_written_is_told_before_training(corpus, tmp_path):
+def test_an_output_that_is_full_or_cannot_be_written_is_refused_before_training(corpus, tmp_path):
     (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError, match="`output` must be a new or empty folder.*--resume"):
+        train(corpus, tmp_path)
     with pytest.raises(FileExistsError, match="`output` must be a folder.*is a file"):
         train(corpus, tmp_path / "file")
     with pytest.raises(OSError, match="`output` must be a folder that can be written to"):
         train(corpus, tmp_path / "file" / "RUN")
-
-
-def test_random_lengths_and_shuffles_are_for_streams_alone(corpus, tmp_path):
-    for settings, message in (
-        ({"length_deviation": 2.0}, "`length_deviation` must be 0 with batching='sentences'"),
-        ({"partial_shuffle": True}, "`partial_shuffle` must be False with batching='sentences'"),
-        ({"batching": "lines"}, "`batching` must be one of"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            train(corpus, tmp_path / "RUN", **{"batching": "sentences", **settings})
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
-def test_a_recipe_gives_its_settings_to_the_optimizer(optimizer):
-    made = dualnet.training.Recipe(optimizer=optimizer, beta_1=0.5, epsilon=1e-3).make_optimizer()
-    assert (made.beta_1, made.epsilon) == (0.5, 1e-3)
 
 
 # --- weights to begin with
@@ -359,9 +316,7 @@ def test_a_run_without_a_checkpoint_loads_its_weights_again(run, started, corpus
         train(corpus, tmp_path / "RUN", resume=True, weights=started.folder)
 
 
-def test_weights_that_are_gone_are_missed_before_the_first_checkpoint_alone(
-    run, started, corpus, tmp_path
-):
+def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started, corpus, tmp_path):
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
     shutil.copytree(started.folder, tmp_path / "done")
     for name in ("RUN", "done"):
@@ -373,8 +328,6 @@ def test_weights_that_are_gone_are_missed_before_the_first_checkpoint_alone(
     dualnet.train(
         "dual_lstm", corpus, output=tmp_path / "done", resume=True, evaluate=False, progress=False
     )
-    with pytest.raises(ValueError, match="`weights` must stay None, as when the run started"):
-        train(corpus, run.folder, resume=True, epochs=3, weights=started.folder)
 
 
 def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_match_is_told(
@@ -392,7 +345,7 @@ def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_mat
     assert found.model.vocabulary.words == corpus.vocabulary.words
     told = capsys.readouterr().err
     assert f"Starting from the weights in {str(run.folder)!r}. 7 of 10 weights" in told
-    assert "\n3 not there" in told and ": recurrence_2/cell_2/kernel," in told
+    assert "\n3 missing, unch" in told and ": recurrence_2/cell_2/kernel," in told
 
 
 @pytest.mark.parametrize(
@@ -413,26 +366,17 @@ def test_unusable_weights_are_refused(run, corpus, tmp_path, settings, error, me
     assert not (tmp_path / "RUN").exists()
 
 
-def test_a_gate_needs_all_weights_but_its_own(run, corpus, tmp_path, monkeypatch):
-    is_gated = initial_weights.is_gated
-    assert is_gated({"gate": "input"}) and not is_gated({"gate": "none"}) and not is_gated({})
-    monkeypatch.setattr(initial_weights, "is_gated", lambda config: True)
-    with pytest.raises(
-        ValueError, match="`weights` must be given: a gate is trained on a trained model"
+def test_a_gate_needs_all_weights_but_its_own(run, corpus, tmp_path):
+    for settings, message in (
+        ({}, "`weights` must be given: a gate is trained on a trained model"),
+        (
+            {"weights": run.folder, "recurrent_layers": 2},
+            "`weights` must hold every.*without recurrence_2/cell_2/k",
+        ),
     ):
-        train(corpus, tmp_path / "RUN")
-    with pytest.raises(
-        ValueError, match="`weights` must hold every.*without recurrence_2/cell_2/k"
-    ):
-        train(corpus, tmp_path / "RUN", weights=run.folder, recurrent_layers=2)
+        with pytest.raises(ValueError, match=message):
+            train(corpus, tmp_path / "RUN", gate="input", **settings)
     assert not (tmp_path / "RUN").exists()
-    model = language_model(len(corpus.vocabulary), units=8, connection="dual")
-    gate = keras.layers.Dense(len(corpus.vocabulary), name="gate")
-    logits, *states = model.core.outputs
-    core = keras.Model(model.core.inputs, [gate(logits), *states])
-    gated = dualnet.builders.LanguageModel(core, builder="language_model", arguments={})
-    found = initial_weights.load_start(run.model, gated, "RUN", {})
-    assert found.missing == ("gate/kernel", "gate/bias") and len(found.taken) == 7
 
 
 def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
@@ -462,12 +406,6 @@ def test_runs_are_combined_into_a_run_of_their_ensemble(run, started, corpus, tm
     np.testing.assert_allclose(*logits, rtol=1e-6)
     with pytest.raises(ValueError, match="`runs` must be at least two RUN folders"):
         training.combine_runs(folders[:1], tmp_path / "none")
-
-
-def test_learning_curves_are_read_from_what_training_writes(run):
-    for split, name in (("val", "val_perplexity"), ("train", "perplexity")):
-        found = analysis.learning_curves({"run": run.folder}, split=split)["run"]
-        assert found.tolist() == [row[name] for row in run.history]
 
 
 def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run, corpus, tmp_path):

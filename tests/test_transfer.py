@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet.builders import LanguageModel, language_model, weight_names
+from dualnet.builders import language_model, weight_names
 from dualnet.corpora import Vocabulary
 
 TOKENS = np.array([[0, 5, 1, 4], [2, 2, 6, 3]])
@@ -40,28 +40,11 @@ def test_names_are_places_in_the_graph_and_a_tied_matrix_comes_once():
 
 
 def test_names_within_an_ensemble_begin_with_the_member():
-    graphs = []
-    for number in (1, 2):
-        part = build(tied=number == 1).core
-        graphs.append(keras.Model(part.inputs, part.outputs, name=f"member_{number}"))
-    tokens = keras.Input((None,), dtype="int32")
-    states = [keras.Input((4,)) for _ in range(4)]
-    one, *first = graphs[0]([tokens, *states[:2]])
-    two, *second = graphs[1]([tokens, *states[2:]])
-    logits = keras.layers.Dense(7, name="gate")(one + two)
-    core = keras.Model([tokens, *states], [logits, *first, *second])
-    names = weight_names(LanguageModel(core, builder="none", arguments={}))
+    names = weight_names(dualnet.ensemble([build(), build(tied=False)]))
     cell = [f"recurrence_1/cell_1/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
-    assert sorted(names) == sorted(
-        [
-            "gate/kernel",
-            "gate/bias",
-            *(f"member_1/{name}" for name in ("embedding/embeddings", *cell)),
-            *(f"member_2/{name}" for name in ("embedding/embeddings", *cell, "output/kernel")),
-        ]
-    )
-    for name, weight in names.items():
-        assert name.endswith(weight.path)
+    both = [f"member_{i}/{name}" for i in (1, 2) for name in ("embedding/embeddings", *cell)]
+    assert sorted(names) == sorted([*both, "member_2/output/kernel"])
+    assert all(name.endswith(weight.path) for name, weight in names.items())
 
 
 def test_an_equal_model_takes_all_weights_and_the_vocabulary():
@@ -69,7 +52,7 @@ def test_an_equal_model_takes_all_weights_and_the_vocabulary():
     source.vocabulary = WORDS
     before = by_name(source)
     found = dualnet.transfer(source, target)
-    assert str(found) == "All 4 weights are taken."
+    assert str(found) == "All 4 weights were copied."
     assert (found.other_shape, found.missing, found.unused) == ((), (), ())
     assert target.vocabulary is WORDS
     logits = [ops.convert_to_numpy(model(TOKENS)) for model in (source, target)]
@@ -82,7 +65,7 @@ def test_an_equal_model_takes_all_weights_and_the_vocabulary():
     assert any(np.any(value != before[name]) for name, value in by_name(target).items())
 
 
-def test_a_deeper_model_keeps_its_upper_layers_and_says_so():
+def test_a_deeper_or_untied_model_keeps_its_own_weights_and_says_so():
     source, target = build(), build(recurrent_layers=2)
     before = by_name(target)
     found = dualnet.transfer(source, target)
@@ -90,12 +73,17 @@ def test_a_deeper_model_keeps_its_upper_layers_and_says_so():
     upper = [f"recurrence_2/cell_2/{name}" for name in ("kernel", "recurrent_kernel", "bias")]
     assert found.missing == tuple(upper) and found.unused == ()
     assert str(found).splitlines() == [
-        "4 of 7 weights are taken.",
-        f"3 not there, left as they were: {', '.join(upper)}.",
+        "4 of 7 weights were copied.",
+        f"3 missing, unchanged: {', '.join(upper)}.",
     ]
     back = dualnet.transfer(target, build())
     assert back.unused == tuple(upper) and back.missing == ()
-    assert str(back).splitlines()[1] == f"3 there and not used: {', '.join(upper)}."
+    assert str(back).splitlines()[1] == f"3 unused: {', '.join(upper)}."
+    untied = build(tied=False)
+    before = by_name(untied)
+    found = dualnet.transfer(source, untied)
+    assert_taken(found, source, before, untied)
+    assert found.missing == ("output/kernel",) and len(found.taken) == 4
 
 
 def test_weights_of_another_size_stay_and_their_shapes_are_told():
@@ -110,19 +98,11 @@ def test_weights_of_another_size_stay_and_their_shapes_are_told():
         ("output/kernel", (4, 7), (6, 7)),
     )
     assert str(found).splitlines() == [
-        "1 of 5 weights are taken.",
-        "4 of another shape, left as they were: recurrence_1/cell_1/kernel (4, 16) for (4, 24), "
+        "1 of 5 weights were copied.",
+        "4 of another shape, unchanged: recurrence_1/cell_1/kernel (4, 16) for (4, 24), "
         "recurrence_1/cell_1/recurrent_kernel (4, 16) for (6, 24), "
         "recurrence_1/cell_1/bias (16,) for (24,), output/kernel (4, 7) for (6, 7).",
     ]
-
-
-def test_an_output_of_its_own_is_missing_in_a_tied_source():
-    source, target = build(), build(tied=False)
-    before = by_name(target)
-    found = dualnet.transfer(source, target)
-    assert_taken(found, source, before, target)
-    assert found.missing == ("output/kernel",) and len(found.taken) == 4
 
 
 def test_another_vocabulary_is_refused_and_nothing_copied():

@@ -64,13 +64,10 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
             "folder with `dualnet train NAME --corpus CORPUS --output RUN`."
         )
     table = read_toml(file)
-    required = {key: KEYS[key] for key in ("name", "builder", "seed", "corpus", "config", "recipe")}
-    if "weights" in table:
-        required["weights"] = KEYS["weights"]
-    for key, kind in required.items():
-        if type(table.get(key)) is not kind:
+    for key in ("name", "builder", "seed", "corpus", "config", "recipe", "weights"):
+        if type(table.get(key, "" if key == "weights" else None)) is not KEYS[key]:
             raise ValueError(
-                f"{file}: `{key}` is required and must be {KINDS[kind]}. Restore the card, or "
+                f"{file}: `{key}` is required and must be {KINDS[KEYS[key]]}. Restore the card, or "
                 "train again."
             )
     trained_on = table["corpus"]
@@ -96,11 +93,10 @@ _CARD_KEYS = ("name", "builder", "paper", "note", "seed", "weights")  # before t
 
 def card_table(card: Card) -> dict[str, Any]:
     """Return the TOML table of a RUN's card."""
-    table = {key: getattr(card, key) for key in _CARD_KEYS} | {"corpus": card.trained_on}
-    for key in ("note", "weights"):
-        if not table[key]:
-            del table[key]
-    return _without_none({**table, "config": card.config, "recipe": card.recipe})
+    table = {key: getattr(card, key) for key in _CARD_KEYS}
+    table |= {"corpus": card.trained_on, "config": card.config, "recipe": card.recipe}
+    dropped = [key for key in ("note", "weights") if not table[key]]
+    return _without_none({key: table[key] for key in table if key not in dropped})
 
 
 def write_card(folder: Path, card: Card) -> None:
@@ -120,11 +116,7 @@ def _without_none(value: Any) -> Any:  # TOML has no None
 
 
 def read_vocabulary(folder: Path, card: Card) -> Vocabulary:
-    """Return the vocabulary of a RUN folder.
-
-    Raises:
-        FileNotFoundError: if the folder holds none.
-    """
+    """Return the vocabulary of a RUN folder."""
     if not (folder / WORDS).is_file():
         raise FileNotFoundError(
             f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Restore it, "
@@ -164,7 +156,7 @@ def check_sums(folder: Path, names: Iterable[str] = (CARD, WORDS, WEIGHTS)) -> N
     """Raise `ValueError` if a file does not match its checksum; files without one pass."""
     sums = _read_sums(folder)
     for name in names:
-        known = sums.get(name, [])
+        known = sums.get(name)
         if known and (folder / name).is_file() and sha256_of(folder / name) not in known:
             raise ValueError(
                 f"{name} of a RUN folder must be unchanged. Received: {str(folder / name)!r}, "
@@ -178,11 +170,7 @@ def _read_sums(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return {
-            name: [str(sum_) for sum_ in sums[name]]
-            for name in (CARD, WORDS, WEIGHTS)
-            if name in sums
-        }
+        return {name: [*map(str, sums[name])] for name in (CARD, WORDS, WEIGHTS) if name in sums}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, damaged "

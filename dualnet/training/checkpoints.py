@@ -47,9 +47,6 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
 
     It holds every variable of the model and its optimizer (weights, slots, averages, states
     of random generators, stream states), and the best weights so far.
-
-    Raises:
-        OSError: if it cannot be written; earlier checkpoints stay.
     """
     parent = folder / FOLDER
     try:
@@ -58,7 +55,8 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
         # Replaces only a damaged checkpoint: a whole one would have been resumed from.
         with folder_beside(parent / name) as unfinished:
             with open(unfinished / STATE, "wb") as file:
-                np.savez(file, **_arrays(model))  # type: ignore[arg-type]
+                arrays = {f"{i:05}": _as_numpy(v) for i, v in enumerate(_variables(model))}
+                np.savez(file, **arrays)  # type: ignore[arg-type]
             if (folder / WEIGHTS).is_file():
                 shutil.copyfile(folder / WEIGHTS, unfinished / WEIGHTS)
             files = sorted(path.name for path in unfinished.iterdir())
@@ -85,9 +83,6 @@ def restore(folder: Path, model: LanguageModel) -> Progress | None:
     Reports a damaged checkpoint on standard error and falls back to the one before. The best
     weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
     no checkpoint.
-
-    Raises:
-        ValueError: if all checkpoints are damaged.
     """
     remove_unfinished(folder / FOLDER)
     damaged: list[Path] = []
@@ -97,11 +92,8 @@ def restore(folder: Path, model: LanguageModel) -> Progress | None:
             arrays = _load_arrays(path / STATE, _variables(model))
         except _DamagedError as error:
             damaged.append(path)
-            print(
-                f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before.",
-                file=sys.stderr,
-                flush=True,
-            )
+            message = f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before."
+            print(message, file=sys.stderr, flush=True)
             continue
         for variable, array in zip(_variables(model), arrays):
             variable.assign(array)
@@ -144,14 +136,15 @@ def _read(path: Path) -> Progress:
     """Return the progress of the checkpoint `path` after verifying all its files."""
     try:
         body = json.loads((path / PROGRESS).read_text("utf-8"))
-        if body.pop("sha256") != _sum(body):
-            raise _DamagedError(f"{PROGRESS} has changed since it was written")
-        files = body.pop("files")
+        intact = body.pop("sha256") == _sum(body)
+        files = body.pop("files").items()
     except FileNotFoundError:
         raise _DamagedError(f"{PROGRESS} is missing") from None
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise _DamagedError(f"{PROGRESS} has changed since it was written") from None
-    for name, expected in files.items():
+        intact, files = False, ()
+    if not intact:
+        raise _DamagedError(f"{PROGRESS} has changed since it was written")
+    for name, expected in files:
         if not (path / name).is_file():
             raise _DamagedError(f"{name} is missing")
         if sha256_of(path / name) != expected:
@@ -173,10 +166,6 @@ def _variables(model: LanguageModel) -> list[Any]:
     return [variable for key, variable in variables.items() if key not in skipped]
 
 
-def _arrays(model: LanguageModel) -> dict[str, np.ndarray]:
-    return {f"{i:05}": _as_numpy(variable) for i, variable in enumerate(_variables(model))}
-
-
 def _as_numpy(variable: Any) -> np.ndarray:
     array = np.asarray(keras.ops.convert_to_numpy(variable))
     # NumPy has no bfloat16; float32 holds it exactly.
@@ -186,22 +175,17 @@ def _as_numpy(variable: Any) -> np.ndarray:
 def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
-            if len(stored.files) != len(variables):
-                raise _DamagedError(f"{path.name} holds the state of another model")
-            arrays = [stored[f"{i:05}"] for i in range(len(variables))]
+            arrays = [stored[name] for name in sorted(stored.files)]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise _DamagedError(f"{path.name} holds no numeric arrays") from error
-    for array, variable in zip(arrays, variables):
-        if array.shape != tuple(variable.shape):
-            raise _DamagedError(f"{path.name} holds the state of another model")
+    if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
+        raise _DamagedError(f"{path.name} holds the state of another model")
     return arrays
 
 
 def _flush_folder(folder: Path) -> None:
     """Wait until the names in `folder` are on disk, on systems that support it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        stack.callback(os.close, handle)
+        os.fsync(handle)

@@ -15,6 +15,7 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import EARLY_FILES, read_card, write_card, write_vocabulary
 from dualnet.runs.loading import load, write_weights
+from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
 
 GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
@@ -40,7 +41,6 @@ def train_gate(
 
     Raises:
         ValueError: if the model has a gate; and as for `train`.
-        FileNotFoundError: if there is no RUN folder at `run`.
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
 
@@ -59,7 +59,7 @@ def train_gate(
     True
     """
     card = read_card(run)
-    if card.config.get("gate", "none") != "none":
+    if is_gated(card.config):
         raise ArgumentError(
             "run",
             f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
@@ -68,9 +68,7 @@ def train_gate(
     if not settings.get("resume"):  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
         gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
-        recipe = dict(published.recipe)
-        if card.recipe.get("batching") == "sentences":
-            recipe["batching"] = "sentences"
+        recipe = {**published.recipe, "batching": card.recipe.get("batching", "streams")}
         # A card instead of overrides, some of which share their name with an argument of a cell.
         card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
     return train(card, corpus, output=output, weights=run, **settings)
@@ -84,9 +82,7 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
 
     Raises:
         ValueError: if there are fewer than two runs, or their vocabularies differ.
-        FileNotFoundError: if one of them does not exist.
         FileExistsError: if `output` holds files.
-        OSError: if `output` cannot be written to.
 
     Example:
 

@@ -19,28 +19,21 @@ def is_gated(config: Mapping[str, Any]) -> bool:
 
 
 def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
-    """Load the model to start from, or return None if `weights` is "".
-
-    Raises:
-        FileNotFoundError: if `weights` does not exist.
-        ValueError: if it is not a language model, or missing although the model has a gate.
-    """
-    if weights:
-        if not Path(weights).exists():
-            raise FileNotFoundError(
-                f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which "
-                "does not exist." + " The run has no checkpoint yet and needs it again: restore "
-                "it, or train again." * resume
-            )
-        return load(weights)
-    if is_gated(config):
+    """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
+    if weights and not Path(weights).exists():
+        again = " The run has no checkpoint yet and needs it again: restore it, or train again."
+        raise FileNotFoundError(
+            f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which does "
+            f"not exist.{again * resume}"
+        )
+    if not weights and is_gated(config):
         raise ArgumentError(
             "weights",
-            "must be given: a gate is trained on a trained model. "
-            f"Received: gate={config.get('gate')!r} without `weights`. Train the model with "
-            "gate='none' first, then pass its RUN folder.",
+            "must be given: a gate is trained on a trained model. Received: "
+            f"gate={config.get('gate')!r} without `weights`. Train the model with gate='none' "
+            "first, then pass its RUN folder.",
         )
-    return None
+    return load(weights) if weights else None
 
 
 def load_corpus(
@@ -79,12 +72,7 @@ def load_corpus(
 def load_start(
     source: LanguageModel, model: LanguageModel, weights: str, config: Mapping[str, Any]
 ) -> Transfer:
-    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched.
-
-    Raises:
-        ValueError: if nothing matches, or a weight is missing that a gate of `config` is
-            trained on.
-    """
+    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched."""
     try:
         result = transfer(source, model)
     except ValueError as error:

@@ -21,14 +21,14 @@ from dualnet.corpora import Corpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
-from dualnet.training.checkpoints import Progress
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
+from dualnet.training.request import Request
 from dualnet.training.results import results_of
 from dualnet.training.resuming import evaluated_epochs
 from dualnet.training.schedule import plan
-from dualnet.training.start import Start, begin, check_seed, policy_of
+from dualnet.training.start import Start, begin, policy_of
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
@@ -124,13 +124,10 @@ def train(
         A `Run`.
 
     Raises:
-        ValueError: for an unknown model or override, a value out of range, a corpus of less
-            than one batch, a loss that is not finite, a RUN folder that is in use, altered
-            or finished, or `weights` of a model with another vocabulary or no matching
-            weight.
+        ValueError: for a corpus of less than one batch, a loss that is not finite, a RUN folder
+            that is in use, altered or finished, or `weights` of which none matches.
         FileExistsError: if `output` holds files and `resume` is False.
-        FileNotFoundError: if `output` holds no run to resume, or `weights` does not exist.
-        OSError: if `output` cannot be written to.
+        FileNotFoundError: if `output` holds no run to resume.
         KeyboardInterrupt: after Ctrl-C or SIGTERM.
 
     Example:
@@ -146,58 +143,39 @@ def train(
     >>> run.results["epochs"], run.results["corpus"]["tokens"]["test"]
     (1, 60)
     """
-    folder = Path(output)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
-    if seed is not None:
-        check_seed(seed)
-    settings: dict[str, Any] = {"seed": seed, "weights": weights, "overrides": overrides}
+    source = "" if weights is None else str(Path(weights).resolve())
+    request = Request(Path(output), name, corpus, seed, source, overrides)
     with contextlib.ExitStack() as stack:
         if devices is not None:
             stack.enter_context(data_parallel(devices).scope())
-        if resume:
-            prepared = resume_run(folder, name, corpus, **settings, may_be_finished=not evaluate)
-        else:
-            prepared = begin(folder, name, corpus, **settings)
-        start = stack.enter_context(prepared)
+        start = stack.enter_context(
+            resume_run(request, may_be_finished=not evaluate) if resume else begin(request)
+        )
         if start.transferred is not None and progress:
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
         stack.callback(recorder.close)
-        return _run(start, recorder, interrupts, stop=stop, evaluate=evaluate)
+        state = start.progress
 
+        def is_stopped() -> bool:  # asks between epochs alone
+            history = state.history
+            return bool(stop and history and not state.step and stop(history))
 
-def _run(
-    start: Start,
-    recorder: Recorder,
-    interrupts: Interrupts,
-    *,
-    stop: Callable[[History], bool] | None,
-    evaluate: bool,
-) -> Run:
-    """Train epoch after epoch until the recipe or `stop` ends the run; then finish it."""
-    model, state = start.model, start.progress
-    while not _is_stopped(state, stop):
-        epoch = plan(start.recipe, state.history)
-        if epoch is None:
-            break
-        recorder.train(model, start.train_batches, epoch)
-        recorder.validate(model, start.valid_batches, epoch)
-    interrupts.at_once = (
-        "Stopped during the final evaluation. Repeat it with --resume."
-        if evaluate
-        else "Stopped after the last epoch. Everything is saved."
-    )
-    if interrupts.asked:
-        raise Stopped(interrupts.at_once)
-    recorder.write_tables(model.name)  # a kill may have come between checkpoint and tables
-    return _finish(start, evaluate=evaluate)
-
-
-def _is_stopped(state: Progress, stop: Callable[[History], bool] | None) -> bool:
-    """Return whether `stop` ends the run, which it may only between epochs."""
-    return stop is not None and bool(state.history) and not state.step and stop(state.history)
+        while not is_stopped() and (epoch := plan(start.recipe, state.history)):
+            recorder.train(epoch)
+            recorder.validate(epoch)
+        interrupts.at_once = (
+            "Stopped during the final evaluation. Repeat it with --resume."
+            if evaluate
+            else "Stopped after the last epoch. Everything is saved."
+        )
+        if interrupts.asked:
+            raise Stopped(interrupts.at_once)
+        recorder.write_tables()  # a kill may have come between checkpoint and tables
+        return _finish(start, evaluate=evaluate)
 
 
 def _finish(start: Start, *, evaluate: bool) -> Run:
@@ -211,9 +189,8 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
     results: dict[str, Any] = {}
     if evaluate:
         by_sentence = start.recipe.batching == "sentences"
-        results = results_of(
-            model, start.corpus, history, seed=start.card.seed, by_sentence=by_sentence
-        )
+        seed = start.card.seed
+        results = results_of(model, start.corpus, history, seed=seed, by_sentence=by_sentence)
         write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
     elif evaluated_epochs(folder) != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated

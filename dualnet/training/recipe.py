@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -25,14 +26,33 @@ from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
-OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
-    "adam": Adam,
-    "nadam": Nadam,
-    "sgd": SGD,
-}
-BATCHINGS = ("streams", "sentences")
-FINETUNE = ("none", "once", "until_no_gain")
-DTYPE_POLICIES = ("", "float32", "mixed_bfloat16", "mixed_float16")
+OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if check_penalty(name, value) == 0:
+        raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
+
+
+def _check_factor(name: str, value: Any) -> None:
+    if not is_number(value) or not 0 < value <= 1:
+        raise ArgumentError(
+            name, f"must be a number above 0 and at most 1. Received: {name}={value!r}."
+        )
+
+
+def _field(default: Any, check: Callable[..., Any], **options: Any) -> Any:
+    """Return a field that `check(name, value, **options)` accepts or refuses."""
+    check = functools.partial(check, **options)
+    return dataclasses.field(default=default, metadata={"check": check})
+
+
+def _choice(default: str, choices: Iterable[str]) -> Any:
+    return _field(default, check_choice, choices=choices)
+
+
+def _count(default: int, *, least: int = 0) -> Any:
+    return _field(default, check_count, least=least)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,9 +125,6 @@ class Recipe:
             precision during training and validation. Weights, gates, states, logits, losses
             and sums stay in float32, and so do the final model and its evaluation.
 
-    Raises:
-        ValueError: if a value is out of range, or incompatible with another.
-
     Example:
 
     >>> from dualnet import training
@@ -121,57 +138,36 @@ class Recipe:
     Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
     """
 
-    optimizer: str = "nadam"
-    learning_rate: float = 1e-3
-    beta_1: float = 0.9
-    epsilon: float = 1e-7
-    clipnorm: float = 0.0
-    global_clipnorm: float = 0.0
-    weight_decay: float = 0.0
-    loss_reduction: str = "mean"
-    batching: str = "streams"
-    batch_size: int = 32
-    sequence_length: int = 25
-    length_deviation: float = 0.0
-    longest_length: int = 0
-    partial_shuffle: bool = False
-    epochs: int = 100
-    hold_epochs: int = 0
-    decay: float = 1.0
-    plateau_decay: float = 1.0
-    square_root_decay: bool = False
-    averaging: str = "none"
-    average_interval: int = 5
-    average_from: int = 0
-    finetune: str = "none"
-    finetune_epochs: int = 0
-    finetune_learning_rate: float = 0.0
-    dtype_policy: str = ""
+    optimizer: str = _choice("nadam", OPTIMIZERS)
+    learning_rate: float = _field(1e-3, _check_positive)
+    beta_1: float = _field(0.9, check_fraction)
+    epsilon: float = _field(1e-7, _check_positive)
+    clipnorm: float = _field(0.0, check_penalty)
+    global_clipnorm: float = _field(0.0, check_penalty)
+    weight_decay: float = _field(0.0, check_penalty)
+    loss_reduction: str = _choice("mean", LOSS_REDUCTIONS)
+    batching: str = _choice("streams", ("streams", "sentences"))
+    batch_size: int = _count(32, least=1)
+    sequence_length: int = _count(25, least=1)
+    length_deviation: float = _field(0.0, check_penalty)
+    longest_length: int = _count(0)
+    partial_shuffle: bool = _field(False, check_flag)
+    epochs: int = _count(100, least=1)
+    hold_epochs: int = _count(0)
+    decay: float = _field(1.0, _check_factor)
+    plateau_decay: float = _field(1.0, _check_factor)
+    square_root_decay: bool = _field(False, check_flag)
+    averaging: str = _choice("none", AVERAGES)
+    average_interval: int = _count(5, least=1)
+    average_from: int = _count(0)
+    finetune: str = _choice("none", ("none", "once", "until_no_gain"))
+    finetune_epochs: int = _count(0)
+    finetune_learning_rate: float = _field(0.0, check_penalty)
+    dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
     def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("loss_reduction", self.loss_reduction, LOSS_REDUCTIONS)
-        check_choice("batching", self.batching, BATCHINGS)
-        check_choice("averaging", self.averaging, AVERAGES)
-        check_choice("finetune", self.finetune, FINETUNE)
-        check_choice("dtype_policy", self.dtype_policy, DTYPE_POLICIES)
-        for name in ("batch_size", "sequence_length", "epochs", "average_interval"):
-            check_count(name, getattr(self, name), least=1)
-        for name in ("hold_epochs", "average_from", "finetune_epochs"):
-            check_count(name, getattr(self, name), least=0)
-        for name in ("clipnorm", "global_clipnorm", "weight_decay", "finetune_learning_rate"):
-            check_penalty(name, getattr(self, name))
-        for name in ("learning_rate", "epsilon"):
-            if check_penalty(name, getattr(self, name)) == 0:
-                raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
-        for name in ("decay", "plateau_decay"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0 < value <= 1:
-                raise ArgumentError(
-                    name, f"must be a number above 0 and at most 1. Received: {name}={value!r}."
-                )
-        check_fraction("beta_1", self.beta_1)
-        check_flag("square_root_decay", self.square_root_decay)
+        for field in dataclasses.fields(self):
+            field.metadata["check"](field.name, getattr(self, field.name))
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
@@ -181,9 +177,8 @@ class Recipe:
         if self.clipnorm and self.global_clipnorm:
             raise ArgumentError(
                 "global_clipnorm",
-                "must be 0 unless `clipnorm` is 0. Received: "
-                f"clipnorm={self.clipnorm!r}, global_clipnorm={self.global_clipnorm!r}. Set one of "
-                "them to 0.",
+                f"must be 0 unless `clipnorm` is 0. Received: clipnorm={self.clipnorm!r}, "
+                f"global_clipnorm={self.global_clipnorm!r}. Set one of them to 0.",
             )
         for name in ("length_deviation", "partial_shuffle"):
             if self.batching == "sentences" and getattr(self, name):
@@ -196,9 +191,8 @@ class Recipe:
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(
                 "averaging",
-                "must be 'none' or 'mean' with an optimizer other than 'sgd'. "
-                f"Received: averaging='asgd', optimizer={self.optimizer!r}. Use averaging='mean', "
-                "which works with any optimizer.",
+                "must be 'none' or 'mean' with an optimizer other than 'sgd'. Received: averaging="
+                f"'asgd', optimizer={self.optimizer!r}. Use averaging='mean' with any optimizer.",
             )
         if self.finetune != "none" and self.averaging != "asgd":
             raise ArgumentError(
@@ -213,12 +207,11 @@ class Recipe:
         settings: dict[str, Any] = {
             "learning_rate": float(self.learning_rate),
             "average": self.averaging,
+            "clipnorm": self.clipnorm or None,
+            "global_clipnorm": self.global_clipnorm or None,
         }
         if self.optimizer != "sgd":
             settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
-        for name in ("clipnorm", "global_clipnorm"):
-            if getattr(self, name):
-                settings[name] = getattr(self, name)
         if self.weight_decay:
             # For plain SGD, Keras's decay, which subtracts `rate * weight_decay * w`, is equal.
             decay = "weight_decay" if self.optimizer == "sgd" else "coupled_decay"
@@ -231,9 +224,6 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
 
     A name that belongs to both a cell and the recipe, `epsilon`, goes to the cell if the cell
     of the model takes it, else to the recipe.
-
-    Raises:
-        ValueError: for a key that neither takes, or a value of the recipe out of range.
 
     Example:
 
@@ -253,23 +243,19 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
         if key not in arguments and not (key in overrides and key in fields):
             raise ArgumentError(
                 key,
-                f"must be an argument of the builder or of the recipe."
+                "must be an argument of the builder or of the recipe."
                 f"{did_you_mean(key, arguments + fields)} Builder: {', '.join(sorted(arguments))}. "
                 f"Recipe: {', '.join(fields)}.",
             )
-    for key in card.recipe:
-        if key not in fields:
-            raise ArgumentError(
-                key,
-                f"must be an argument of the recipe.{did_you_mean(key, fields)} "
-                f"It takes {', '.join(fields)}.",
-            )
-    cell = None
+    for key in sorted(card.recipe.keys() - {*fields}):
+        hint = did_you_mean(key, fields)
+        raise ArgumentError(
+            key, f"must be an argument of the recipe.{hint} It takes {', '.join(fields)}."
+        )
+    of_recipe = {*fields}
     if "members" not in card.config:
         cell = overrides.get("cell", card.config.get("cell", "lstm"))
-    cell_options = options_of(cell) if cell in CELLS else ()
-    of_recipe = {
-        key: value for key, value in overrides.items() if key in fields and key not in cell_options
-    }
-    of_builder = {key: overrides[key] for key in overrides if key not in of_recipe}
-    return zoo.arguments_of(card, of_builder), Recipe(**{**card.recipe, **of_recipe})
+        of_recipe -= {*options_of(cell)} if cell in CELLS else set()
+    settings = {key: value for key, value in overrides.items() if key in of_recipe}
+    of_builder = {key: value for key, value in overrides.items() if key not in of_recipe}
+    return zoo.arguments_of(card, of_builder), Recipe(**{**card.recipe, **settings})

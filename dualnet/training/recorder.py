@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from tqdm.auto import tqdm
 
 from dualnet import _tensorboard
 from dualnet._files import write_whole
@@ -44,11 +45,9 @@ class Recorder(keras.callbacks.Callback):
         self, start: Start, interrupts: Interrupts, *, checkpoint_steps: int, show: bool
     ) -> None:
         super().__init__()
-        self.folder = start.folder
-        self.recipe = start.recipe
+        self.start = start
         self.state = start.progress
         self.steps = len(start.train_batches)
-        self.num_tokens = start.train_batches.num_tokens
         self.interrupts = interrupts
         self.checkpoint_steps = checkpoint_steps
         self.show = show
@@ -56,31 +55,42 @@ class Recorder(keras.callbacks.Callback):
         self.refreshed = -math.inf  # times
         self.drawn = -math.inf
         self.swapped = contextlib.ExitStack()  # open while the averages replace the weights
-        self.rate = math.nan
-        self.rates: list[float] | None = None  # one per step, if they differ
-        self.bar: Any = None
         self.events: _tensorboard.EventWriter | None = None
+        self.bar = tqdm(
+            initial=self.steps * len(self.state.history) + self.state.step,
+            unit="token",
+            unit_scale=start.train_batches.num_tokens / self.steps,
+            disable=None if show else True,  # None: if standard error is no terminal
+            delay=1e-9,  # drawn with the first epoch
+            dynamic_ncols=True,
+            leave=False,
+        )
 
     # --- one epoch
 
-    def train(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
+    def train(self, plan: Plan) -> None:
         """Run the remaining steps of the current epoch."""
+        model, batches = self.start.model, self.start.train_batches
         self.plan = plan
         self.first_step = self.state.step
         if plan.begins and is_round(plan.phase) and not self.first_step:
-            self._begin_round(model)
+            self._begin_round()
         optimizer = optimizer_of(model)
         if optimizer.averages_on != plan.averaged:
             optimizer.averages_on = plan.averaged
             model.train_function = None  # the compiled step holds the old value
         batches.epoch = plan.epoch - 1
-        self._set_rates(model, batches)
+        self.rate, self.rates = math.nan, [plan.learning_rate] * self.steps  # one per step
+        if self.start.recipe.length_deviation:
+            length = self.start.recipe.sequence_length
+            self.rates = [plan.learning_rate * n / length for n in batches.lengths]
         self.started = time.perf_counter() - self.state.seconds
         self.stream_state = model.training_rows.read(None)
         if self.first_step == self.steps:  # stopped between the last step and the validation
-            self._restore_metrics(model)
+            _assign(model.metrics_variables, self.state.metrics)
         else:
-            self._open_bar()
+            self.bar.total = self.steps * plan.last
+            self.bar.set_description(f"epoch {plan.epoch}/{plan.last}")
             model.fit(
                 _Remaining(batches, self.first_step),
                 steps_per_epoch=self.steps - self.first_step,
@@ -91,27 +101,28 @@ class Recorder(keras.callbacks.Callback):
             )
         self.logs = {metric.name: float(metric.result()) for metric in model.metrics}
         self._check_loss(self.logs["loss"])
-        self._save_metrics(model)
+        self._save_metrics()
 
-    def validate(self, model: LanguageModel, batches: keras.utils.PyDataset, plan: Plan) -> None:
+    def validate(self, plan: Plan) -> None:
         """Evaluate on the validation split and save the results of the epoch."""
+        model, history = self.start.model, self.state.history
         with self.swapped:
             if plan.averaged:
                 self.swapped.enter_context(_averages_in(model))
-            logs = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
+            logs = model.evaluate(
+                self.start.valid_batches, verbose=0, return_dict=True, callbacks=[self]
+            )
             self._check_loss(logs["loss"])
             row = self._row(logs, plan)
-            history = self.state.history
             history.append(row)
             self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
             if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
-                write_weights(self.folder, model)
-        self._save(model)
-        self.write_tables(model.name, draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
+                write_weights(self.start.folder, model)
+        self._save()
+        self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
         if self.show:
             phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
-            if self.bar is not None:
-                self.bar.clear()
+            self.bar.clear()
             print(
                 f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
                 f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}  "
@@ -130,46 +141,52 @@ class Recorder(keras.callbacks.Callback):
             "val_perplexity": float(logs["perplexity"]),
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
-            "tokens_per_second": self.num_tokens / self.state.seconds,
+            "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
         }
 
-    def write_tables(self, name: str, *, draw: bool = True) -> None:
+    def write_tables(self, *, draw: bool = True) -> None:
         """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""
-        history = self.state.history
+        folder, history = self.start.folder, self.state.history
         text = io.StringIO()
         writer = csv.DictWriter(text, history[0])
         writer.writeheader()
         writer.writerows(history)
-        write_whole(self.folder / "metrics.csv", text.getvalue())
-        self._write_scalars()
-        if not draw:
-            return
-        curves = {
-            f"{name} valid": [row["val_perplexity"] for row in history],
-            f"{name} train": [row["perplexity"] for row in history],
-        }
-        plot_curves(curves, self.folder / "curves.png")
-        self.drawn = time.perf_counter()
+        write_whole(folder / "metrics.csv", text.getvalue())
+        rows = history[-1:]
+        if self.events is None:  # a fresh file, so that a resumed run has each epoch once
+            (folder / "tensorboard").mkdir(exist_ok=True)
+            file = (folder / "tensorboard" / _tensorboard.NAME).open("wb")
+            self.events = _tensorboard.EventWriter(file)
+            rows = history
+        for row in rows:
+            scalars = {tag: value for tag, value in row.items() if tag != "phase"}
+            self.events.write_scalars(int(row["epoch"]), scalars)
+        self.events.file.flush()
+        if draw:
+            name = self.start.model.name
+            curves = {
+                f"{name} valid": [row["val_perplexity"] for row in history],
+                f"{name} train": [row["perplexity"] for row in history],
+            }
+            plot_curves(curves, folder / "curves.png")
+            self.drawn = time.perf_counter()
 
     def close(self) -> None:
         """Close the progress bar and the event file."""
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
         if self.events is not None:
             self.events.file.close()
 
-    # --- callbacks
+    # --- callbacks; on JAX, reading `self.model` synchronizes its variables
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.first_step:  # resumed within the epoch: Keras has reset everything
             self.model.training_rows.write(self.stream_state)
-            self._restore_metrics(self.model)
+            _assign(self.model.metrics_variables, self.state.metrics)
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self.rates is None:
-            return
         rate = self.rates[self.first_step + batch]
-        if rate != self.rate:  # on JAX, an assignment synchronizes the variables
+        if rate != self.rate:
             self.rate = rate
             self.model.optimizer.learning_rate = rate
 
@@ -177,53 +194,46 @@ class Recorder(keras.callbacks.Callback):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
         self.unsaved_steps += 1
-        if self.bar is not None:
-            self.bar.update(1)
+        self.bar.update(1)
         now = time.perf_counter()
         if now - self.refreshed > REFRESH_SECONDS:
             self.refreshed = now
             self._check_loss(logs["loss"])
-            if self.bar is not None:
-                self.bar.set_postfix_str(f"perplexity {float(logs['perplexity']):.1f}")
+            self.bar.set_postfix_str(f"perplexity {float(logs['perplexity']):.1f}")
         due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
-            model = self.model  # on JAX, this synchronizes the variables
-            self._save_metrics(model)
-            self._save(model)
+            _ = self.model  # synchronizes
+            self._save_metrics()
+            self._save()
         if self.interrupts.asked:
             self._stop()
 
     def on_test_batch_end(self, batch, logs=None):
         if self.interrupts.asked:
-            model = self.model  # on JAX, this synchronizes the variables
+            _ = self.model  # synchronizes
             self.swapped.close()  # puts the weights back
-            self._save(model)
+            self._save()
             self._stop()
 
     # --- details
 
-    def _begin_round(self, model: LanguageModel) -> None:
+    def _begin_round(self) -> None:
         """Start a round of fine-tuning from the best weights, with a fresh optimizer."""
+        model = self.start.model
         random_states = model.core.non_trainable_variables  # these continue
         before = [_copy(variable) for variable in random_states]
-        load_weights(model, self.folder / WEIGHTS)
+        load_weights(model, self.start.folder / WEIGHTS)
         _assign(random_states, before)
         optimizer_of(model).begin_anew()
 
-    def _set_rates(self, model: LanguageModel, batches: Any) -> None:
-        """Set the learning rate of the epoch, or note those of its steps."""
-        self.rate, self.rates = math.nan, None
-        if self.recipe.length_deviation:
-            rate = self.plan.learning_rate
-            self.rates = [rate * n / self.recipe.sequence_length for n in batches.lengths]
-        else:
-            model.optimizer.learning_rate = self.plan.learning_rate
-
-    def _save(self, model: LanguageModel) -> None:
-        checkpoints.save(self.folder, model, self.state)
+    def _save(self) -> None:
+        checkpoints.save(self.start.folder, self.start.model, self.state)
         self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
+
+    def _save_metrics(self) -> None:
+        self.state.metrics = [float(value) for value in self.start.model.metrics_variables]
 
     def _stop(self) -> None:
         raise Stopped(
@@ -231,52 +241,17 @@ class Recorder(keras.callbacks.Callback):
             f"{len(self.state.history) + 1}. To continue, repeat the command with --resume."
         )
 
-    def _save_metrics(self, model: LanguageModel) -> None:
-        self.state.metrics = [float(variable) for variable in model.metrics_variables]
-
-    def _restore_metrics(self, model: LanguageModel) -> None:
-        _assign(model.metrics_variables, self.state.metrics)
-
     def _check_loss(self, loss: Any) -> None:
         if math.isfinite(float(loss)):
             return
-        clip = "global_clipnorm" if self.recipe.global_clipnorm else "clipnorm"
+        recipe = self.start.recipe
+        clip = "global_clipnorm" if recipe.global_clipnorm else "clipnorm"
         raise ValueError(
             f"The loss is no longer a number, in epoch {len(self.state.history) + 1} by step "
-            f"{self.state.step}. The last checkpoint in {str(self.folder)!r} is intact: resume "
-            "from it with --resume, or train again, with a smaller learning_rate (it was "
-            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(self.recipe, clip):g}; "
-            "try 1)."
+            f"{self.state.step}. The last checkpoint in {str(self.start.folder)!r} is intact: "
+            "resume from it with --resume, or train again, with a smaller learning_rate (it was "
+            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1)."
         )
-
-    def _open_bar(self) -> None:
-        if not self.show:
-            return
-        if self.bar is None:
-            from tqdm.auto import tqdm
-
-            self.bar = tqdm(
-                initial=self.steps * (self.plan.epoch - 1) + self.first_step,
-                unit="token",
-                unit_scale=self.num_tokens / self.steps,
-                disable=None,
-                dynamic_ncols=True,
-                leave=False,
-            )
-        self.bar.total = self.steps * self.plan.last
-        self.bar.set_description(f"epoch {self.plan.epoch}/{self.plan.last}")
-
-    def _write_scalars(self) -> None:
-        rows = self.state.history[-1:]
-        if self.events is None:  # a fresh file, so that a resumed run has each epoch once
-            folder = self.folder / "tensorboard"
-            folder.mkdir(exist_ok=True)
-            self.events = _tensorboard.EventWriter((folder / _tensorboard.NAME).open("wb"))
-            rows = self.state.history
-        for row in rows:
-            scalars = {tag: value for tag, value in row.items() if tag != "phase"}
-            self.events.write_scalars(int(row["epoch"]), scalars)
-        self.events.file.flush()
 
 
 @contextlib.contextmanager

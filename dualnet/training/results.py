@@ -25,18 +25,17 @@ def results_of(
     by_sentence: bool,
 ) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
-    perplexities = {
-        f"{split}_perplexity": evaluate(
-            model, corpus.split(split), by_sentence=by_sentence
-        ).perplexity
+    valid, test = (
+        evaluate(model, corpus.split(split), by_sentence=by_sentence).perplexity
         for split in ("valid", "test")
-    }
+    )
     best = min(history, key=lambda row: row["val_perplexity"])
     steady = history[1:] or history  # the first epoch includes compilation
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        **perplexities,
+        "valid_perplexity": valid,
+        "test_perplexity": test,
         "batch_size": 1,  # of these two perplexities
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
@@ -16,34 +13,18 @@ from dualnet.corpora import Corpus
 from dualnet.runs.folder import CARD, RESULTS, WORDS, check_sums, read_card, read_vocabulary
 from dualnet.training import checkpoints
 from dualnet.training.recipe import Recipe
+from dualnet.training.request import Request
 from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # settings of the recipe that may change on resuming
-    "epochs",
-    "learning_rate",
-    "clipnorm",
-    "global_clipnorm",
-    "finetune",
-    "finetune_epochs",
+    "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
     "finetune_learning_rate",
-)
+)  # fmt: skip
 
 
-def resumed_card(
-    folder: Path,
-    name: str | Card,
-    seed: int | None,
-    weights: str | os.PathLike[str] | None,
-    overrides: Mapping[str, Any],
-    *,
-    may_be_finished: bool,
-) -> Card:
-    """Return the card of the run in `folder`, its recipe updated with `overrides`.
-
-    Raises:
-        ValueError: if an argument differs from the run's and is not in `RESUMABLE`, or
-            nothing is left to do.
-    """
+def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
+    """Return the card of the run to resume, its recipe updated with the overrides."""
+    folder, name = request.folder, request.name
     check_sums(folder, (CARD, WORDS))
     card = read_card(folder)
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
@@ -54,11 +35,11 @@ def resumed_card(
             f"Received: name={card_name!r}.",
         )
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    settings = dict(overrides)
-    if seed is not None:
-        settings["seed"] = seed
-    if weights is not None:
-        settings["weights"] = absolute(weights)
+    settings = dict(request.overrides)
+    if request.seed is not None:
+        settings["seed"] = request.seed
+    if request.weights:
+        settings["weights"] = request.weights
     for key, value in settings.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
             raise ArgumentError(
@@ -66,45 +47,44 @@ def resumed_card(
                 f"must stay {before.get(key)!r}, as when the run started. Received: "
                 f"{key}={value!r} with --resume. Leave it out, or train again.",
             )
-    changes = {key: overrides[key] for key in RESUMABLE if key in overrides}
+    changes = {key: value for key, value in settings.items() if key in RESUMABLE}
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
-    _check_unfinished(
-        folder, Recipe(**card.recipe), Recipe(**resumed.recipe), may_be_finished=may_be_finished
-    )
+    _check_unfinished(folder, card, Recipe(**resumed.recipe), may_be_finished=may_be_finished)
     return resumed
 
 
-def _check_unfinished(
-    folder: Path, before: Recipe, recipe: Recipe, *, may_be_finished: bool
-) -> None:
+def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finished: bool) -> None:
     """Raise `ValueError` if `recipe` leaves nothing to do, or changes a phase that is over."""
     latest = checkpoints.peek(folder)
     history = latest.history if latest else []
-    evaluated = evaluated_epochs(folder)
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
-    if rounds and recipe.epochs != before.epochs:
+    epochs = Recipe(**card.recipe).epochs
+    if rounds and recipe.epochs != epochs:
         raise ArgumentError(
             "epochs",
-            f"must stay {before.epochs}, as when the run started: its fine-tuning has begun. "
+            f"must stay {epochs}, as when the run started: its fine-tuning has begun. "
             f"Received: epochs={recipe.epochs!r} with --resume. To train longer, set "
             "finetune_epochs, the maximum number of epochs per round.",
         )
+    evaluated = evaluated_epochs(folder)
     if latest:
         finished = evaluated == len(history) and plan(recipe, history) is None
     else:
         finished = evaluated >= recipe.epochs
-    if evaluated and finished and not may_be_finished:
-        if rounds:
-            way_out = (
-                f"{evaluated} epochs, the last in round {rounds} of fine-tuning. Where a round "
-                "lowered the perplexity or reached its limit, finetune='until_no_gain' and "
-                "finetune_epochs add more."
-            )
-        else:
-            way_out = f"{evaluated} epochs. To continue, give more: --epochs {evaluated + 1}."
-            if recipe.averaging == "asgd":
-                way_out += " Or fine-tune it, with --set finetune=once."
-        raise ValueError(f"The run in {str(folder)!r} is finished: it has {way_out}")
+    if may_be_finished or not evaluated or not finished:
+        return
+    way_out = f"To continue, give more: --epochs {evaluated + 1}."
+    if rounds:
+        way_out = (
+            "Where a round lowered the perplexity or reached its limit, finetune='until_no_gain' "
+            "and finetune_epochs add more."
+        )
+    elif recipe.averaging == "asgd":
+        way_out += " Or fine-tune it, with --set finetune=once."
+    last = f", the last in round {rounds} of fine-tuning" if rounds else ""
+    raise ValueError(
+        f"The run in {str(folder)!r} is finished: it has {evaluated} epochs{last}. {way_out}"
+    )
 
 
 def evaluated_epochs(folder: Path) -> int:
@@ -115,12 +95,9 @@ def evaluated_epochs(folder: Path) -> int:
         return 0
 
 
-def resumed_corpus(folder: Path, card: Card, corpus: Corpus | str) -> Corpus:
-    """Return `corpus` if it is the one that the run in `folder` started with.
-
-    Raises:
-        ValueError: if its text or its vocabulary differs.
-    """
+def resumed_corpus(request: Request, card: Card) -> Corpus:
+    """Return the corpus of `request` after a check that the run started with it."""
+    folder, corpus = request.folder, request.corpus
     vocabulary = read_vocabulary(folder, card) if (folder / WORDS).is_file() else None
     if not isinstance(corpus, Corpus):
         corpus = corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)
@@ -138,8 +115,3 @@ def resumed_corpus(folder: Path, card: Card, corpus: Corpus | str) -> Corpus:
             "vocabulary=dualnet.load(RUN).vocabulary.",
         )
     return corpus
-
-
-def absolute(path: str | os.PathLike[str] | None) -> str:
-    """Return the absolute path as a string, "" for None."""
-    return "" if path is None else str(Path(path).resolve())

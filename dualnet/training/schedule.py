@@ -23,7 +23,6 @@ class Plan:
             "finetune-2" and so on for the rounds of fine-tuning.
         begins: bool. Whether the phase begins with this epoch: with a fresh average, and
             a round of fine-tuning from the best weights so far.
-        averaged: bool. Whether the weights are averaged and the averages validated.
         learning_rate: float. For a segment of `sequence_length` tokens.
     """
 
@@ -31,8 +30,12 @@ class Plan:
     last: int
     phase: str
     begins: bool
-    averaged: bool
     learning_rate: float
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the weights are averaged and the averages validated."""
+        return self.phase != TRAIN
 
 
 def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
@@ -47,7 +50,7 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
         return None
     if is_round(phase):
         before = sum(row["phase"] != phase for row in history)
-        last = before + _round_limit(recipe)
+        last = before + (recipe.finetune_epochs or recipe.epochs)
         rate = recipe.finetune_learning_rate or recipe.learning_rate
     else:
         last = recipe.epochs
@@ -55,14 +58,8 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
         rate *= recipe.plateau_decay ** _without_gain(_perplexities(history))
         if recipe.square_root_decay:
             rate /= math.sqrt(len(history) + 1)
-    return Plan(
-        epoch=len(history) + 1,
-        last=last,
-        phase=phase,
-        begins=not history or history[-1]["phase"] != phase,
-        averaged=phase != TRAIN,
-        learning_rate=rate,
-    )
+    begins = not history or history[-1]["phase"] != phase
+    return Plan(len(history) + 1, last, phase, begins, rate)
 
 
 def is_round(phase: str) -> bool:
@@ -81,7 +78,7 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     in_round = _perplexities(row for row in history if row["phase"] == phase)
     before = _perplexities(row for row in history if row["phase"] != phase)
     stalled = has_stalled(in_round, recipe.average_interval)
-    if len(in_round) < _round_limit(recipe) and not stalled:
+    if len(in_round) < (recipe.finetune_epochs or recipe.epochs) and not stalled:
         return phase
     if recipe.finetune == "until_no_gain" and min(in_round) < min(before):
         return f"{ROUND}{int(phase.removeprefix(ROUND)) + 1}"
@@ -96,7 +93,8 @@ def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> b
     perplexities = _perplexities(history)
     if recipe.averaging == "asgd":
         return has_stalled(perplexities, recipe.average_interval)
-    return _since_best(perplexities) >= recipe.average_interval
+    best = perplexities.index(min(perplexities)) if perplexities else 0
+    return len(perplexities) - 1 - best >= recipe.average_interval
 
 
 def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
@@ -111,13 +109,6 @@ def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
     return last > min(logged[:-interval])
 
 
-def _since_best(perplexities: Sequence[float]) -> int:
-    """Return the number of epochs since the best one."""
-    if not perplexities:
-        return 0
-    return len(perplexities) - 1 - perplexities.index(min(perplexities))
-
-
 def _without_gain(perplexities: Sequence[float]) -> int:
     """Return how many epochs did not improve on the best before them."""
     best, count = float("inf"), 0
@@ -125,10 +116,6 @@ def _without_gain(perplexities: Sequence[float]) -> int:
         count += perplexity >= best
         best = min(best, perplexity)
     return count
-
-
-def _round_limit(recipe: Recipe) -> int:
-    return recipe.finetune_epochs or recipe.epochs
 
 
 def _perplexities(rows: Any) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,19 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError
 from dualnet._files import claim, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.devices import check_rows
-from dualnet.runs.folder import (
-    CARD,
-    EARLY_FILES,
-    TRAINED_ON,
-    WORDS,
-    write_card,
-    write_vocabulary,
-)
+from dualnet.runs.folder import CARD, EARLY_FILES, TRAINED_ON, WORDS, write_card, write_vocabulary
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
 from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.resuming import absolute, resumed_card, resumed_corpus
+from dualnet.training.request import Request, check_seed
+from dualnet.training.resuming import resumed_card, resumed_corpus
 
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 
@@ -51,60 +44,42 @@ class Start:
 
 
 @contextlib.contextmanager
-def begin(
-    folder: Path,
-    name: str | Card,
-    corpus: Corpus | str,
-    *,
-    seed: int | None,
-    weights: str | os.PathLike[str] | None,
-    overrides: Mapping[str, Any],
-) -> Iterator[Start]:
+def begin(request: Request) -> Iterator[Start]:
     """Yield a new run. Its folder is claimed and written to once nothing is left to refuse."""
-    published = name if isinstance(name, Card) else card_for(name, corpus)
+    name, overrides, seed = request.name, request.overrides, request.seed
+    published = name if isinstance(name, Card) else card_for(name, request.corpus)
     with zoo.located(published, overrides):
         config, recipe = split_overrides(published, overrides)
         seed = check_seed(published.seed or 0) if seed is None else seed
     _check_trainable(published.name, config)
-    source_path = absolute(weights)
-    source = load_source(source_path, config, resume=False)
-    corpus = load_corpus(corpus, source, lowercase=published.lowercase)
+    source = load_source(request.weights, config, resume=False)
+    corpus = load_corpus(request.corpus, source, lowercase=published.lowercase)
     with zoo.located(published, overrides):
         config = _fit_to_corpus(config, recipe, corpus, overrides)
-    card = Card(
-        name=published.name,
-        builder=published.builder,
-        paper=published.paper,
+    card = dataclasses.replace(
+        published,
+        note="",
         seed=seed,
-        weights=source_path,
+        weights=request.weights,
         corpus=corpus.name,
         lowercase=corpus.lowercase,
         trained_on={key: getattr(corpus, key) for key in TRAINED_ON},
         config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
-        file=published.file,
     )
-    start = _prepare(folder, card, recipe, corpus, source, overrides)
+    start = _prepare(request.folder, card, recipe, corpus, source, overrides)
     del source  # frees its memory
-    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
-        remove_unfinished(folder)
-        write_vocabulary(folder, corpus.vocabulary)
-        write_card(folder, card)
+    with claim(start.folder, holds="run", resume=False, may_hold=EARLY_FILES):
+        remove_unfinished(start.folder)
+        write_vocabulary(start.folder, corpus.vocabulary)
+        write_card(start.folder, card)
         yield start
 
 
 @contextlib.contextmanager
-def resume(
-    folder: Path,
-    name: str | Card,
-    corpus: Corpus | str,
-    *,
-    seed: int | None,
-    weights: str | os.PathLike[str] | None,
-    overrides: Mapping[str, Any],
-    may_be_finished: bool,
-) -> Iterator[Start]:
-    """Yield the run in `folder`, restored from its last checkpoint."""
+def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
+    """Yield the run in the folder of `request`, restored from its last checkpoint."""
+    folder = request.folder
     if not (folder / CARD).is_file():
         raise FileNotFoundError(
             f"--resume needs a RUN folder. Received: {str(folder)!r}, without {CARD}. Train again, "
@@ -112,13 +87,12 @@ def resume(
         )
     with claim(folder, holds="run", resume=True):
         remove_unfinished(folder)
-        card = resumed_card(folder, name, seed, weights, overrides, may_be_finished=may_be_finished)
-        corpus = resumed_corpus(folder, card, corpus)
-        recipe = Recipe(**card.recipe)
+        card = resumed_card(request, may_be_finished=may_be_finished)
+        corpus = resumed_corpus(request, card)
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = load_source(card.weights, card.config, resume=True)
-        start = _prepare(folder, card, recipe, corpus, source, overrides)
+        start = _prepare(folder, card, Recipe(**card.recipe), corpus, source, request.overrides)
         del source  # frees its memory
         if not (folder / WORDS).is_file():
             write_vocabulary(folder, corpus.vocabulary)
@@ -128,14 +102,6 @@ def resume(
 
 
 # --- checks
-
-
-def check_seed(seed: int) -> int:
-    """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
-    check_count("seed", seed, least=0)
-    if seed >= 2**32:
-        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
-    return seed
 
 
 def _check_trainable(name: str, config: Mapping[str, Any]) -> None:
@@ -156,9 +122,9 @@ def _fit_to_corpus(
     if overrides.get("vocabulary_size") not in (None, size):
         raise ArgumentError(
             "vocabulary_size",
-            f"must be that of the corpus, {size}. Received: "
-            f"vocabulary_size={overrides['vocabulary_size']!r}. Leave it out, or cut the "
-            "vocabulary with corpora.load(..., vocabulary_size=...).",
+            f"must be that of the corpus, {size}. Received: vocabulary_size="
+            f"{overrides['vocabulary_size']!r}. Leave it out, or cut the vocabulary with "
+            "corpora.load(..., vocabulary_size=...).",
         )
     fitted = zoo.with_vocabulary_size(config, size)
     if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
