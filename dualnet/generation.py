@@ -85,9 +85,8 @@ def generate(
         spaces between words and newlines for `<eos>`. For a sequence, a list in the same order.
 
     Raises:
-        ValueError: if the model has no vocabulary; if a word of the prompt is unknown and there
-            is no `<unk>`; if `<eos>` is needed but not in the vocabulary; if the logits are not
-            finite; or if an argument is out of range.
+        ValueError: if a word of the prompt is unknown and there is no `<unk>`; if `<eos>` is
+            needed but not in the vocabulary; or if the logits are not finite.
 
     Example:
         >>> import dualnet
@@ -212,9 +211,6 @@ def draw(
 
     Args:
         scores: float64 `(words,)`, logits; -inf for a word that must not be drawn.
-
-    Raises:
-        ValueError: if a score is nan, or none is finite.
     """
     likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
     if not math.isfinite(scores[likeliest]):

@@ -1,4 +1,7 @@
-"""Batches divided among devices: a subprocess has two logical ones on this machine."""
+"""What one backend alone can do: divide batches among devices (JAX), export (TensorFlow).
+
+A subprocess has two logical devices on this machine.
+"""
 
 import json
 import os
@@ -96,6 +99,12 @@ def test_devices_are_refused_on_other_backends_than_jax(tmp_path):
     with pytest.raises(ValueError, match="`devices` needs the JAX backend. Received: devices=2"):
         training.train("lstm", "python-reference", output=tmp_path / "run", devices=2)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(keras.config.backend() == "tensorflow", reason="TensorFlow exports")
+def test_another_backend_than_tensorflow_says_how_to_export(build, tmp_path):
+    with pytest.raises(ImportError, match="needs the TensorFlow backend.*KERAS_BACKEND=tensorflow"):
+        dualnet.export(build(), tmp_path / "saved_model")
 
 
 @on_jax

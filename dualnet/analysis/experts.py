@@ -60,9 +60,6 @@ def expert_shares(
     Returns:
         `Shares`.
 
-    Raises:
-        ValueError: if the model has no mixture, or `tokens` are not ids of its vocabulary.
-
     Example:
         >>> import numpy as np
         >>> from dualnet import analysis, builders
@@ -105,9 +102,6 @@ def plot_expert_shares(shares: Shares, path: str | Path) -> None:
         shares: result of `expert_shares`.
         path: file to write.
 
-    Raises:
-        OSError: if the file cannot be written.
-
     Example:
         >>> import tempfile
         >>> import numpy as np
@@ -116,12 +110,8 @@ def plot_expert_shares(shares: Shares, path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     analysis.plot_expert_shares(used, f"{folder}/shares.png")
     """
-    plots.plot_shares(
-        shares.shares,
-        shares.layers,
-        path,
-        title=f"Use of experts (coefficient of variation: {shares.coefficient_of_variation:.3f})",
-    )
+    title = f"Use of experts (coefficient of variation: {shares.coefficient_of_variation:.3f})"
+    plots.plot_shares(shares.shares, shares.layers, path, title=title)
 
 
 class _Priors(keras.layers.Layer):

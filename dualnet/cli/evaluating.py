@@ -71,17 +71,12 @@ def evaluate(options: argparse.Namespace) -> None:
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot)
-        result = {
-            "perplexity": dynamic.perplexity,
-            "tokens": dynamic.tokens,
-            "batch_size": 1,
-            "rule": dynamic.rule,
-            **dynamic.settings,
-        }
+        result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
+                  "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
-        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature"]
-        names += ["by_sentence"]
+        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
+                 "by_sentence"]  # fmt: skip
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
         result = {name: getattr(static, name) for name in names}
         result["samples"] = static.mc_dropout_samples
@@ -120,11 +115,8 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders import with_cache
 
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(with_cache).parameters.items()
-        if name != "model"
-    }
+    _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
+    defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     for key in settings:
         if key not in defaults:
@@ -144,30 +136,20 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     """Raise `ValueError` if options are given that cannot be combined."""
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
-        if options.batch_size not in (None, 1):
-            raise ArgumentError(
-                "--batch-size",
-                f"must be 1 for --dynamic, which reads one stream. Received: {options.batch_size}.",
-            )
-        if options.by_sentence:
-            raise ArgumentError(
-                "--by-sentence", "cannot be combined with --dynamic, which reads one stream."
-            )
-        for option, value in {"--samples": options.samples, **sampling}.items():
+        batch_size = None if options.batch_size == 1 else options.batch_size
+        alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
+                 "--samples": options.samples, **sampling}  # fmt: skip
+        problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
+        refused = {problem: alone}
+    else:
+        rule = None if options.rule == "nadam" else options.rule
+        refused = {"needs --dynamic.": {"--rule": rule, "--plot": options.plot}}
+        if options.samples is None and "samples" not in settings:
+            refused["needs --samples."] = sampling
+    for problem, values in refused.items():
+        for option, value in values.items():
             if value is not None:
-                raise ArgumentError(
-                    option,
-                    "cannot be combined with --dynamic, which reads the text once without dropout. "
-                    f"Received: {value}.",
-                )
-        return
-    for option, is_set in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
-        if is_set:
-            raise ArgumentError(option, "needs --dynamic.")
-    if options.samples is None and "samples" not in settings:
-        for option, value in sampling.items():
-            if value is not None:
-                raise ArgumentError(option, "needs --samples.")
+                raise ArgumentError(option, f"{problem} Received: {value}.")
 
 
 def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
