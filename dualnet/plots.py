@@ -203,7 +203,7 @@ def plot_parallel_coordinates(
     figure = _figure(max(7.0, 1.25 * count + 1), 5.5)
     axes = figure.subplots()
     table = np.array([column for column, _ in scales.values()], np.float64).reshape(count, -1)
-    incomplete = np.isnan(table).any(axis=1).tolist()
+    incomplete = [bool(np.isnan(column).any()) for column in table]
     table = np.where(np.isnan(table), ABSENT, table)
     for column in table[:-1]:
         _spread(column, [*unranked, *ranked])
