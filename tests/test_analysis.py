@@ -281,9 +281,7 @@ def figures(monkeypatch):
     """The figures that are saved."""
     saved = []
     save = plots._save
-    monkeypatch.setattr(
-        plots, "_save", lambda figure, path: saved.append(figure) or save(figure, path)
-    )
+    monkeypatch.setattr(plots, "_save", lambda *args: saved.append(args[0]) or save(*args))
     return saved
 
 

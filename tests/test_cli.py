@@ -287,7 +287,7 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     out = called(capsys, *arguments, "--dynamic")
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
-    assert code == 2 and "`--cache` takes size, weight, scale, start. Did you mean 'size'" in err
+    assert code == 2 and "must be one of size, weight, scale, start. Did you mean 'size'" in err
     code, _, err = call(capsys, "evaluate", run, "--cache")
     assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
 

@@ -61,12 +61,12 @@ print(json.dumps({"signatures": sorted(served), "answers": answers}))
 """
 
 
-def a_model(words=WORDS, name="dual_mdlstm", lowercase=False, seed=3, **arguments):
+def a_model(words=WORDS, name="dual_mdlstm", **arguments):
     """Return a model whose random weights are large enough for words to differ in likelihood."""
-    keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(3)
     mogrifier = {"rounds": 2, "rank": 2} if "mdlstm" in name else {}
     model = zoo.build(name, **{"vocabulary_size": len(words), "units": 8, **mogrifier, **arguments})
-    model.vocabulary = Vocabulary(tuple(words), lowercase=lowercase)
+    model.vocabulary = Vocabulary(tuple(words))
     for weight in model.trainable_weights:
         weight.assign(weight * 1.5)
     return model
@@ -222,7 +222,7 @@ def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
                     close(state[row], row_state[0])
 
 
-@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (2, 0)])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_an_empty_request_gets_an_empty_answer(served, shape):
     answer = served.ask("score", ids=np.zeros(shape), lengths=np.zeros(shape[0]))
     assert answer["log_probabilities"].shape == shape
@@ -352,12 +352,6 @@ def test_a_perplexity_beyond_float32_is_still_a_number():
     assert answer["perplexity"][0] == np.finfo("float32").max
 
 
-def test_a_lower_case_vocabulary_reads_capitals():
-    ask = graph_client(a_model(name="lstm", lowercase=True))
-    assert ask("score_text", texts=["The CAT"])["words"].tolist() == [[b"the", b"cat"]]
-    assert generate(ask, ["The CAT"], max_tokens=0)["texts"].tolist() == [b"the cat"]
-
-
 def test_without_unk_an_unknown_word_fails_the_request_and_is_named():
     ask = graph_client(a_model([word for word in WORDS if word != "<unk>"], "lstm"))
     assert ask("score_text", texts=["the cat"])["lengths"].tolist() == [2]
@@ -429,9 +423,8 @@ def test_a_row_depends_on_its_own_seed_but_not_on_the_other_rows(served):
     batch = generate(served.ask, prompts, **settings)
     assert generate(served.ask, prompts, **settings)["texts"].tolist() == batch["texts"].tolist()
     for row, prompt in enumerate(prompts):
-        alone = generate(
-            served.ask, [prompt], **{key: [value[row]] for key, value in settings.items()}
-        )
+        own_settings = {key: values[row : row + 1] for key, values in settings.items()}
+        alone = generate(served.ask, [prompt], **own_settings)
         length = alone["lengths"][0]
         assert alone["texts"][0] == batch["texts"][row] and length == batch["lengths"][row]
         scores = batch["log_probabilities"][row, :length]

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dualnet import zoo
@@ -54,9 +54,8 @@ def evaluate(options: argparse.Namespace) -> None:
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     if "samples" in settings:  # the name on the command line
         settings["mc_dropout_samples"] = settings.pop("samples")
-    _check_settings(
-        adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate, settings
-    )
+    function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
+    _check_known("--set", settings, _settable(function))
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
@@ -118,13 +117,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
-    for key in settings:
-        if key not in defaults:
-            raise ArgumentError(
-                "--cache",
-                f"takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
-                f"{key}={settings[key]}.",
-            )
+    _check_known("--cache", settings, defaults)
     name = used.name if used else ""
     if name in zoo.list_models() and corpus in zoo.card(name).corpora:
         published = zoo.card(name, corpus).evaluation
@@ -152,18 +145,18 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                 raise ArgumentError(option, f"{problem} Received: {value}.")
 
 
-def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a setting that `function` does not take."""
-    known = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        and name not in ("keep", "rule", "statistics")  # not settable on the command line
-    ]
-    for key in settings:
+def _settable(function: Callable[..., Any]) -> list[str]:
+    """Return the arguments of `function` that can be set on the command line."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
+    return [name for name in names if name not in ("keep", "rule", "statistics")]
+
+
+def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    for key, value in settings.items():
         if key not in known:
             raise ArgumentError(
                 key,
-                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} "
-                f"Received: --set {key}={settings[key]}.",
+                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} Received: {option} "
+                f"{key}={value}.",
             )
