@@ -209,8 +209,7 @@ def draw(
 ) -> int:
     """Return the id of one word drawn from `random`; see `generate`.
 
-    Args:
-        scores: float64 `(words,)`, logits; -inf for a word that must not be drawn.
+    `scores` are logits, float64 `(words,)`; -inf for a word that must not be drawn.
     """
     likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
     if not math.isfinite(scores[likeliest]):

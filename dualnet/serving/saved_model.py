@@ -87,9 +87,8 @@ def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}
         settings = checked(settings, tf.size(inputs["prompts"]))
-        drawn, scores = draw_words(
-            reader, prompts, settings, eos_id=tokenizer.eos_id, unk_id=tokenizer.unk_id
-        )
+        ids = tokenizer.eos_id, tokenizer.unk_id
+        drawn, scores = draw_words(reader, prompts, settings, *ids)
         return {
             "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),
