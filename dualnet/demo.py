@@ -64,9 +64,6 @@ def run(output: str | os.PathLike[str] = "demo", *, settings: dict[str, Any] | N
 
     Returns:
         dict of a model's name to its number of parameters, perplexities and speed.
-
-    Raises:
-        FileExistsError: if `output` holds files that no demo wrote.
     """
     folder = Path(output)
     try:
@@ -89,16 +86,14 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
         runs[name] = train(name, corpus, output=folder / name, seed=1, **settings)
     for name in MODELS:
         length = DYNAMIC["sequence_length"]
-        _say(f"\nDynamic evaluation of {name}: the model scores {length} tokens, then learns "
-             "from them.")  # fmt: skip
+        _say(f"\nDynamic evaluation of {name}: it scores {length} tokens, then learns from them.")
         dynamic[name] = _adapt(runs[name].model, corpus)
     results = {
         name: {
             "parameters": run.results["parameters"],
             "valid": run.results["valid_perplexity"],
             "test": run.results["test_perplexity"],
-            "valid_dynamic": dynamic[name]["valid"].perplexity,
-            "test_dynamic": dynamic[name]["test"].perplexity,
+            **{f"{split}_dynamic": dynamic[name][split].perplexity for split in ("valid", "test")},
             "tokens_per_second": run.results["tokens_per_second"],
         }
         for name, run in runs.items()
@@ -126,10 +121,8 @@ def _adapt(model: Any, corpus: Any) -> dict[str, DynamicEvaluation]:
         _say(f"  learning rate {rate:g}: validation perplexity {evaluations[-1].perplexity:.2f}")
     best = min(evaluations, key=lambda evaluation: evaluation.perplexity)
     rate = best.settings["learning_rate"]
-    return {
-        "valid": best,
-        "test": dynamic_evaluation(model, corpus.test, learning_rate=rate, **DYNAMIC),
-    }
+    test = dynamic_evaluation(model, corpus.test, learning_rate=rate, **DYNAMIC)
+    return {"valid": best, "test": test}
 
 
 def _clear(folder: Path) -> None:
@@ -152,8 +145,7 @@ def _clear(folder: Path) -> None:
 
 
 def _draw(folder: Path, corpus: Any, runs: dict[str, Run], dynamic: dict) -> None:
-    curves = {}
-    positions = {}
+    curves, positions = {}, {}
     for name, run in runs.items():
         curves[f"{name} valid"] = [row["val_perplexity"] for row in run.history]
         curves[f"{name} train"] = [row["perplexity"] for row in run.history]
@@ -178,9 +170,9 @@ def _show(results: dict[str, dict[str, float]]) -> None:
         and dual["test_dynamic"] < plain["test_dynamic"],
         "dynamic below static": all(row["test_dynamic"] < row["test"] for row in results.values()),
     }
-    for claim, holds in claims.items():
-        print(f"The paper's claim, {claim}: {'holds' if holds else 'does NOT hold'} on this test "
-              "set.")  # fmt: skip
+    for claim, is_true in claims.items():
+        holds = "holds" if is_true else "does NOT hold"
+        print(f"The paper's claim, {claim}: {holds} on this test set.")
 
 
 def _serve(folder: Path, model: Any, corpus: Any) -> bool:
@@ -190,12 +182,8 @@ def _serve(folder: Path, model: Any, corpus: Any) -> bool:
         return False
     directory = serving.export(model, folder / "saved_model")
     ids = corpus.test[:20]
-    client = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(directory), json.dumps(ids.tolist())],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", CLIENT, str(directory), json.dumps(ids.tolist())]
+    client = subprocess.run(command, capture_output=True, text=True, check=False)
     if client.returncode:
         raise RuntimeError(f"The fresh process could not query the SavedModel:\n{client.stderr}")
     served = np.array(json.loads(client.stdout.splitlines()[-1]))

@@ -10,7 +10,14 @@ from typing import overload
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_flag, check_texts, is_number
+from dualnet._checks import (
+    ArgumentError,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_texts,
+    is_number,
+)
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import WORK, vocabulary_of
 from dualnet.text import EOS, UNK, Vocabulary
@@ -85,9 +92,8 @@ def generate(
         spaces between words and newlines for `<eos>`. For a sequence, a list in the same order.
 
     Raises:
-        ValueError: if the model has no vocabulary; if a word of the prompt is unknown and there
-            is no `<unk>`; if `<eos>` is needed but not in the vocabulary; if the logits are not
-            finite; or if an argument is out of range.
+        ValueError: if a word of the prompt is unknown and there is no `<unk>`; if `<eos>` is
+            needed but not in the vocabulary; or if the logits are not finite.
 
     Example:
         >>> import dualnet
@@ -103,24 +109,19 @@ def generate(
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     check_count("max_tokens", max_tokens, least=1)
-    if not is_number(temperature) or not 0 <= temperature < math.inf:
-        raise ArgumentError(
-            "temperature",
-            "must be a finite number of at least 0 (0: always the likeliest word). "
-            f"Received: temperature={temperature!r}.",
-        )
+    check_penalty("temperature", temperature)
     if top_k is not None:
         check_count("top_k", top_k, least=1)
     if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
-        raise ArgumentError(
-            "top_p", f"must be a number above 0 and at most 1. Received: top_p={top_p!r}."
-        )
+        message = f"must be a number above 0 and at most 1. Received: top_p={top_p!r}."
+        raise ArgumentError("top_p", message)
     seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
     vocabulary = vocabulary_of(model)
     streams = _streams(vocabulary, prompts, stop_at_eos)
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
     stop_id = vocabulary.eos_id if stop_at_eos else None
+    start = 0 if vocabulary.eos_id is None else 1
     texts = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(streams[i]))  # similar lengths together
     for first in range(0, len(order), ROWS):
@@ -128,7 +129,6 @@ def generate(
         randoms = [np.random.default_rng([seed, i]) for i in batch]
         drawn = _continue(model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id)
         for i, ids in zip(batch, drawn):
-            start = 0 if vocabulary.eos_id is None else 1
             texts[i] = vocabulary.decode([*streams[i][start:], *ids])
     return texts[0] if isinstance(prompt, str) else texts
 
@@ -137,9 +137,8 @@ def _streams(vocabulary: Vocabulary, prompts: list[str], stop_at_eos: bool) -> l
     """Return the int32 ids to read for each prompt before a word is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if vocabulary.words == (UNK,):
-        raise ArgumentError(
-            "model", f"must know a word to draw. Received: a vocabulary of {UNK} only."
-        )
+        message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
+        raise ArgumentError("model", message)
     if eos_id is None and stop_at_eos:
         raise ArgumentError(
             "stop_at_eos",
@@ -148,7 +147,7 @@ def _streams(vocabulary: Vocabulary, prompts: list[str], stop_at_eos: bool) -> l
         )
     encoded = [vocabulary.encode(prompt) for prompt in prompts]
     if eos_id is not None:
-        return [np.concatenate([np.array([eos_id], np.int32), ids]) for ids in encoded]
+        return [np.insert(ids, 0, eos_id) for ids in encoded]
     for prompt, ids in zip(prompts, encoded):
         if not len(ids):
             raise ArgumentError(
@@ -210,11 +209,7 @@ def draw(
 ) -> int:
     """Return the id of one word drawn from `random`; see `generate`.
 
-    Args:
-        scores: float64 `(words,)`, logits; -inf for a word that must not be drawn.
-
-    Raises:
-        ValueError: if a score is nan, or none is finite.
+    `scores` are logits, float64 `(words,)`; -inf for a word that must not be drawn.
     """
     likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
     if not math.isfinite(scores[likeliest]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ def plot_curves(
     Args:
         curves: name, "<model> valid" or "<model> train", to the perplexity after each epoch. The
             curves of a model share a colour; those in training are thin and dashed.
-        path: file to write.
-        title: of the figure.
         cut: bool. Whether the scale ends at a small multiple of the lowest value, so that curves
             of many epochs can be told apart.
         lines: name to the height of a horizontal dotted line, e.g. a published perplexity. A line
@@ -74,8 +72,6 @@ def plot_positions(
 
     Args:
         curves: name to the loss of each token in nats, `(tokens,)`.
-        path: file to write.
-        title: of the figure.
     """
     figure, axes = _axes(title, "position in the text (tokens)", "perplexity")
     for i, (name, losses) in enumerate(curves.items()):
@@ -105,8 +101,6 @@ def plot_bars(
 
     Args:
         panels: name to the `(label, value)` of each bar, from the top; values are from 0 to 1.
-        path: file to write.
-        title: of the figure.
         axis: label of the values.
         compared: name to the published labels of that panel. They are listed below it, and bars
             with these labels are orange.
@@ -121,21 +115,19 @@ def plot_bars(
     for (name, bars), axes in zip(panels.items(), grid):
         published = list(compared.get(name, ()))
         colours = ["C1" if label in published else "C0" for label, _ in bars]
-        places = range(len(bars))
-        axes.barh(places, [value for _, value in bars], color=colours)
-        for place, (_, value) in enumerate(bars):
+        labels, values = zip(*bars)
+        _draw_bars(axes, map(_short, labels), values, color=colours)
+        for place, value in enumerate(values):
             axes.text(value + 0.02, place, f"{value:.3f}", va="center", fontsize=8)
-        axes.set_yticks(places, [_plain(_short(label)) for label, _ in bars])
-        axes.set_ylim(most_bars - 0.5, -0.5)  # the first on top, the same bar width everywhere
+        axes.set_ylim(most_bars - 0.5, -0.5)  # the same bar width everywhere
         axes.set_xlim(0, 1.18)
         axes.set_xticks([0, 0.5, 1])
         axes.set_title(_plain(_short(name)), fontweight="bold")
         caption = axis
         if published:
-            labels = textwrap.fill(", ".join(map(_short, published)), 44)
-            caption += f"\npublished: {_plain(labels)}"
+            listed = textwrap.fill(", ".join(map(_short, published)), 44)
+            caption += f"\npublished: {_plain(listed)}"
         axes.set_xlabel(caption, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
     for axes in list(grid):  # unused panels
         axes.set_visible(False)
     _save(figure, path)
@@ -151,8 +143,8 @@ def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: 
     equal = 1 / len(values)
     label = f"equal use: {equal:.3g}"
     axes.axhline(equal, color="black", linestyle="--", linewidth=1, label=label)
-    axes.set_xlim(0.4, len(values) + 0.6)
-    axes.set_ylim(0, 1.25 * max(*values, equal))  # room for the legend
+    top = 1.25 * max(*values, equal)  # room for the legend
+    axes.set(xlim=(0.4, len(values) + 0.6), ylim=(0, top))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(visible=False, axis="x")
     axes.legend(ncols=4, loc="upper center")
@@ -165,21 +157,16 @@ def plot_spectra(spectra: Mapping[str, Any], tolerances: Sequence[float], path: 
     Args:
         spectra: name to the singular values, `(n,)`.
         tolerances: for each spectrum, the value up to which singular values count as zero.
-        path: file to write.
     """
-    figure, axes = _axes(
-        "Singular values of log p",
-        "index, the largest first (log scale)",
-        "singular value / largest (log scale)",
-    )
+    x, y = "index, the largest first (log scale)", "singular value / largest (log scale)"
+    figure, axes = _axes("Singular values of log p", x, y)
     for i, ((name, values), tolerance) in enumerate(zip(spectra.items(), tolerances)):
         largest = values[0] or 1.0
         places = np.arange(1, len(values) + 1)
         axes.plot(places, np.where(values > 0, values / largest, np.nan), color=f"C{i}", label=name)
         if tolerance > 0:
             axes.axhline(tolerance / largest, color=f"C{i}", linestyle="--", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(title="dashed: tolerance", loc="lower left")
     _save(figure, path)
@@ -204,8 +191,6 @@ def plot_parallel_coordinates(
         columns: name to the positions of the lines on its axis, from 0 to 1 or nan for none, and
             to the ticks, `(position, label)`.
         results: above 0, the lower the better; nan for none.
-        path: file to write.
-        title: of the figure.
         result: label of the results.
     """
     from matplotlib import colormaps
@@ -213,8 +198,7 @@ def plot_parallel_coordinates(
     values = np.asarray(results, np.float64)
     ranked = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
     unranked = [i for i in range(len(values)) if i not in ranked]
-    places, ticks = _result_places(values)
-    scales = {**columns, result: (places, ticks)}
+    scales = {**columns, result: _result_places(values)}
     count = len(scales)
     figure = _figure(max(7.0, 1.25 * count + 1), 5.5)
     axes = figure.subplots()
@@ -223,14 +207,11 @@ def plot_parallel_coordinates(
     table = np.where(np.isnan(table), ABSENT, table)
     for column in table[:-1]:
         _spread(column, [*unranked, *ranked])
-    for i in unranked:
-        axes.plot(table[:, i], color="0.72", linewidth=0.7, zorder=1)
-    colours = colormaps["viridis"]
+    axes.plot(table[:, unranked], color="0.72", linewidth=0.7, zorder=1)
     for i in ranked:
-        colour = colours(0.95 * min(places[i], 1.0))
+        colour = colormaps["viridis"](0.95 * min(table[-1, i], 1.0))
         axes.plot(table[:, i], color=colour, linewidth=1.2, alpha=0.8, zorder=2)
-    if ranked:
-        axes.plot(table[:, ranked[-1]], color="C3", linewidth=2.8, zorder=3)
+    axes.plot(table[:, ranked[-1:]], color="C3", linewidth=2.8, zorder=3)
     for x, (has_gaps, (_, labels)) in enumerate(zip(incomplete, scales.values())):
         axes.plot([x, x], [0, 1], color="black", linewidth=0.9, zorder=4)
         if has_gaps:
@@ -242,15 +223,11 @@ def plot_parallel_coordinates(
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
             text = _plain(_short(label))
             axes.text(x + 0.04, place, text, fontsize=8, va="center", zorder=5, bbox=box)
-    rotation: dict[str, Any] = (
-        {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
-    )
     axes.xaxis.tick_top()
-    axes.set_xticks(range(count), [_plain(name) for name in scales], fontsize=9, **rotation)
+    rotation = {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
+    axes.set_xticks(range(count), list(map(_plain, scales)), fontsize=9, **rotation)
     axes.tick_params(length=0)
-    axes.set_yticks([])
-    axes.set_xlim(-0.15, count - 0.35)
-    axes.set_ylim(ABSENT - 0.04, 1.14)
+    axes.set(yticks=[], xlim=(-0.15, count - 0.35), ylim=(ABSENT - 0.04, 1.14))
     axes.spines[:].set_visible(False)
     figure.suptitle(_plain(textwrap.fill(title, 90)), x=0.01, ha="left", fontsize=11)
     _save(figure, path)
@@ -308,30 +285,23 @@ def plot_importance(
     Args:
         importances: name to mean and standard deviation of a permutation importance, in units of
             the variance of the target.
-        path: file to write.
-        title: of the figure.
         text: drawn in place of the bars if `importances` is empty.
     """
     figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     axes = figure.subplots()
     figure.suptitle(_plain(title), fontsize=10)
-    if not importances:
+    if importances:
+        names = sorted(importances, key=lambda name: -importances[name][0])
+        means, spreads = zip(*(importances[name] for name in names))
+        _draw_bars(axes, names, means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_xlabel("increase in squared error when shuffled, in variances "
+                        "(error bars: std. dev. over folds)")  # fmt: skip
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+    else:
         axes.axis("off")
         axes.text(0.5, 0.5, _plain(text), ha="center", va="center", fontsize=12)
-        _save(figure, path)
-        return
-    names = sorted(importances, key=lambda name: -importances[name][0])
-    means, spreads = zip(*(importances[name] for name in names))
-    axes.barh(range(len(names)), means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
-    axes.set_yticks(range(len(names)), [_plain(name) for name in names])
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel(
-        "increase in squared error when shuffled, in variances (error bars: std. dev. over folds)"
-    )
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
 
 
@@ -344,17 +314,23 @@ def _figure(width: float, height: float) -> Any:
 def _axes(title: str, x: str, y: str) -> tuple[Any, Any]:
     figure = _figure(7, 4.5)
     axes = figure.subplots()
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(alpha=0.3)
     return figure, axes
 
 
+def _draw_bars(axes: Any, labels: Iterable[str], values: Sequence[float], **style: Any) -> None:
+    """Draw horizontal bars, the first on top."""
+    places = range(len(values))
+    axes.barh(places, values, **style)
+    axes.set_yticks(places, list(map(_plain, labels)))
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def _cut(axes: Any, curves: list[np.ndarray]) -> None:
     """End the scale of perplexity shortly above the lowest value of each curve."""
-    finite = [values[np.isfinite(values)] for values in curves]
-    finite = [values for values in finite if len(values)]
+    finite = [known for values in curves if len(known := values[np.isfinite(values)])]
     if not finite:
         return
     from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator

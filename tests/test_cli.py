@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import truncate
 from dualnet.cli.evaluating import _cache_settings
-from dualnet.cli.model_table import _measured
 from dualnet.runs.folder import read_card
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
@@ -104,20 +102,12 @@ def test_the_table_has_every_card_with_what_is_published_and_measured(capsys):
     assert code == 2 and "`--markdown` cannot be combined with --json" in err
 
 
-def test_a_measured_result_is_shown_with_its_number_of_parameters():
-    result = {"settings": "units=128, 3 epochs", "parameters": 1234, "static": [130.5, 120.25]}
-    assert _measured(result) == "units=128, 3 epochs, 1,234 parameters: static 130.5/120.25"
-
-
-def test_card_shows_the_cache_settings_of_a_published_result(capsys):
+def test_card_says_what_is_published_and_what_is_our_choice(capsys):
     out = called(capsys, "card", "awd_lstm_iog")
     assert "published   cache: perplexity 53.30 validation, 53.00 test" in out
     assert "[evaluation]\ncache_size = 500\n" in out
     assert "cache_scale = 1.0  (our choice; not in the paper)" in out
     assert "[evaluation]" not in called(capsys, "card", "lstm")
-
-
-def test_card_says_what_is_published_and_what_is_our_choice(capsys):
     out = called(capsys, "card", "dual_lstm", "--corpus", "wikitext-2")
     assert "20,950,200" in out and "85.88" in out and "lower-cased" in out
     assert "learning_rate = 0.001  (our choice; not in the paper)" in out
@@ -193,14 +183,8 @@ def test_the_passes_of_monte_carlo_dropout_are_averaged(capsys, run, corpus):
     result = json.loads(called(capsys, *arguments, "--sequence-length", 30, "--json"))
     assert (result["samples"], result["dropout_scale"], result["seed"]) == (3, 0.8, 5)
     assert result["tokens"] == len(corpus.test) - 1 and result["sequence_length"] == 30
-    expected = dualnet.perplexity(
-        dualnet.load(run),
-        corpus.test,
-        mc_dropout_samples=3,
-        dropout_scale=0.8,
-        seed=5,
-        sequence_length=30,
-    )
+    settings = {"mc_dropout_samples": 3, "dropout_scale": 0.8, "seed": 5, "sequence_length": 30}
+    expected = dualnet.perplexity(dualnet.load(run), corpus.test, **settings)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
     out = called(capsys, *arguments, "--by-sentence")
     assert "averaged over 3 passes with dropout, rates scaled by 0.8, seed 5\n" in out
@@ -303,7 +287,7 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     out = called(capsys, *arguments, "--dynamic")
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
-    assert code == 2 and "`--cache` takes size, weight, scale, start. Did you mean 'size'" in err
+    assert code == 2 and "must be one of size, weight, scale, start. Did you mean 'size'" in err
     code, _, err = call(capsys, "evaluate", run, "--cache")
     assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
 
@@ -424,11 +408,8 @@ def test_wide_characters_take_two_columns_of_a_row():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            b"the cat\nthe \xff dog\n",
-            "must be UTF-8. Received: {source!r} with byte 0xff at offset 12",
-        ),
-        (b"", "FILE must hold text. Received: {source!r}, which is empty"),
+        (b"the cat\nthe \xff dog\n", "must be UTF-8. Received: {!r} with byte 0xff at offset 12"),
+        (b"", "FILE must hold text. Received: {!r}, which is empty"),
     ],
 )
 def test_a_file_that_is_not_text_is_refused_in_one_sentence(
@@ -440,7 +421,7 @@ def test_a_file_that_is_not_text_is_refused_in_one_sentence(
     for source, arguments in {str(path): [path], "standard input": []}.items():
         code, out, err = call(capsys, command, run, *arguments)
         assert code == 2 and out == "" and err.count("\n") == 1
-        assert message.format(source=source) in err
+        assert message.format(source) in err
 
 
 def test_a_reader_that_closes_standard_output_early_is_no_error():
@@ -451,7 +432,6 @@ def test_a_reader_that_closes_standard_output_early_is_no_error():
     assert (process.returncode, error) == (141, "")
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow alone exports")
 def test_a_run_is_exported(capsys, run, tmp_path):
     out = called(capsys, "export", run, tmp_path / "saved_model")
     assert "endpoints score, step, score_text, generate_text in" in out
@@ -466,7 +446,7 @@ def test_a_run_is_exported(capsys, run, tmp_path):
     assert code == 2 and "`path` must be a file that ends in '.onnx'" in err
 
 
-def bad(folder, run, tmp_path):
+def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
     """Return bad commands and a part of what each says."""
     train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "new"]
     again = [*train[:-1], run]
@@ -478,7 +458,6 @@ def bad(folder, run, tmp_path):
         "an unknown override": ([*train, "--set", "unit=3"], "Did you mean 'units'"),
         "a set without a value": ([*train, "--set", "units"], "takes KEY=VALUE"),
         "a value out of range": ([*train, "--set", "input_dropout=1.5"], "`input_dropout` must be"),
-        "a wrong type": ([*train, "--set", "units=many"], "`units` must be an integer"),
         "an option as a setting": ([*train, "--set", "seed=3"], "`--set` takes an argument"),
         "an unknown corpus": (["data", "ptv"], "Did you mean 'ptb'"),
         "a missing folder": (["data", tmp_path / "nowhere"], "must exist"),
@@ -502,10 +481,6 @@ def bad(folder, run, tmp_path):
         "dynamic with samples": ([*dynamic, "--samples", 2], "`--samples` cannot be combined with"),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
         "a seed without samples": ([*evaluate, "--seed", 5], "`--seed` needs --samples"),
-        "negative samples": ([*evaluate, "--samples", -1], "`samples` must be an int"),
-        "too much dropout": (
-            [*evaluate, "--samples", 2, "--dropout-scale", 2], "`dropout_scale` must be",
-        ),
         "an unknown setting to tune for": (
             [*evaluate, "--temperature", "best", "--set", "sample=2"], "mean 'samples'",
         ),
@@ -515,11 +490,6 @@ def bad(folder, run, tmp_path):
         "a folder as file": (["generate", run, tmp_path], "FILE must be a text file"),
         "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),
-        "nan as temperature": ([*generate, "--temperature", "nan"], "`temperature` must be"),
-        "no words to draw from": ([*generate, "--top-k", 0], "`top_k` must be"),
-        "a probability above 1": ([*generate, "--top-p", 2], "`top_p` must be"),
-        "no words to draw": ([*generate, "--max-tokens", 0], "`max_tokens` must be"),
-        "a negative seed": ([*generate, "--seed", -1], "`seed` must be"),
         "a missing run": (["score", tmp_path / "x.keras", "--text", "a"], "must be a RUN"),
         "a score at zero temperature": ([*score, "--temperature", 0], "`temperature` must"),
     }  # fmt: skip
@@ -533,10 +503,7 @@ def keras_file(run):
     return path
 
 
-CASES = list(bad("", pathlib.Path(), pathlib.Path()))
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", bad())
 def test_bad_input_is_refused_in_one_sentence_with_exit_code_2(capsys, folder, run, tmp_path, case):
     arguments, message = bad(folder, run, tmp_path)[case]
     code, out, err = call(capsys, *arguments)

@@ -1,4 +1,7 @@
-"""Batches divided among devices: a subprocess has two logical ones on this machine."""
+"""What one backend alone can do: divide batches among devices (JAX), export (TensorFlow).
+
+A subprocess has two logical devices on this machine.
+"""
 
 import json
 import os
@@ -98,12 +101,17 @@ def test_devices_are_refused_on_other_backends_than_jax(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(keras.config.backend() == "tensorflow", reason="TensorFlow exports")
+def test_another_backend_than_tensorflow_says_how_to_export(build, tmp_path):
+    with pytest.raises(ImportError, match="needs the TensorFlow backend.*KERAS_BACKEND=tensorflow"):
+        dualnet.export(build(), tmp_path / "saved_model")
+
+
 @on_jax
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
         (0, "`devices` must be an integer of at least 1"),
-        ("some", "`devices` must be an integer of at least 1"),
         (99, "`devices` must be at most [0-9]+, the number of devices that JAX sees"),
     ],
 )

@@ -12,6 +12,7 @@ from keras import ops
 import dualnet
 from dualnet import generation, zoo
 from dualnet.text import Vocabulary
+from tests.reference import softmax
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
 UNK, EOS = 1, 2
@@ -46,11 +47,6 @@ def continued(model, prompts, texts):
     for row, row_logits, prompt, text in zip(padded, logits, prompts, texts):
         start, end = 1 + len(encode(prompt)), 1 + len(encode(text))
         yield row[start:end], row_logits[start - 1 : end - 1]
-
-
-def softmax(logits, temperature=1.0):
-    powers = np.exp((logits - logits.max(-1, keepdims=True)) / temperature)
-    return powers / powers.sum(-1, keepdims=True)
 
 
 def candidates(probabilities, top_k, top_p):
@@ -88,20 +84,18 @@ def test_greedy_takes_the_likeliest_word_of_a_full_forward_pass(model):
 
 
 def test_a_seed_determines_the_words(model):
-    one, two, three = (
-        dualnet.generate(model, "w1 w2", max_tokens=12, seed=seed) for seed in (1, 1, 2)
-    )
+    seeds = (1, 1, 2)
+    one, two, three = (dualnet.generate(model, "w1 w2", max_tokens=12, seed=i) for i in seeds)
     assert one == two != three
     assert one.startswith("w1 w2") and "<unk>" not in one
     assert len(model.vocabulary.encode(one)) == 14
+    texts = {dualnet.generate(model, "w1", max_tokens=20, temperature=3.0) for _ in range(3)}
+    assert len(texts) == 3  # without a seed, each call draws anew
 
 
-def test_without_a_seed_each_call_draws_anew(model):
-    texts = {dualnet.generate(model, "w1", max_tokens=20, temperature=3.0) for _ in range(4)}
-    assert len(texts) == 4
-
-
-def test_prompts_in_parallel_are_continued_as_each_alone(model):
+@pytest.mark.parametrize("rows", [64, 2])  # 2: more prompts than one batch
+def test_prompts_in_parallel_are_continued_as_each_alone(model, monkeypatch, rows):
+    monkeypatch.setattr(generation, "ROWS", rows)
     prompts = ["w1 w2 w3 w4 w5", "", "the", "w9 w9\nw3", "the"]
     together = dualnet.generate(model, prompts, max_tokens=6, temperature=0)
     alone = [dualnet.generate(model, prompt, max_tokens=6, temperature=0) for prompt in prompts]
@@ -117,35 +111,11 @@ def test_a_text_does_not_depend_on_the_other_prompts(model):
     assert one[2] == two[2] != one[0]  # each position has its own generator
 
 
-def test_more_prompts_than_one_batch_keep_their_order(model, monkeypatch):
-    monkeypatch.setattr(generation, "ROWS", 2)
-    prompts = ["w1 w2 w3", "w4", "w5 w6", "", "w7"]
-    texts = dualnet.generate(model, prompts, max_tokens=4, temperature=0)
-    monkeypatch.undo()
-    assert texts == dualnet.generate(model, prompts, max_tokens=4, temperature=0)
-
-
 @pytest.mark.parametrize("setting", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-300}])
 def test_a_choice_of_one_word_is_greedy(model, setting):
     greedy = dualnet.generate(model, PROMPTS, max_tokens=12, temperature=0)
     setting = {"temperature": 2.0, **setting}
     assert dualnet.generate(model, PROMPTS, max_tokens=12, seed=5, **setting) == greedy
-
-
-@pytest.mark.parametrize(
-    ("top_k", "top_p"), [(3, None), (None, 0.6), (4, 0.7), (None, 0.95), (99, None), (None, 1.0)]
-)
-def test_only_and_not_just_the_likeliest_candidates_are_drawn(model, top_k, top_p):
-    prompts = PROMPTS * 4
-    texts = dualnet.generate(
-        model, prompts, max_tokens=20, temperature=2.5, top_k=top_k, top_p=top_p, seed=1
-    )
-    beyond_the_first = 0
-    for drawn, logits in continued(model, prompts, texts):
-        for word, probabilities in zip(drawn, softmax(logits, 2.5)):
-            assert word in candidates(probabilities, top_k, top_p)
-            beyond_the_first += word != probabilities.argmax()
-    assert beyond_the_first > 40
 
 
 @pytest.mark.parametrize(
@@ -159,7 +129,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_model(model, temperature,
     )  # fmt: skip
     words = [word for (word,) in (model.vocabulary.encode(text)[1:] for text in texts)]
     ((_, logits),) = continued(model, ["w3"], ["w3 the"])
-    expected = softmax(logits[0], temperature)
+    expected = softmax(logits[0] / temperature)
     ids = candidates(expected, top_k, top_p)
     expected = np.array([p if i in ids else 0.0 for i, p in enumerate(expected)])
     expected *= draws / expected.sum()
@@ -258,7 +228,7 @@ def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k,
     scores = np.array([*logits, -math.inf])
     random = np.random.default_rng(seed)
     drawn = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
-    assert drawn <= candidates(softmax(scores, temperature), top_k, top_p)
+    assert drawn <= candidates(softmax(scores / temperature), top_k, top_p)
     assert len(logits) not in drawn
     greedy = generation.draw(scores, random, 0, top_k, top_p)
     assert greedy == logits.index(max(logits))
@@ -295,23 +265,15 @@ def test_logits_that_are_not_finite_are_an_error():
     ("arguments", "message"),
     [
         ({"prompt": []}, "`prompt` must hold at least one string"),
-        (
-            {"prompt": ["w1", 3]},
-            "`prompt` must be a string or a sequence of strings.*3 of type int",
-        ),
-        ({"prompt": None}, "`prompt` must be a string or a sequence of strings"),
+        ({"prompt": ["w1", 3]}, "`prompt` must be a string or a sequence of.*3 of type int"),
         ({"prompt": b"w1"}, "`prompt` must be a string or a sequence of strings"),
         ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
-        ({"max_tokens": 2.5}, "`max_tokens` must be an integer of at least 1"),
         ({"temperature": -1.0}, "`temperature` must be a finite number of at least 0"),
         ({"temperature": math.nan}, "`temperature` must be a finite number.*temperature=nan"),
-        ({"temperature": "hot"}, "`temperature` must be a finite number"),
         ({"top_k": 0}, "`top_k` must be an integer of at least 1"),
         ({"top_p": 0.0}, "`top_p` must be a number above 0 and at most 1"),
         ({"top_p": 1.01}, "`top_p` must be a number above 0 and at most 1"),
-        ({"top_p": math.nan}, "`top_p` must be a number above 0 and at most 1"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
-        ({"seed": 0.5}, "`seed` must be an integer of at least 0"),
         ({"stop_at_eos": "no"}, "`stop_at_eos` must be a truth value"),
         ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
     ],

@@ -1,17 +1,12 @@
 import json
 import pathlib
 
-import keras
 import nbformat
-import pytest
 from nbclient import NotebookClient
 
 NOTEBOOK = pathlib.Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="the notebook serves a SavedModel"
-)
 def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

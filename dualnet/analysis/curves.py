@@ -13,7 +13,6 @@ from dualnet import plots
 from dualnet._checks import ArgumentError, check_choice
 
 COLUMNS = {"val": "val_perplexity", "train": "perplexity"}  # of metrics.csv
-SUFFIXES = {"val": "valid", "train": "train"}  # of the labels of curves
 
 
 def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> dict[str, np.ndarray]:
@@ -45,10 +44,7 @@ def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> di
 
 
 def plot_learning_curves(
-    runs: Mapping[str, str | Path],
-    path: str | Path,
-    *,
-    split: str = "val",
+    runs: Mapping[str, str | Path], path: str | Path, *, split: str = "val"
 ) -> None:
     """Draw the perplexity per epoch of several RUN folders as a PNG.
 
@@ -59,10 +55,6 @@ def plot_learning_curves(
         runs: dict of a name to a RUN folder.
         path: file to write.
         split: "val", "train" or "both"; curves in training are dashed.
-
-    Raises:
-        FileNotFoundError, ValueError: as for `learning_curves`, and if `runs` is empty.
-        OSError: if the file cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -78,11 +70,11 @@ def plot_learning_curves(
         raise ArgumentError("runs", "must hold at least one run. Received: runs={}.")
     check_choice("split", split, [*COLUMNS, "both"])
     splits = list(COLUMNS) if split == "both" else [split]
-    by_split = {split: learning_curves(runs, split=split) for split in splits}
     curves = {
-        f"{name} {SUFFIXES[split]}": by_split[split][name].tolist()
-        for name in runs
+        f"{name} {split.replace('val', 'valid')}": values.tolist()
+        for name, run in runs.items()
         for split in splits
+        for values in learning_curves({name: run}, split=split).values()
     }
     plots.plot_curves(curves, path, cut=True)
 

@@ -60,9 +60,6 @@ def expert_shares(
     Returns:
         `Shares`.
 
-    Raises:
-        ValueError: if the model has no mixture, or `tokens` are not ids of its vocabulary.
-
     Example:
         >>> import numpy as np
         >>> from dualnet import analysis, builders
@@ -88,7 +85,7 @@ def expert_shares(
     core = model.core
     features = model.graph.features
     features = list(features) if isinstance(features, Sequence) else features
-    graph = keras.Model(core.inputs, [_Priors(output)(features), *core.outputs[1:]])
+    graph = keras.Model(core.inputs, [output.priors(features), *core.outputs[1:]])
     sums = sum(priors.sum(0) for priors in read_outputs(graph, model, tokens, sequence_length))
     return Shares(
         shares=sums / len(tokens),
@@ -105,9 +102,6 @@ def plot_expert_shares(shares: Shares, path: str | Path) -> None:
         shares: result of `expert_shares`.
         path: file to write.
 
-    Raises:
-        OSError: if the file cannot be written.
-
     Example:
         >>> import tempfile
         >>> import numpy as np
@@ -116,27 +110,8 @@ def plot_expert_shares(shares: Shares, path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     analysis.plot_expert_shares(used, f"{folder}/shares.png")
     """
-    plots.plot_shares(
-        shares.shares,
-        shares.layers,
-        path,
-        title=f"Use of experts (coefficient of variation: {shares.coefficient_of_variation:.3f})",
-    )
-
-
-class _Priors(keras.layers.Layer):
-    """Computes the priors of a mixture from its inputs."""
-
-    def __init__(self, mixture, **kwargs):
-        super().__init__(dtype="float32", **kwargs)
-        self.mixture = mixture
-        self.supports_masking = True
-
-    def call(self, inputs):
-        return self.mixture.priors(inputs)
-
-    def compute_mask(self, inputs, mask=None):
-        return None
+    title = f"Use of experts (coefficient of variation: {shares.coefficient_of_variation:.3f})"
+    plots.plot_shares(shares.shares, shares.layers, path, title=title)
 
 
 def _layers_of_experts(model: LanguageModel, output: DOCOutput) -> tuple[str, ...]:

@@ -41,10 +41,6 @@ def favoured_words(
         dict of each word to a list of `(word, value)`, the largest value first; ties go to the
         lower id. The list is shorter than `count` if fewer words are left.
 
-    Raises:
-        ValueError: if the model has no such gate or no vocabulary, if a word is unknown, if no
-            word is left, or if an argument is out of range.
-
     Example:
         >>> from dualnet import analysis, builders
         >>> from dualnet.text import Vocabulary
@@ -105,10 +101,6 @@ def plot_favoured_words(
         published: dict of a word to the words that a paper reports for it. They are listed
             below the panel, and bars of words among them have another colour.
 
-    Raises:
-        ValueError: if `found` is empty.
-        OSError: if the file cannot be written.
-
     Example:
         >>> import tempfile
         >>> from dualnet import analysis
@@ -118,13 +110,12 @@ def plot_favoured_words(
     """
     if not found:
         raise ArgumentError("found", "must hold at least one word. Received: found={}.")
-    plots.plot_bars(
-        found, path, title="Words favoured by the gate", axis="gate value", compared=published
-    )
+    title = "Words favoured by the gate"
+    plots.plot_bars(found, path, title=title, axis="gate value", compared=published)
 
 
 def _gate_of(model: LanguageModel) -> Any:
-    """Return the layer that gates by the current token alone, or raise `ValueError`."""
+    """Return the layer that gates by the current token alone."""
     layer = find_layer(model, "gate")
     kind = "none" if layer is None else model.arguments.get("gate", type(layer).__name__)
     if isinstance(layer, IOGate):

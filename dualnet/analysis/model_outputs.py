@@ -23,11 +23,8 @@ def read_outputs(
 ) -> Iterator[np.ndarray]:
     """Read `tokens` as one stream with carried state and yield the first output per segment.
 
-    Args:
-        graph: `keras.Model`, `[tokens, *states] -> [(batch, time, n), *states]`.
-
-    Yields:
-        float64 `(segment, n)`.
+    `graph` maps `[tokens, *states]` to `[(batch, time, n), *states]`; yields float64
+    `(segment, n)`.
     """
     steps = SEGMENT if sequence_length is None else sequence_length
     steps = min(check_count("sequence_length", steps, least=1), len(tokens))

@@ -78,10 +78,6 @@ def rank(
     Returns:
         `Rank`.
 
-    Raises:
-        ValueError: if `tokens` are not ids of the model's vocabulary, if an argument is out of
-            range, or if the logits are not finite.
-
     Example:
         >>> import numpy as np
         >>> from dualnet import analysis, builders
@@ -121,12 +117,7 @@ def rank(
     values = np.linalg.svd(matrix[:filled], compute_uv=False)
     if tolerance is None:
         tolerance = max(len(tokens), words) * float(np.finfo(np.float32).eps) * float(values[0])
-    return Rank(
-        rank=int(np.sum(values > tolerance)),
-        singular_values=values,
-        tolerance=float(tolerance),
-        shape=(len(tokens), words),
-    )
+    return Rank(int(np.sum(values > tolerance)), values, float(tolerance), (len(tokens), words))
 
 
 def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
@@ -136,10 +127,6 @@ def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
         ranks: dict of a name to the result of `rank`. Each model's values are divided by its
             largest.
         path: file to write.
-
-    Raises:
-        ValueError: if `ranks` is empty.
-        OSError: if the file cannot be written.
 
     Example:
         >>> import tempfile

@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
@@ -25,23 +26,20 @@ def list_models(options: argparse.Namespace) -> None:
         if options.json:
             raise ArgumentError("--markdown", "cannot be combined with --json. Choose one of them.")
         print(model_table(names))
-        return
-    if options.json:
+    elif options.json:
         print(json.dumps(names))
-        return
-    if not names:
+    elif not names:
         print(f"No model matches {options.pattern!r}.")
-        return
-    rows = [
-        [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
-         _pair(card, "dynamic"), ", ".join(card.corpora)]
-        for card in map(zoo.card, names)
-    ]  # fmt: skip
-    print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
-    print(
-        "\nParameters and perplexities (validation/test) are for the first corpus. Where the paper "
-        "reports\nno static perplexity, the one after fine-tuning or over dropout samples is shown."
-    )
+    else:
+        rows = [
+            [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
+             _pair(card, "dynamic"), ", ".join(card.corpora)]
+            for card in map(zoo.card, names)
+        ]  # fmt: skip
+        print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
+        print("\nParameters and perplexities (validation/test) are for the first corpus. Where the "
+              "paper reports\nno static perplexity, the one after fine-tuning or over dropout "
+              "samples is shown.")  # fmt: skip
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:
@@ -66,10 +64,7 @@ def card(options: argparse.Namespace) -> None:
         print(f"{card.name}, your own card: {card.file}")
     else:
         print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
-    for line in (card.paper, card.table, card.note):
-        if line:
-            print(line)
-    print()
+    print(*filter(None, (card.paper, card.table, card.note)), sep="\n", end="\n\n")
     if card.parameters is not None:
         printed = f" (in the paper: {card.printed})" if card.printed else ""
         print(f"parameters  {card.parameters:,}{printed}")
@@ -83,10 +78,10 @@ def card(options: argparse.Namespace) -> None:
     for result in card.measured:
         print("measured    " + ", ".join(f"{key} {value}" for key, value in result.items()))
     for section in ("config", "recipe", "evaluation"):
-        if not getattr(card, section):
-            continue
-        print(f"\n[{section}]")
-        for key, value in getattr(card, section).items():
+        settings = getattr(card, section)
+        if settings:
+            print(f"\n[{section}]")
+        for key, value in settings.items():
             ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
             print(f"{key} = {json.dumps(value, default=str)}{ours}")
 
@@ -96,15 +91,11 @@ def data(options: argparse.Namespace) -> None:
 
     corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
     if options.json:
-        summary = {
-            "name": corpus.name,
-            "source": corpus.source,
-            "lowercase": corpus.lowercase,
-            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
-            "vocabulary_size": len(corpus.vocabulary),
-            "vocabulary_sha256": corpus.vocabulary.sha256,
-            "sha256": corpus.sha256,
-        }
+        summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
+        summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
+        summary["vocabulary_size"] = len(corpus.vocabulary)
+        summary["vocabulary_sha256"] = corpus.vocabulary.sha256
+        summary["sha256"] = corpus.sha256
         print(json.dumps(summary))
         return
     print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
@@ -119,12 +110,8 @@ def train(options: argparse.Namespace) -> None:
     zoo.card(options.name)
     settings = settings_of(options.set)
     training = quietly("dualnet.training", seeds=True)
-    run = training.train(
-        options.name,
-        options.corpus,
-        weights=options.weights,
-        **_training_arguments(options, settings),
-    )
+    arguments = _training_arguments(options, settings)
+    run = training.train(options.name, options.corpus, weights=options.weights, **arguments)
     _print_run(options, run)
 
 
@@ -160,15 +147,9 @@ def _training_arguments(options: argparse.Namespace, settings: dict[str, Any]) -
             )
     if options.epochs is not None:
         settings = {**settings, "epochs": options.epochs}
-    return {
-        "output": options.output,
-        "seed": options.seed,
-        "resume": options.resume,
-        "checkpoint_steps": options.checkpoint_steps,
-        "progress": not options.quiet,
-        "devices": options.devices,
-        **settings,
-    }
+    names = ("output", "seed", "resume", "checkpoint_steps", "devices")
+    arguments = {name: getattr(options, name) for name in names}
+    return {**arguments, "progress": not options.quiet, **settings}
 
 
 def _print_run(options: argparse.Namespace, run: Any) -> None:
@@ -187,21 +168,17 @@ def _print_run(options: argparse.Namespace, run: Any) -> None:
 
 def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
-        raise ArgumentError(
-            "--greedy", "means --temperature 0 and cannot be combined with --temperature."
-        )
+        message = "means --temperature 0 and cannot be combined with --temperature."
+        raise ArgumentError("--greedy", message)
     prompts = _texts("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    temperature = 1.0 if options.temperature is None else options.temperature
-    settings = {
-        "max_tokens": options.max_tokens,
-        "temperature": 0.0 if options.greedy else temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "stop_at_eos": options.stop_at_eos,
-        "seed": secrets.randbits(32) if options.seed is None else options.seed,
-    }
+    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed")
+    settings = {name: getattr(options, name) for name in names}
+    if options.temperature is None:
+        settings["temperature"] = 0.0 if options.greedy else 1.0
+    if options.seed is None:
+        settings["seed"] = secrets.randbits(32)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 
@@ -220,9 +197,8 @@ def score(options: argparse.Namespace) -> None:
     model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
     tokens = sum(score.tokens for score in scores)
-    perplexity = perplexity_of(
-        [-value for score in scores for value in score.log_probabilities.tolist()]
-    )
+    losses = [-value for score in scores for value in score.log_probabilities.tolist()]
+    perplexity = perplexity_of(losses)
     if options.json:
         result = {
             "perplexity": _finite(perplexity),
@@ -281,18 +257,13 @@ def _number(value: float) -> str:
 
 
 def _texts(option: str, options: argparse.Namespace) -> list[str]:
-    """Return the texts given by `option`, or the lines of FILE or standard input with newlines.
-
-    Raises:
-        ValueError: if both are given, if there is no text, or if it is not UTF-8.
-    """
+    """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
     from dualnet.text.plain_text import text_of
 
     if options.texts is not None:
         if options.file is not None:
-            raise ArgumentError(
-                option, f"and FILE cannot be combined. Received: FILE={options.file}."
-            )
+            message = f"and FILE cannot be combined. Received: FILE={options.file}."
+            raise ArgumentError(option, message)
         for text in options.texts:
             if re.search("[\ud800-\udfff]", text):
                 raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
@@ -305,12 +276,10 @@ def _texts(option: str, options: argparse.Namespace) -> list[str]:
     else:
         source = options.file
         try:
-            with open(source, "rb") as file:
-                data = file.read()
+            data = Path(source).read_bytes()
         except OSError as error:
-            raise ValueError(
-                f"FILE must be a text file. Received: {source!r}: {error.strerror}."
-            ) from None
+            message = f"FILE must be a text file. Received: {source!r}: {error.strerror}."
+            raise ValueError(message) from None
     text = text_of(data, source)
     if not text:
         raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dualnet import zoo
@@ -54,9 +54,8 @@ def evaluate(options: argparse.Namespace) -> None:
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     if "samples" in settings:  # the name on the command line
         settings["mc_dropout_samples"] = settings.pop("samples")
-    _check_settings(
-        adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate, settings
-    )
+    function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
+    _check_known("--set", settings, _settable(function))
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
@@ -71,17 +70,12 @@ def evaluate(options: argparse.Namespace) -> None:
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot)
-        result = {
-            "perplexity": dynamic.perplexity,
-            "tokens": dynamic.tokens,
-            "batch_size": 1,
-            "rule": dynamic.rule,
-            **dynamic.settings,
-        }
+        result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
+                  "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
-        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature"]
-        names += ["by_sentence"]
+        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
+                 "by_sentence"]  # fmt: skip
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
         result = {name: getattr(static, name) for name in names}
         result["samples"] = static.mc_dropout_samples
@@ -120,19 +114,10 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders import with_cache
 
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(with_cache).parameters.items()
-        if name != "model"
-    }
+    _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
+    defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
-    for key in settings:
-        if key not in defaults:
-            raise ArgumentError(
-                "--cache",
-                f"takes {', '.join(defaults)}.{did_you_mean(key, defaults)} Received: "
-                f"{key}={settings[key]}.",
-            )
+    _check_known("--cache", settings, defaults)
     name = used.name if used else ""
     if name in zoo.list_models() and corpus in zoo.card(name).corpora:
         published = zoo.card(name, corpus).evaluation
@@ -144,44 +129,34 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     """Raise `ValueError` if options are given that cannot be combined."""
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
-        if options.batch_size not in (None, 1):
-            raise ArgumentError(
-                "--batch-size",
-                f"must be 1 for --dynamic, which reads one stream. Received: {options.batch_size}.",
-            )
-        if options.by_sentence:
-            raise ArgumentError(
-                "--by-sentence", "cannot be combined with --dynamic, which reads one stream."
-            )
-        for option, value in {"--samples": options.samples, **sampling}.items():
+        batch_size = None if options.batch_size == 1 else options.batch_size
+        alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
+                 "--samples": options.samples, **sampling}  # fmt: skip
+        problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
+        refused = {problem: alone}
+    else:
+        rule = None if options.rule == "nadam" else options.rule
+        refused = {"needs --dynamic.": {"--rule": rule, "--plot": options.plot}}
+        if options.samples is None and "samples" not in settings:
+            refused["needs --samples."] = sampling
+    for problem, values in refused.items():
+        for option, value in values.items():
             if value is not None:
-                raise ArgumentError(
-                    option,
-                    "cannot be combined with --dynamic, which reads the text once without dropout. "
-                    f"Received: {value}.",
-                )
-        return
-    for option, is_set in {"--rule": options.rule != "nadam", "--plot": options.plot}.items():
-        if is_set:
-            raise ArgumentError(option, "needs --dynamic.")
-    if options.samples is None and "samples" not in settings:
-        for option, value in sampling.items():
-            if value is not None:
-                raise ArgumentError(option, "needs --samples.")
+                raise ArgumentError(option, f"{problem} Received: {value}.")
 
 
-def _check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a setting that `function` does not take."""
-    known = [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        and name not in ("keep", "rule", "statistics")  # not settable on the command line
-    ]
-    for key in settings:
+def _settable(function: Callable[..., Any]) -> list[str]:
+    """Return the arguments of `function` that can be set on the command line."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
+    return [name for name in names if name not in ("keep", "rule", "statistics")]
+
+
+def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    for key, value in settings.items():
         if key not in known:
             raise ArgumentError(
                 key,
-                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} "
-                f"Received: --set {key}={settings[key]}.",
+                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} Received: {option} "
+                f"{key}={value}.",
             )

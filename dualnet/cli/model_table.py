@@ -8,33 +8,24 @@ from typing import Any
 
 from dualnet import zoo
 
-# Published results by column.
-COLUMNS = {
-    "static": "static",
-    "finetuned": "fine-tuned",
-    "samples": "samples",
-    "cache": "cache",
-    "dynamic": "dynamic",
-}
+COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
 
 def model_table(names: Iterable[str]) -> str:
     """Return a Markdown table with a row per corpus of each model in `names`."""
-    head = ["model", "corpus", "parameters", *COLUMNS.values(), "measured"]
+    columns = [key.replace("finetuned", "fine-tuned") for key in COLUMNS]
+    head = ["model", "corpus", "parameters", *columns, "measured"]
     rows = [_row(zoo.card(name, corpus)) for name in names for corpus in zoo.card(name).corpora]
     rule = ["---", "---", "---:", *["---"] * (len(COLUMNS) + 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
 
 
 def _row(card: zoo.Card) -> list[str]:
-    cells = [f"`{card.name}`", card.corpus, f"{card.parameters:,}"]
-    for key in COLUMNS:
-        cells.append(_pair(card.published.get(key, ())))
+    results = {key: _pair(card.published.get(key, ())) for key in COLUMNS}
     if "refinetuned" in card.published:
-        cells[3 + list(COLUMNS).index("finetuned")] += (
-            f"; until no gain {_pair(card.published['refinetuned'])}"
-        )
-    return [*cells, "; ".join(map(_measured, card.measured))]
+        results["finetuned"] += f"; until no gain {_pair(card.published['refinetuned'])}"
+    measured = "; ".join(map(_measured, card.measured))
+    return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
 
 
 def _measured(result: Mapping[str, Any]) -> str:

@@ -36,12 +36,7 @@ class ChunkedReader:
     def log_probabilities(self, ids: Any, targets: Any) -> Any:
         """Return log p of each target given the ids up to its position, from the zero state.
 
-        Args:
-            ids: int32 `(batch, time)`.
-            targets: int32 `(batch, time)`.
-
-        Returns:
-            float32 `(batch, time)`, in nats.
+        Ids and targets are int32, the result float32 in nats, all `(batch, time)`.
         """
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
         # Chunks of equal length, at least one, each of at least one token: an empty text needs
@@ -66,14 +61,9 @@ class ChunkedReader:
         return tf.transpose(scores.concat())[:, :time]
 
     def last(self, ids: Any, lengths: Any) -> tuple[Any, list[Any]]:
-        """Return the logits after the last id of each row, and the states there.
+        """Return the logits after the last id of each row, `(batch, words)`, and the states there.
 
-        Args:
-            ids: int32 `(batch, time)`.
-            lengths: int32 `(batch,)`, each from 1 to time.
-
-        Returns:
-            `(logits, states)`: float32 `(batch, words)`, and a list of `(batch, size)`.
+        `ids` is int32 `(batch, time)`; `lengths` int32 `(batch,)`, each from 1 to time.
         """
         batch = tf.shape(ids)[0]
         longest = tf.reduce_max(tf.concat([lengths, [0]], axis=0))

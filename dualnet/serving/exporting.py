@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import platform
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +17,31 @@ import keras
 from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import folder_beside, write_whole
 from dualnet.builders import LanguageModel
-from dualnet.serving.formats import FORMATS, SUFFIXES
-from dualnet.serving.leftovers import remove_leftovers, unfinished_prefix
+
+SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats
+FORMATS = ("saved_model", *SUFFIXES)
+ABANDONED_AFTER_SECONDS = 24 * 60 * 60
+
+
+def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
+    """Return the names of the endpoints that `export` writes for `model`.
+
+    Example:
+        >>> from dualnet import serving, zoo
+        >>> from dualnet.text import Vocabulary
+        >>> model = zoo.build("lstm", vocabulary_size=3, units=4)
+        >>> serving.endpoints(model)
+        ['score', 'step']
+        >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
+        >>> serving.endpoints(model)
+        ['score', 'step', 'score_text', 'generate_text']
+        >>> serving.endpoints(model, format="onnx")
+        ['step']
+    """
+    if format != "saved_model":
+        return ["step"]
+    reads_text = model.vocabulary is not None and model.vocabulary.eos_id is not None
+    return ["score", "step", *(["score_text", "generate_text"] if reads_text else [])]
 
 
 def export(
@@ -72,11 +99,8 @@ def export(
         The absolute path of the folder or file.
 
     Raises:
-        ImportError: if the backend is not TensorFlow, or if the packages that `format` needs are
-            not installed.
+        ImportError: if the backend is not TensorFlow, or packages that `format` needs are missing.
         FileExistsError: if the folder holds files or is a file.
-        OSError: if the path cannot be written to.
-        ValueError: if `format` is unknown or `path` has another suffix.
 
     Example:
         >>> import tempfile, dualnet
@@ -102,15 +126,15 @@ def export(
 
 
 def _export_folder(model: LanguageModel, directory: Path) -> None:
-    _check_new_or_empty(directory)
     with _explained("directory", directory):
+        _check_new_or_empty(directory)
         _make_parent(directory)
-        remove_leftovers(directory)
-        prefix = unfinished_prefix(directory)
+        _remove_leftovers(directory)
+        prefix = f"{_unfinished(directory)}{_owner(os.getpid())}."
         with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
-            from dualnet.serving.saved_model import write_saved_model
+            from dualnet.serving import saved_model
 
-            write_saved_model(model, str(unfinished))
+            saved_model.write_saved_model(model, str(unfinished), endpoints(model))
             _check_new_or_empty(directory)  # another export may have finished first
 
 
@@ -139,12 +163,9 @@ def _export_file(model: LanguageModel, path: Path, format: str) -> None:
 
 
 def _check_new_or_empty(directory: Path) -> None:
-    if directory.is_dir():
-        with _explained("directory", directory):
-            problem = "which holds files" if any(directory.iterdir()) else None
-    else:
-        problem = "which is a file" if directory.exists() else None
-    if problem is not None:
+    is_folder = directory.is_dir()
+    if any(directory.iterdir()) if is_folder else directory.exists():
+        problem = "which holds files" if is_folder else "which is a file"
         raise FileExistsError(
             f"`directory` must be new or empty. Received: {str(directory)!r}, {problem}."
         )
@@ -169,3 +190,39 @@ def _explained(name: str, path: Path) -> Iterator[None]:
             f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
             f"({error.strerror or error}). Choose another place."
         ) from None
+
+
+# Killed exports leave unfinished folders beside the path that they were to become, where exports
+# to other paths may be under way, so the name of a folder tells the path and the process.
+
+
+def _unfinished(directory: Path) -> str:
+    # A leading dot: a model server takes a name that begins with a digit for a version to serve.
+    return f".{directory.name}.unfinished-"
+
+
+def _owner(process: int) -> str:
+    """Return a name for a process of this machine."""
+    return f"{platform.node().replace('.', '_')}-{process}"
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove folders of exports to `directory` whose process has ended, or that are a day old."""
+    prefix = _unfinished(directory)
+    for folder in directory.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError):
+            old = time.time() - folder.stat().st_mtime > ABANDONED_AFTER_SECONDS
+            if old or _has_ended(folder.name.removeprefix(prefix).partition(".")[0]):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_ended(owner: str) -> bool:
+    """Return whether `owner` names a process of this machine that has ended."""
+    process = owner.rpartition("-")[2]
+    if os.name != "posix" or not process.isdecimal() or owner != _owner(int(process)):
+        return False  # perhaps of another machine
+    try:
+        os.kill(int(process), 0)  # sends no signal, only checks; denied for another user's process
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False

@@ -15,13 +15,10 @@ CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the only letter with two lowe
 
 
 class GraphTokenizer(tf.Module):
-    """The tokeniser and words of a vocabulary, in tables that a SavedModel stores.
+    """The tokeniser and words of a vocabulary with `<eos>`, in tables that a SavedModel stores.
 
     White space and lower case are those of the exporting Python: TensorFlow knows fewer
     characters.
-
-    Args:
-        vocabulary: `Vocabulary` with `<eos>`.
     """
 
     def __init__(self, vocabulary: Vocabulary):

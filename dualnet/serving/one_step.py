@@ -14,15 +14,9 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
 
-ONNX_OPSET = 18
-
 
 def onnx_bytes(model: LanguageModel) -> bytes:
-    """Return one step of `model` as an ONNX file.
-
-    Raises:
-        ImportError: if tf2onnx or onnx is not installed.
-    """
+    """Return one step of `model` as an ONNX file."""
     try:
         import onnx
         import tf2onnx
@@ -33,11 +27,11 @@ def onnx_bytes(model: LanguageModel) -> bytes:
         ) from None
     # In ONNX, an output with the name of an input would be that input.
     step, specs = _one_step(_in_float32(model), output_prefix="new_")
-    with _quiet("tf2onnx", "tensorflow"):
+    with _without_warnings():
         proto, _ = tf2onnx.convert.from_function(
             tf.function(step, input_signature=specs, autograph=False),
             input_signature=specs,
-            opset=ONNX_OPSET,
+            opset=18,
         )
     onnx.checker.check_model(proto)  # tf2onnx keeps operations that it cannot convert
     data: bytes = proto.SerializeToString()
@@ -51,7 +45,7 @@ def litert_bytes(model: LanguageModel) -> bytes:
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.core.variables]
     module.step = tf.function(step, input_signature=specs, autograph=False)
-    with tempfile.TemporaryDirectory() as folder, _quiet("tensorflow"):
+    with tempfile.TemporaryDirectory() as folder, _without_warnings():
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
         data: bytes = converter.convert()
@@ -68,12 +62,9 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
         outputs = {output_prefix + name: state for name, state in zip(names, new_states)}
         return {"logits": logits, **outputs}
 
-    specs = [tf.TensorSpec((None, 1), tf.int32, name="ids")]
-    specs += [
-        tf.TensorSpec((None, size), tf.float32, name=name)
-        for name, size in zip(names, model.state_size)
-    ]
-    return step, specs
+    states = zip(names, model.state_size)
+    specs = [tf.TensorSpec((None, size), tf.float32, name=name) for name, size in states]
+    return step, [tf.TensorSpec((None, 1), tf.int32, name="ids"), *specs]
 
 
 def _in_float32(model: LanguageModel) -> LanguageModel:
@@ -91,13 +82,11 @@ def _in_float32(model: LanguageModel) -> LanguageModel:
 
 
 @contextmanager
-def _quiet(*names: str) -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Silence the progress lines and warnings of converters; errors are still raised."""
-    loggers = {logging.getLogger(name): logging.getLogger(name).level for name in names}
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         yield
     finally:
-        for logger, level in loggers.items():
-            logger.setLevel(level)
+        logging.disable(level)

@@ -44,28 +44,14 @@ def checked(settings: dict[str, Any], batch: Any) -> dict[str, Any]:
 
 
 def draw_words(
-    reader: ChunkedReader,
-    prompts: Any,
-    settings: dict[str, Any],
-    *,
-    eos_id: int,
-    unk_id: int | None,
+    reader: ChunkedReader, prompts: Any, settings: dict[str, Any], eos_id: int, unk_id: int | None
 ) -> tuple[Any, Any]:
-    """Return the words drawn after `prompts`, and their log-probabilities.
+    """Return the words drawn after `prompts`, and their log-probabilities at temperature 1.
 
-    Each row draws as if it were alone: it has its own random numbers and its own end.
-
-    Args:
-        reader: `ChunkedReader`.
-        prompts: ragged int32 `(batch, time)`.
-        settings: `SETTINGS`, checked.
-        eos_id: int. Every text begins after it.
-        unk_id: int or None. Never drawn.
-
-    Returns:
-        `(drawn, log_probabilities)`: ragged int32 and ragged float32 `(batch, time)`; the latter
-        under the model, at temperature 1. With `stop_at_eos`, the `<eos>` that stopped a row is
-        in neither.
+    Prompts and words are ragged int32 `(batch, time)`, log-probabilities ragged float32. Every
+    text begins after `eos_id`; `unk_id` is never drawn. Each row draws as if it were alone: it
+    has its own random numbers and its own end. With `stop_at_eos`, the `<eos>` that stopped a row
+    is in neither result.
     """
     batch = prompts.nrows()
     start = tf.concat([tf.fill((batch, 1), eos_id), prompts.to_tensor(eos_id)], axis=1)

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from dualnet.builders import LanguageModel
 from dualnet.serving.chunked_reader import ChunkedReader
-from dualnet.serving.formats import endpoints
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
 
@@ -18,13 +17,12 @@ Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
 
 
-def write_saved_model(model: LanguageModel, directory: str) -> None:
-    """Write `model` with its `endpoints` into the empty folder `directory`."""
+def write_saved_model(model: LanguageModel, directory: str, names: list[str]) -> None:
+    """Write `model` with the endpoints `names`, the first as default, into an empty folder."""
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     reader = ChunkedReader(model)
     built = {"score": _score(reader), "step": _step(reader)}
-    names = endpoints(model)  # the first becomes the default endpoint
     if "score_text" in names:
         tokenizer = GraphTokenizer(model.vocabulary)
         archive.track(tokenizer)
@@ -89,9 +87,8 @@ def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}
         settings = checked(settings, tf.size(inputs["prompts"]))
-        drawn, scores = draw_words(
-            reader, prompts, settings, eos_id=tokenizer.eos_id, unk_id=tokenizer.unk_id
-        )
+        ids = tokenizer.eos_id, tokenizer.unk_id
+        drawn, scores = draw_words(reader, prompts, settings, *ids)
         return {
             "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),
