@@ -15,7 +15,7 @@ from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.engine.oracles import FAILURES
 from dualnet.tuning.report.display import Display
-from dualnet.tuning.report.rows import Row
+from dualnet.tuning.report.tables import Row
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 # The second trial learns nothing.

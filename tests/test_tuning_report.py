@@ -30,7 +30,7 @@ from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
 from dualnet.tuning.job import Job
 from dualnet.tuning.report import figures, hparams, tables, write_report
-from dualnet.tuning.report.rows import Row, best_row, read_rows
+from dualnet.tuning.report.tables import Row, best_row, read_rows
 from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import read_perplexities
 
@@ -469,7 +469,7 @@ def test_hparams_load_no_tensorflow(tmp_path):
         "import sys; from types import SimpleNamespace as Job;"
         "from dualnet.tuning.report.hparams import write_hparams;"
         "from dualnet.tuning.report.tables import write_tables;"
-        "from dualnet.tuning.report.rows import Row;"
+        "from dualnet.tuning.report.tables import Row;"
         "job = Job(name='j', kind='training', space=());"
         "rows = [Row(trial='0', status='failed', drawn={})];"
         f"write_hparams({str(tmp_path)!r}, job, rows); write_tables({str(tmp_path)!r}, job, rows);"

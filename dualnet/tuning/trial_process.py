@@ -50,21 +50,20 @@ def main(folder: Path) -> int:
     try:
         if task.max_seconds is not None:
             _limit(task.max_seconds - _training_seconds(folder), out_of_time)
-        outcome = _evaluate(folder, task) if task.kind == "evaluation" else _train(folder, task)
+        outcome = (_evaluate if task.kind == "evaluation" else _train)(folder, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
         if not out_of_time.is_set():
             return STOPPED
+        outcome = _outcome(
+            "failed",
+            message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
+            "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
+            "models.",
+        )
         if read_epochs(folder):
             outcome = _training_outcome(folder, "time")
-        else:
-            outcome = _outcome(
-                "failed",
-                message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
-                "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
-                "models.",
-            )
     except filelock.Timeout:
         return STOPPED
     except (ValueError, OSError, ImportError) as error:  # dualnet's, with a way out
@@ -150,12 +149,9 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
     else:
         card = find_card(task.model, task.corpus)
         if task.parameters is not None and not resume:
+            size = len(corpus.vocabulary)
             settings[task.solve_for] = solve(
-                card,
-                task.settings,
-                task.parameters,
-                solve_for=task.solve_for,
-                vocabulary_size=len(corpus.vocabulary),
+                card, task.settings, task.parameters, task.solve_for, vocabulary_size=size
             )
         result = training.train(card, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
@@ -222,9 +218,8 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
         by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
-        perplexity = evaluation.evaluate(
-            model, tokens, by_sentence=by_sentence, **settings
-        ).perplexity
+        result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
+        perplexity = result.perplexity
     return _outcome("completed", val_perplexity=perplexity, parameters=model.count_params())
 
 

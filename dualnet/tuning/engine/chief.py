@@ -28,11 +28,7 @@ setattr(conditions, "print", lambda *values: None)  # noqa: B010
 
 
 def role() -> str:
-    """Return the role that KerasTuner's environment variables give: "chief", "worker" or "".
-
-    Raises:
-        ValueError: if only some of the variables are set.
-    """
+    """Return the role that KerasTuner's environment variables give: "chief", "worker" or ""."""
     present = [name for name in VARIABLES if os.environ.get(name)]
     if not present:
         return ""
@@ -76,9 +72,6 @@ class Chief:
     Args:
         oracle: as `make_oracle` returns it.
         address: "IP:PORT"; port 0 for a free one.
-
-    Raises:
-        OSError: if the port is in use.
     """
 
     def __init__(self, oracle: Any, address: str) -> None:
@@ -112,10 +105,7 @@ def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) 
     """Keep `count` workers on this machine running until there are no more trials.
 
     A worker that dies is started again under its name and gets its trial back. All are
-    stopped as soon as `poll` returns true.
-
-    Raises:
-        ChildProcessError: if a worker keeps dying.
+    stopped as soon as `poll` returns true, or if one keeps dying.
     """
     (folder / "workers").mkdir(exist_ok=True)
     workers = [_Worker(f"worker-{i}", folder, chief.port) for i in range(count)]
@@ -139,9 +129,9 @@ class _Worker:
     def __init__(self, name: str, folder: Path, port: int) -> None:
         self.name = name
         self.folder = folder
-        no_proxy = [os.environ.get("no_proxy"), LOOPBACK]
-        self.environment = dict(zip(VARIABLES, (name, LOOPBACK, str(port))))
-        self.environment["no_proxy"] = ",".join(filter(None, no_proxy))
+        no_proxy = ",".join(filter(None, [os.environ.get("no_proxy"), LOOPBACK]))
+        address = dict(zip(VARIABLES, (name, LOOPBACK, str(port))))
+        self.environment = {**address, "no_proxy": no_proxy}
         self.log = folder / "workers" / f"{name}.log"
         self.process: subprocess.Popen | None = None
         self.deaths = 0
@@ -175,9 +165,6 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
     """Serve workers of other machines until there are no more trials or `poll` returns true.
 
     A worker that has been silent for `SILENCE_SECONDS` is given up, and another gets its trial.
-
-    Raises:
-        ConnectionError: if all workers are given up and trials are left.
     """
     oracle, last_heard = chief.oracle, chief.servicer.last_heard
     last_heard.update(dict.fromkeys(oracle.adopt(), time.monotonic()))

@@ -160,13 +160,7 @@ class _Grid(SafeOracle, oracles.GridSearchOracle):
 def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     """Return the oracle of `job`, with its whole space declared.
 
-    Args:
-        job: `Job`.
-        epochs: int. Epochs of a whole training, the most that Hyperband gives a trial.
-
-    Raises:
-        ValueError: if `job` leaves nothing to search.
-        ImportError: if a package that the tuner needs is missing.
+    Hyperband gives a trial at most `epochs`.
     """
     space = keras_tuner.HyperParameters()
     job.declare(space)

@@ -61,11 +61,7 @@ class Tuner(BaseTuner):
         return self._is_worker()
 
     def search(self) -> None:
-        """Run trials until there are no more.
-
-        Raises:
-            Stopped: if `poll` returned true; the trial under way can be resumed.
-        """
+        """Run trials until there are no more; if `poll` returns true, raise `Stopped`."""
         while True:
             if self.poll():
                 raise Stopped("Stopped.")
@@ -90,11 +86,9 @@ class Tuner(BaseTuner):
         folder.mkdir(parents=True, exist_ok=True)
         previous, run = values.get("tuner/trial_id"), folder / RUN
         if previous is not None and not run.exists():  # Hyperband continues an earlier trial
+            source, ignore = self.trial_folder(previous) / RUN, shutil.ignore_patterns(".lock")
             with folder_beside(run) as copy:
-                source = self.trial_folder(previous) / RUN
-                shutil.copytree(
-                    source, copy, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
-                )
+                shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
         write_task(folder, self.make_task(values))
         outcome = processes.run_task(folder, self.poll, lambda: self._beat(trial.trial_id))
         if outcome["status"] == "failed":
