@@ -94,10 +94,7 @@ def search(
         completed ones.
 
     Raises:
-        ValueError: for an invalid job, corpus or setting.
         SearchError: if no trial was completed.
-        FileExistsError: if `output` holds files and `resume` is False.
-        FileNotFoundError: if there is no search in `output` to resume, or no RUN.
         OSError: if all workers are lost, or the chief's port is in use.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the trials under way are saved. A
             second signal stops at once, and leaves them at their last checkpoints.

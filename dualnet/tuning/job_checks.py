@@ -41,11 +41,7 @@ LEAST = {
 
 
 def override(job: Job, overrides: Mapping[str, Any]) -> Job:
-    """Return `job.with_settings(overrides)`, with names and values checked.
-
-    Raises:
-        ValueError: for an unknown setting, a value out of range, or one without effect.
-    """
+    """Return `job.with_settings(overrides)`, with names and values checked."""
     known = [*known_settings(job), "parameters"]
     for name, value in overrides.items():
         if name not in known:

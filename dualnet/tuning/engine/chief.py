@@ -32,8 +32,8 @@ def role() -> str:
     present = [name for name in VARIABLES if os.environ.get(name)]
     if not present:
         return ""
-    if len(present) < len(VARIABLES):
-        missing = [name for name in VARIABLES if name not in present]
+    missing = [name for name in VARIABLES if name not in present]
+    if missing:
         raise ValueError(
             f"{', '.join(VARIABLES)} must be set together. Received: {', '.join(present)} without "
             f"{', '.join(missing)}. Set all of them, or none to search on this machine only."
@@ -145,10 +145,9 @@ class _Worker:
     def is_running(self) -> bool:
         """Return whether the worker has trials to run; start it again if it has died."""
         code = self.process.poll() if self.process else 0
-        if code is None:
-            return True
-        if code == 0:
-            return False
+        if self.process is None or code is None or code == 0:
+            return code is None
+        processes.stop(self.process)
         ended = sum(read_outcome(path) is not None for path in (self.folder / TRIALS).glob("*"))
         self.deaths = self.deaths + 1 if ended == self.ended_trials else 1
         self.ended_trials = ended

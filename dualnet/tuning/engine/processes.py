@@ -80,6 +80,7 @@ def stop(process: subprocess.Popen) -> None:
         process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
+    with process:  # closes its pipe
         process.wait()
 
 

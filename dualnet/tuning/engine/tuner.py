@@ -29,13 +29,8 @@ SEARCH = "search"  # the folder of KerasTuner's own files
 class Tuner(BaseTuner):
     """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
 
-    Args:
-        oracle: draws the trials.
-        hypermodel: declares the space; `HyperModel` for jobs of the kind "training".
-        folder: the folder of the search.
-        make_task: returns the `Task` for the values of a trial's `HyperParameters`.
-        poll: called several times a second; returns whether to stop and leave the trial under
-            way for later.
+    `make_task` returns the `Task` for the values of a trial's `HyperParameters`. `poll`, called
+    several times a second, returns whether to stop and leave the trial under way for later.
     """
 
     def __init__(
