@@ -130,7 +130,7 @@ def _check_type(key: str, value: Any) -> None:
 def _parameter(name: str, entry: Any) -> Parameter:
     """Return parameter `name` from its entry in the table [space]."""
     place = ("space", name)
-    table = {"values": entry} if isinstance(entry, list) else entry
+    table: Any = {"values": entry} if isinstance(entry, list) else entry
     keys = ", ".join(PARAMETER_KEYS)
     JobError.unless(
         isinstance(table, dict),

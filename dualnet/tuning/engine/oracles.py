@@ -122,10 +122,6 @@ class SafeOracle(Oracle):
                 self.end_order.append(trial_id)
 
 
-class _Random(SafeOracle, oracles.RandomSearchOracle):
-    pass
-
-
 class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
     def populate_space(self, trial_id):
         with warnings.catch_warnings(action="ignore"):  # a regression on few points warns
@@ -149,12 +145,13 @@ class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
                 self.trials, self.ongoing_trials = trials, ongoing
 
 
-class _Hyperband(SafeOracle, oracles.HyperbandOracle):
-    pass
+class _Random(SafeOracle, oracles.RandomSearchOracle): ...
 
 
-class _Grid(SafeOracle, oracles.GridSearchOracle):
-    pass
+class _Hyperband(SafeOracle, oracles.HyperbandOracle): ...
+
+
+class _Grid(SafeOracle, oracles.GridSearchOracle): ...
 
 
 def make_oracle(job: Job, *, epochs: int) -> SafeOracle:

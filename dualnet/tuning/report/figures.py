@@ -52,7 +52,8 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     places = {name: axis[:number] for name, (axis, _) in axes.items()}
     varied = {name: axis for name, axis in places.items() if len(set(map(str, axis))) > 1}
     title = f"{job.name}: importance of the parameters in {number} trials"
-    bars, text = {}, ""
+    bars: dict[str, tuple[float, float]] = {}
+    text = ""
     if number < LEAST:
         text = (
             f"{number} completed trials are too few\nto estimate importances: {LEAST} are needed."
@@ -127,22 +128,21 @@ def _axis(parameter: Parameter, rows: Sequence[Row]) -> tuple[list[float], Ticks
     else:
         from keras_tuner.engine.hyperparameters import Float
 
-        ends = tuple(float(end) for end in parameter.ends)
+        ends = [float(end) for end in parameter.ends]
         place = Float(parameter.name, *ends, sampling=parameter.sampling).value_to_prob
-        ticks = [(place(tick), f"{tick:.6g}") for tick in _ticks(parameter, ends, place)]
+        ticks = [(place(tick), f"{tick:.6g}") for tick in _ticks(parameter, place)]
     return [math.nan if value is None else place(value) for value in drawn], ticks
 
 
-def _ticks(parameter: Parameter, ends: tuple[float, float], place: Any) -> list[float]:
+def _ticks(parameter: Parameter, place: Any) -> list[float]:
     """Return the ends of a range and round values between them."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
-    low, high = ends
+    low, high = (float(end) for end in parameter.ends)
     if parameter.sampling == "log" and high >= 30 * low:
         values = LogLocator(numticks=6).tick_values(low, high)
     else:
-        integers = isinstance(parameter.min_value, int) and isinstance(parameter.max_value, int)
-        values = MaxNLocator(5, integer=integers).tick_values(low, high)
+        values = MaxNLocator(5, integer=parameter.is_integer_range).tick_values(low, high)
     gap = 0.07  # labels closer together would touch
     inner = [float(v) for v in values if low < v < high and gap < place(v) < 1 - gap]
     return list(dict.fromkeys([low, *inner, high]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet._files import write_whole
-from dualnet.tuning.trial import RUN, TASK, TRIALS, read_epochs, read_outcome
+from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
 if TYPE_CHECKING:
     from dualnet.tuning.job import Job
@@ -78,25 +78,12 @@ def read_rows(
         elif trial.trial_id not in running and trial.status in ("FAILED", "INVALID"):
             fields = {"status": "failed", "message": getattr(trial, "message", None)}
         else:
-            fields = _progress(trial_folder)
+            fields = read_progress(trial_folder)
             fields["status"] = "running" if trial.trial_id in running else "unfinished"
         fields = {key: fields[key] for key in names & fields.keys() if fields[key] is not None}
         fields |= {"trial": trial.trial_id, "drawn": job.drawn(trial.hyperparameters.values)}
         rows.append(Row(**fields))
     return in_order(rows)
-
-
-def _progress(folder: Path) -> dict[str, Any]:
-    epochs = read_epochs(folder)
-    if not epochs:
-        return {}
-    best = min(epochs, key=lambda epoch: epoch["val_perplexity"])
-    return {
-        "val_perplexity": best["val_perplexity"],
-        "best_epoch": int(best["epoch"]),
-        "epochs": len(epochs),
-        "seconds": sum(epoch["seconds"] for epoch in epochs),
-    }
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
