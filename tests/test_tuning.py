@@ -75,36 +75,21 @@ def test_the_best_are_completed_trials_only(searched):
     for name in ("job.toml", "parallel_coordinates.png", "importance.png"):
         assert (folder / name).stat().st_size > 0
     assert any((folder / "tensorboard").iterdir())
+    assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
     assert not list(folder.glob("trials/*/run/checkpoints")), "they are of no use any more"
 
 
-def test_the_best_model_has_the_perplexity_of_the_table(searched, corpus):
+def test_the_best_model_is_what_was_found_and_has_its_perplexity(searched, corpus):
     folder, tuner = searched
-    (model,) = tuner.get_best_models()
+    (best,), (hp,) = tuner.get_best_models(), tuner.get_best_hyperparameters()
+    built = tuner.hypermodel.build(hp)
+    assert [w.shape for w in built.weights] == [w.shape for w in best.weights]
+    assert float(built.optimizer.learning_rate) == pytest.approx(hp.values["learning_rate"])
     least = json.loads((folder / "results.json").read_text())["best"]["val_perplexity"]
-    model.compile()
     batches = corpus.batches("valid", batch_size=4, sequence_length=9)
-    measured = model.evaluate(batches, return_dict=True, verbose=0)
+    best.compile()
+    measured = best.evaluate(batches, return_dict=True, verbose=0)
     assert measured["perplexity"] == pytest.approx(least, rel=1e-5)
-
-
-def test_the_hypermodel_builds_what_was_found(searched):
-    _, tuner = searched
-    (hp,) = tuner.get_best_hyperparameters()
-    model = tuner.hypermodel.build(hp)
-    (best,) = tuner.get_best_models()
-    assert [w.shape for w in model.weights] == [w.shape for w in best.weights]
-    assert float(model.optimizer.learning_rate) == pytest.approx(hp.values["learning_rate"])
-
-
-def test_the_best_card_trains_to_the_same_perplexity(searched, corpus, tmp_path):
-    folder, _ = searched
-    again = dualnet.train(
-        str(folder / "best.toml"), corpus, output=tmp_path / "RUN", progress=False
-    )
-    best = json.loads((folder / "results.json").read_text())["best"]
-    assert min(row["val_perplexity"] for row in again.history) == best["val_perplexity"]
-    assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
 
 
 def test_a_search_goes_on_with_more_trials(searched, corpus, tmp_path):
@@ -243,20 +228,14 @@ CHIEF = {
 }
 
 
-@pytest.mark.parametrize("missing", CHIEF)
-def test_the_variables_of_several_machines_belong_together(corpus, tmp_path, monkeypatch, missing):
-    for name, value in CHIEF.items():
-        if name != missing:
-            monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"must be set together. Received: .* without {missing}"):
-        tuning.search(write_job(tmp_path), corpus, output=tmp_path / "DIR")
-    assert not (tmp_path / "DIR").exists()
-
-
-def test_a_chief_has_no_workers_of_its_own(corpus, tmp_path, monkeypatch):
-    for name, value in CHIEF.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match="`workers` must be left out"):
+@pytest.mark.parametrize("missing", [*CHIEF, None])
+def test_a_chief_has_all_variables_and_no_workers_of_its_own(
+    corpus, tmp_path, monkeypatch, missing
+):
+    for name in CHIEF.keys() - {missing}:
+        monkeypatch.setenv(name, CHIEF[name])
+    message = f"must be set together. Received: .* without {missing}"
+    with pytest.raises(ValueError, match=message if missing else "`workers` must be left out"):
         tuning.search(write_job(tmp_path), corpus, output=tmp_path / "DIR", workers=2)
     assert not (tmp_path / "DIR").exists()
 
@@ -279,43 +258,29 @@ def test_a_folder_in_use_is_left_alone(searched, corpus):
     assert all(after[path] == before[path] for path in after if path.name != ".lock")
 
 
-OTHERS = {
-    "seed": {"seed": 4},
-    "tuner": {"tuner": "bayesian"},
-    "fixed": {"units": 7},
-    "checkpoint_steps": {"checkpoint_steps": 7},
-}
-
-
-@pytest.mark.parametrize("key", OTHERS)
-def test_a_search_goes_on_only_as_it_began(searched, corpus, key):
-    folder, _ = searched
-    job = load_job(folder / "job.toml")
-    before = (folder / "job.toml").read_text(), (folder / "search.json").read_text()
-    with in_this_process() as begun, pytest.raises(ValueError, match=f"`{key}` must not change"):
-        tuning.search(job, corpus, output=folder, resume=True, progress=False, **OTHERS[key])
-    assert begun == []
-    assert ((folder / "job.toml").read_text(), (folder / "search.json").read_text()) == before
-
-
-def test_a_search_goes_on_only_with_its_corpus(searched, tmp_path):
+def test_a_search_goes_on_only_as_it_began(searched, corpus, tmp_path):
     folder, _ = searched
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 12)
-    other = corpora.load(tmp_path)
-    with (
-        in_this_process() as begun,
-        pytest.raises(ValueError, match="`corpus_sha256` must not change"),
-    ):
-        tuning.search(
-            load_job(folder / "job.toml"), other, output=folder, resume=True, progress=False
-        )
-    assert begun == []
+    others = {
+        "seed": {"seed": 4},
+        "tuner": {"tuner": "bayesian"},
+        "fixed": {"units": 7},
+        "checkpoint_steps": {"checkpoint_steps": 7},
+        "corpus_sha256": {"corpus": corpora.load(tmp_path)},
+    }
+    files = [folder / "job.toml", folder / "search.json"]
+    before = [file.read_text() for file in files]
+    for key, other in others.items():
+        arguments = {"job": load_job(files[0]), "corpus": corpus, "output": folder, **other}
+        with in_this_process() as begun, pytest.raises(ValueError, match=f"`{key}` must not cha"):
+            tuning.search(**arguments, resume=True, progress=False)
+        assert begun == [] and [file.read_text() for file in files] == before
 
 
-@pytest.mark.parametrize("setting", ["seed=1", "workers=2", "output=x", "resume=true", "job=x"])
-def test_options_are_no_settings(tmp_path, capsys, setting):
+def test_options_are_no_settings(tmp_path, capsys):
     arguments = ["tune", write_job(tmp_path), "--corpus", "x", "--output", tmp_path / "DIR"]
-    assert main([str(word) for word in [*arguments, "--set", setting]]) == 2
-    assert "`--set` must name arguments of the model" in capsys.readouterr().err
+    for setting in ("seed=1", "workers=2", "output=x", "resume=true", "job=x"):
+        assert main([str(word) for word in [*arguments, "--set", setting]]) == 2
+        assert "`--set` must name arguments of the model" in capsys.readouterr().err
     assert not (tmp_path / "DIR").exists()

@@ -108,15 +108,6 @@ def check_drawn(job, values):
     return settings
 
 
-def test_units_are_given_in_place_of_all_sizes_that_are_searched_but_those_beside_it():
-    job = tuning.load_job("dual_table1").with_settings({"units": 64, "recurrent_units": 32})
-    assert not {parameter.name for parameter in job.space} & set(zoo.SIZES)
-    assert {key: job.fixed[key] for key in ("units", "recurrent_units")} == {
-        "units": 64,
-        "recurrent_units": 32,
-    }
-
-
 def test_the_published_searches_have_jobs():
     assert tuning.list_jobs() == JOBS
     assert tuning.list_jobs("doc_*") == JOBS[:3]
@@ -209,13 +200,9 @@ def test_the_extremes_of_table_1_build(tied):
     job = tuning.load_job("dual_table1").with_settings({"tied": tied})
     ends = [
         {"connection": "plain", "recurrent_layers": 1, "recurrent_units": 1150},
-        {"connection": "dual", "recurrent_layers": 1, "embedding_units": 850, "rounds": 2},
-        {"connection": "plain", "recurrent_layers": 3, "rounds": 6, "rank": 200},
-        {"connection": "dual", "recurrent_layers": 3, "recurrent_units": 1150, "rounds": 6},
+        {"connection": "dual", "recurrent_layers": 3, "embedding_units": 850, "rounds": 6},
     ]
-    trials = [first_with(job, **chosen) for chosen in ends]
-    trials += [job.settings(values) for values in draws(job, 1)]
-    for settings in trials if tied else trials[::3]:
+    for settings in [first_with(job, **chosen) for chosen in ends]:
         dual = settings["connection"] == "dual"
         assert ("dual_units" in settings) == (dual and not tied)
         model = tiny(settings)
@@ -267,12 +254,10 @@ def of_grid(job, most=400):
     oracle = keras_tuner.oracles.GridSearchOracle(
         objective=keras_tuner.Objective("val_perplexity", "min"), hyperparameters=declared(job)
     )
-    return [check_and_draw(job, values) for values in trials_of(oracle, most)]
-
-
-def check_and_draw(job, values):
-    check_drawn(job, values)
-    return job.drawn(values)
+    trials = list(trials_of(oracle, most))
+    for values in trials:
+        check_drawn(job, values)
+    return [job.drawn(values) for values in trials]
 
 
 def trials_of(oracle, most):
@@ -331,23 +316,16 @@ def test_conditions_hold_in_every_draw_and_everything_is_drawn(own):
     assert set(seen) == {parameter.name for parameter in own.space}
 
 
-def test_declaring_a_job_twice_changes_nothing(own):
-    hp = declared(own)
-    before = [parameter.get_config() for parameter in hp.space]
-    own.declare(hp)
-    assert [parameter.get_config() for parameter in hp.space] == before
-    assert [config["name"] for config in before] == [parameter.name for parameter in own.space]
-
-
 def test_values_survive_keras_tuners_protobuf(own):
     for values in draws(own, 10):
         hp = declared(own)
         hp.values = values
         again = keras_tuner.HyperParameters.from_proto(hp.to_proto())
         assert own.settings(again.values) == own.settings(values)
-        count = len(again.space)
-        own.declare(again)  # as a worker does with the space that its chief sends
-        assert len(again.space) == count
+        for space in (hp, again):  # as a worker does with the space that its chief sends
+            before = [parameter.get_config() for parameter in space.space]
+            own.declare(space)
+            assert [parameter.get_config() for parameter in space.space] == before
 
 
 def test_values_that_are_not_active_are_left_out_whatever_they_are(own):
@@ -429,7 +407,10 @@ def test_what_is_set_is_checked_and_no_more_our_choice(own):
         override(own, {"output_dropout": 1.0})
 
 
-def test_a_budget_takes_the_place_of_the_sizes_that_it_decides():
+def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
+    units = {"units": 64, "recurrent_units": 32}  # all sizes but the one beside it
+    job = tuning.load_job("dual_table1").with_settings(units)
+    assert not {*names(job)} & {*zoo.SIZES} and job.fixed.items() >= units.items()
     job = tuning.load_job("dual_table1").with_settings({"parameters": "24M"})
     assert job.parameters == 24_000_000
     assert not {*names(job), *job.fixed} & {"units", *zoo.SIZES}
@@ -439,18 +420,15 @@ def test_a_budget_takes_the_place_of_the_sizes_that_it_decides():
         tuning.load_job("dual_table1").with_settings({"parameters": "24X"})
 
 
-@pytest.mark.parametrize(("text", "count"), [
-    ("24M", 24_000_000), ("1.5M", 1_500_000), ("850k", 850_000), (24_000_000, 24_000_000),
-    ("24_000_000", 24_000_000), ("2.29G", 2_290_000_000), ("7", 7),
-])  # fmt: skip
-def test_a_number_of_weights_can_be_short(text, count):
-    assert parse_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "M", "0", "-1M", "1.5", "1.0005k", "nan", True, 2.5, "24 MB"])
-def test_what_is_no_number_of_weights_is_refused(text):
-    with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
-        parse_count(text)
+def test_a_number_of_weights_can_be_short():
+    counts = {
+        "24M": 24_000_000, "1.5M": 1_500_000, "850k": 850_000, 24_000_000: 24_000_000,
+        "24_000_000": 24_000_000, "2.29G": 2_290_000_000, "7": 7,
+    }  # fmt: skip
+    assert {text: parse_count(text) for text in counts} == counts
+    for text in ("", "M", "0", "-1M", "1.5", "1.0005k", "nan", True, 2.5, "24 MB"):
+        with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
+            parse_count(text)
 
 
 MISTAKES = [
@@ -458,14 +436,10 @@ MISTAKES = [
     ('model = "dual_mdlstm"', 'model = "dual_mdlst"', 2, "`model`.*Did you mean one of"),
     ('model = "dual_mdlstm"', 'kind = "training"', 2, "`kind` = 'training' requires `model`"),
     ('model = "dual_mdlstm"', 'model = "dual_mdlstm_iog"', 2, "`model` must be trained as a whole"),
-    ('model = "dual_mdlstm"', 'model = "dual_mdlstm"\nkind = "train"', 3, "`kind` must be one of"),
     ("max_trials = 7", "max_trials = 0", 4, "`max_trials` must be an integer of at least 1"),
     ("max_trials = 7", 'max_trials = "7"', 4, "`max_trials` must be an integer. Received"),
     ("max_trials = 7", "max_trial = 7", 4, "`max_trial` must be one of.*Did you mean 'max_trials'"),
     ("max_hours = 2", "max_hours = 0", 5, "`max_hours` must be a number above 0"),
-    ("max_hours = 2", 'early_stopping = "mean"', 5, "`early_stopping` must be one of"),
-    ("max_hours = 2", 'solve_for = "unit"', 5, "`solve_for` must be one of.*Did you mean 'units'"),
-    ("max_hours = 2", "seed = -1", 5, "`seed` must be an integer of at least 0"),
     ("max_hours = 2", 'parameters = "24 millions"', 5, "`parameters` must be a whole number"),
     ('ours = ["space.rank"]', 'ours = ["space.ranks"]', 6, "`ours`.*Did you mean 'space.rank'"),
     ("beta = 2.0", "factor = 3", 9, "`factor` must be an option of the tuner 'bayesian'"),

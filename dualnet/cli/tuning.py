@@ -46,14 +46,8 @@ def tune(options: argparse.Namespace) -> None:
         "resume", "checkpoint_steps",
     )  # fmt: skip
     arguments = {name: getattr(options, name) for name in names}
-    tuner = search(
-        options.job,
-        options.corpus,
-        run=options.run_folder,
-        progress=not options.quiet,
-        **arguments,
-        **settings,
-    )
+    arguments |= {"run": options.run_folder, "progress": not options.quiet}
+    tuner = search(options.job, options.corpus, **arguments, **settings)
     if tuner.is_worker:
         worker = {"worker": tuner.tuner_id}
         print(json.dumps(worker) if options.json else "The chief has no more trials.")

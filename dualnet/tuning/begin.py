@@ -94,10 +94,7 @@ def search(
         completed ones.
 
     Raises:
-        ValueError: for an invalid job, corpus or setting.
         SearchError: if no trial was completed.
-        FileExistsError: if `output` holds files and `resume` is False.
-        FileNotFoundError: if there is no search in `output` to resume, or no RUN.
         OSError: if all workers are lost, or the chief's port is in use.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the trials under way are saved. A
             second signal stops at once, and leaves them at their last checkpoints.
@@ -115,21 +112,13 @@ def search(
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    changes = {
-        "max_trials": max_trials,
-        "max_hours": max_hours,
-        "max_hours_per_trial": max_hours_per_trial,
-        "seed": seed,
-    }
-    job = _override_job(job, tuner, changes, settings)
+    limits = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
+    job = _override_job(job, tuner, {"max_trials": max_trials, "seed": seed, **limits}, settings)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
-        raise ArgumentError(
-            "workers",
-            "must be left out if KERASTUNER_TUNER_ID makes this process a chief: its workers are "
-            f"started separately. Received: workers={workers}.",
-        )
+        message = "must be left out for a chief, whose workers are started separately."
+        raise ArgumentError("workers", f"{message} Received: workers={workers}.")
     if resume and job.tuner == "grid":
         raise ArgumentError(
             "resume",
@@ -142,10 +131,8 @@ def search(
             f"without {SEARCH}. Start a new search, without --resume."
         )
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
-    with (
-        claim(folder, holds="search", resume=resume, may_hold=leftover),
-        Interrupts() as interrupts,
-    ):
+    claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
+    with claimed, Interrupts() as interrupts:
         state, hypermodel = _begin(folder, job, corpus, run, checkpoint_steps, resume=resume)
         search_run = SearchRun(state, hypermodel, interrupts, progress)
         return search_run.run(workers, is_chief=process_role == "chief")
@@ -221,24 +208,18 @@ def _begin(
 
 def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
     """Return the path of the RUN folder, "" for a training."""
+    of_kind = f"for a job of the kind {job.kind!r}"
     if job.kind == "training":
         if run is not None:
-            raise ArgumentError(
-                "run",
-                f"must be left out for a job of the kind 'training'. Received: {str(run)!r} "
-                f"with the job {job.name!r}.",
-            )
+            raise ArgumentError("run", f"must be left out {of_kind}. Received: {str(run)!r}.")
         return ""
     if run is None:
-        raise ArgumentError(
-            "run",
-            f"must be given, a RUN folder, for a job of the kind {job.kind!r}. Received: the "
-            f"job {job.name!r} without it. Train a model first, with `dualnet train`.",
-        )
+        way_out = "Train a model first, with `dualnet train`."
+        raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
     read_card(run)
     if not (Path(run) / WEIGHTS).is_file():
         raise FileNotFoundError(
-            f"`run` must be a RUN folder with weights, which it has after its first epoch. "
+            "`run` must be a RUN folder with weights, which it has after its first epoch. "
             f"Received: {str(run)!r}. Continue the training with --resume."
         )
     return str(Path(run).resolve())

@@ -41,10 +41,6 @@ def solve(
     Returns:
         int, at least 2. The value of `solve_for`.
 
-    Raises:
-        ValueError: if `parameters` is too small for two units, `solve_for` is unknown or has
-            no effect, or a setting is invalid.
-
     Reference: Melis et al., 2018, https://arxiv.org/abs/1707.05589
     """
     parameters = check_count("parameters", parameters, least=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -39,13 +38,13 @@ def read_corpus(folder: Path) -> Corpus:
     return Corpus(**fields, **ids, vocabulary=vocabulary)
 
 
-def is_written(corpus: Any) -> bool:
+def is_written(corpus: str) -> bool:
     """Return whether `corpus` is a folder that `write_corpus` wrote."""
-    return isinstance(corpus, str) and corpus != "" and (Path(corpus) / CORPUS).is_file()
+    return bool(corpus) and (Path(corpus) / CORPUS).is_file()
 
 
-def find_card(model: str, corpus: Any) -> Card:
-    """Return the card of `model` for `corpus`: a `Corpus`, or `Task.corpus`."""
+def find_card(model: str, corpus: str) -> Card:
+    """Return the card of `model` for `Task.corpus`."""
     return card_for(model, read_corpus(Path(corpus)) if is_written(corpus) else corpus)
 
 

@@ -51,8 +51,8 @@ class HyperModel(keras_tuner.HyperModel):
         if job.kind != "training":
             raise ArgumentError(
                 "job",
-                f"must be of the kind 'training'. Received: the job {job.name!r} of the kind "
-                f"{job.kind!r}. Use dualnet.tuning.search.",
+                f"must be of the kind 'training'. Received: {job.name!r} of the kind {job.kind!r}. "
+                "Use dualnet.tuning.search.",
             )
         self.job = job
         self.corpus = corpus
@@ -93,15 +93,11 @@ class HyperModel(keras_tuner.HyperModel):
         return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
     def _arguments(self, hp: keras_tuner.HyperParameters) -> tuple[dict[str, Any], Recipe]:
-        settings = self.job.settings(hp.values)
+        job, settings = self.job, self.job.settings(hp.values)
         size = len(self.corpus.vocabulary)
-        if self.job.parameters is not None:
-            settings[self.job.solve_for] = solve(
-                self.card,
-                settings,
-                self.job.parameters,
-                solve_for=self.job.solve_for,
-                vocabulary_size=size,
+        if job.parameters is not None:
+            settings[job.solve_for] = solve(
+                self.card, settings, job.parameters, job.solve_for, vocabulary_size=size
             )
         config, recipe = split_overrides(self.card, settings)
         config = zoo.with_vocabulary_size(config, size)
@@ -119,9 +115,8 @@ class _LearningRate(keras.callbacks.Callback):
         self.history: list[dict[str, Any]] = []
 
     def on_epoch_begin(self, epoch, logs=None):
-        for past in range(
-            len(self.history), epoch
-        ):  # skipped by `initial_epoch`: counts as improved
+        # Epochs skipped by `initial_epoch` count as improved.
+        for past in range(len(self.history), epoch):
             self.history.append({"phase": TRAIN, "val_perplexity": 1e300 / 2**past})
         next_epoch = plan(self.recipe, self.history)
         if next_epoch is not None:  # None past the recipe's epochs: the rate stays

@@ -116,10 +116,8 @@ class Job:
         searched = {parameter.name: parameter for parameter in self.space}
         declarations = []
         for parameter in self.space:
-            when = {
-                name: [searched[name].encoded(value) for value in values]
-                for name, values in parameter.when.items()
-            }
+            conditions = parameter.when.items()
+            when = {n: [searched[n].encoded(value) for value in values] for n, values in conditions}
             declarations.append(parameter.declaration(when))
         hp.merge(declarations, overwrite=False)
 
@@ -147,11 +145,8 @@ class Job:
             elif parameter.name in values:
                 active[parameter.name] = parameter.decoded(values[parameter.name])
             else:
-                raise ArgumentError(
-                    "values",
-                    "must hold all active parameters. Received: none for "
-                    f"{parameter.name!r}. Declare the space of the job first.",
-                )
+                received = f"none for {parameter.name!r}. Declare the space of the job first."
+                raise ArgumentError("values", f"must hold all active ones. Received: {received}")
         return active
 
     def with_settings(self, overrides: Mapping[str, Any]) -> Job:
@@ -209,11 +204,7 @@ class Job:
 
 
 def parse_count(text: str | int) -> int:
-    """Return the number of weights that `text` states, e.g. "24M", "1.5M", "850k" or 24000000.
-
-    Raises:
-        ValueError: if it states none, or fewer than 1.
-    """
+    """Return the number of weights that `text` states, e.g. "24M", "1.5M", "850k" or 24000000."""
     match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([kMG]?)\s*", str(text))
     count = Fraction(match[1]) * SUFFIXES[match[2]] if match else Fraction(0)
     if isinstance(text, bool) or count < 1 or count.denominator != 1:

@@ -29,15 +29,19 @@ OF_THE_SEARCH = tuple(
     for name, parameter in inspect.signature(training.train).parameters.items()
     if parameter.kind is not parameter.VAR_KEYWORD
 )
-Check = Callable[[Mapping[str, Any]], None]
+TOP_NUMBERS = ("seed", "max_trials", "max_hours", "max_hours_per_trial")
+# The integers among the numbers of a job, with their minima; others are above 0.
+LEAST = {
+    "seed": 0,
+    "max_trials": 1,
+    "num_initial_points": 1,
+    "hyperband_iterations": 1,
+    "factor": 2,
+}
 
 
 def override(job: Job, overrides: Mapping[str, Any]) -> Job:
-    """Return `job.with_settings(overrides)`, with names and values checked.
-
-    Raises:
-        ValueError: for an unknown setting, a value out of range, or one without effect.
-    """
+    """Return `job.with_settings(overrides)`, with names and values checked."""
     known = [*known_settings(job), "parameters"]
     for name, value in overrides.items():
         if name not in known:
@@ -61,11 +65,7 @@ def check_job(job: Job) -> None:
 
 
 def known_settings(job: Job) -> list[str]:
-    """Return the names of all settings that a trial of `job` can have.
-
-    Raises:
-        JobError: if its model is unknown.
-    """
+    """Return the names of all settings that a trial of `job` can have."""
     if job.kind == "evaluation":
         return ["evaluation", "temperature", "sequence_length", *DYNAMIC, *STATIC, *CACHE]
     if job.kind == "gate":
@@ -79,12 +79,12 @@ def _card(job: Job) -> zoo.Card:
         card = zoo.card(job.model)
     except (ValueError, FileNotFoundError) as error:
         raise JobError(("model",), f"must be a model of the zoo, or a card. {error}") from None
-    if is_gated(card.config) or "members" in card.config:
-        raise JobError(
-            ("model",),
-            "must be trained as a whole, from random weights. Received: "
-            f"{job.model!r}, which has a gate or members. To search a gate, use kind = 'gate'.",
-        )
+    JobError.unless(
+        not is_gated(card.config) and "members" not in card.config,
+        ("model",),
+        f"must be trained as a whole, from random weights. Received: {job.model!r}, which has a "
+        "gate or members. To search a gate, use kind = 'gate'.",
+    )
     return card
 
 
@@ -96,61 +96,49 @@ def _check_top(job: Job) -> None:
     for key in choices:
         with JobError.at(key):
             check_choice(key, getattr(job, key), choices[key])
-    for key, least in {"seed": 0, "max_trials": 1}.items():
-        if getattr(job, key) is not None:
-            with JobError.at(key):
-                check_count(key, getattr(job, key), least=least)
-    for key in ("max_hours", "max_hours_per_trial"):
-        hours = getattr(job, key)
-        if hours is not None and not (is_number(hours) and 0 < hours < math.inf):
-            raise JobError((key,), f"must be a number above 0. Received: {hours!r}.")
     known = TUNERS[job.tuner]
+    numbers: dict[tuple[str, ...], Any] = {(key,): getattr(job, key) for key in TOP_NUMBERS}
     for key, value in job.tuner_options.items():
-        place = ("tuner_options", key)
-        if key not in known:
-            options = ", ".join(known) or "none"
-            hint = did_you_mean(key, known)
-            raise JobError(
-                place, f"must be an option of the tuner {job.tuner!r}, which takes {options}.{hint}"
-            )
-        smallest = {"num_initial_points": 1, "hyperband_iterations": 1, "factor": 2}.get(key)
-        if smallest is not None:
-            with JobError.at(*place):
-                check_count(key, value, least=smallest)
-        elif not is_number(value) or not value > 0:
-            raise JobError(place, f"must be a number above 0. Received: {key}={value!r}.")
+        options = f"{', '.join(known) or 'none'}.{did_you_mean(key, known)}"
+        message = f"must be an option of the tuner {job.tuner!r}, which takes {options}"
+        JobError.unless(key in known, ("tuner_options", key), message)
+        numbers["tuner_options", key] = value
+    for place, value in numbers.items():
+        key = place[-1]
+        with JobError.at(*place):
+            if value is not None and key in LEAST:
+                check_count(key, value, least=LEAST[key])
+            elif value is not None and not (is_number(value) and 0 < value < math.inf):
+                raise ArgumentError(key, f"must be a number above 0. Received: {key}={value!r}.")
     places = {*KEYS, *(f"fixed.{name}" for name in job.fixed)}
     places |= {f"space.{parameter.name}" for parameter in job.written}
     places |= {f"tuner_options.{name}" for name in job.tuner_options}
     for key in job.ours:
-        if key not in places:
-            hint = did_you_mean(key, places)
-            raise JobError(("ours",), f"must name keys of the job. Received: {key!r}.{hint}")
+        message = f"must name keys of the job. Received: {key!r}.{did_you_mean(key, places)}"
+        JobError.unless(key in places, ("ours",), message)
 
 
 def _check_kind(job: Job) -> None:
     """Check that keys fit the kind and the tuner of the job."""
-    is_training, is_evaluation = job.kind == "training", job.kind == "evaluation"
-    is_hyperband = job.tuner == "hyperband"
-    if is_training and not job.model:
-        raise JobError(("kind",), "= 'training' requires `model`, a model of the zoo or a card.")
-    for key in ("model", "parameters"):
-        if not is_training and getattr(job, key):
-            raise JobError(
-                (key,),
-                f"must be left out for the kind {job.kind!r}, which uses the model of the RUN. "
-                f"Received: {key} = {getattr(job, key)!r}.",
-            )
+    is_evaluation, is_hyperband = job.kind == "evaluation", job.tuner == "hyperband"
     no_epochs = "for the kind 'evaluation', which has no epochs."
-    if is_evaluation and job.early_stopping != "none":
-        raise JobError(("early_stopping",), f"must be 'none' {no_epochs}")
-    if is_evaluation and is_hyperband:
-        raise JobError(("tuner",), f"must not be 'hyperband' {no_epochs}")
-    if is_hyperband and any(parameter.name == "epochs" for parameter in job.written):
-        message = (
-            "must not be searched by 'hyperband', which sets it. Put the maximum into [fixed]."
-        )
-        raise JobError(("space", "epochs"), message)
+    left_out = f"must be left out for the kind {job.kind!r}, which uses the model of the RUN."
+    mistakes: list[tuple[Any, tuple[str, ...], str]] = [
+        (is_evaluation and job.early_stopping != "none", ("early_stopping",),
+         f"must be 'none' {no_epochs}"),
+        (is_evaluation and is_hyperband, ("tuner",), f"must not be 'hyperband' {no_epochs}"),
+        (is_hyperband and any(p.name == "epochs" for p in job.written), ("space", "epochs"),
+         "must not be searched by 'hyperband', which sets it. Put the maximum into [fixed]."),
+    ]  # fmt: skip
+    if job.kind == "training":
+        message = "= 'training' requires `model`, a model of the zoo or a card."
+        mistakes.append((not job.model, ("kind",), message))
+    else:
+        for key in ("model", "parameters"):
+            value = getattr(job, key)
+            mistakes.append((value, (key,), f"{left_out} Received: {key} = {value!r}."))
+    for is_mistake, place, message in mistakes:
+        JobError.unless(not is_mistake, place, message)
 
 
 def _check_names(job: Job) -> None:
@@ -162,24 +150,20 @@ def _check_names(job: Job) -> None:
         "evaluation": "a setting of evaluation",
     }
     solved = () if job.parameters is None else job.solved_sizes
-    searched = [parameter.name for parameter in job.written]
-    for table, name in [*(("fixed", n) for n in job.fixed), *(("space", n) for n in searched)]:
+    names = [("fixed", name) for name in job.fixed] + [("space", p.name) for p in job.written]
+    for place in names:
+        table, name = place
         if name in OF_THE_SEARCH:
             hint = " Move it to the top of the file." if name in KEYS else ""
             message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
-        elif name not in known:
-            hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
-            message = f"must be {kinds[job.kind]}.{hint}"
-        elif table == "space" and name in job.fixed:
-            message = "must be in [fixed] or in [space], not in both."
-        elif name in solved:
-            message = (
-                f"must be left out beside `parameters`, for which {job.solve_for!r} is solved. "
-                "Choose another `solve_for`, or leave out `parameters`."
-            )
-        else:
-            continue
-        raise JobError((table, name), message)
+            raise JobError(place, message)
+        hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
+        JobError.unless(name in known, place, f"must be {kinds[job.kind]}.{hint}")
+        message = "must be in [fixed] or in [space], not in both."
+        JobError.unless(table == "fixed" or name not in job.fixed, place, message)
+        message = f"must be left out beside `parameters`, for which {job.solve_for!r} is solved."
+        hint = " Choose another `solve_for`, or leave out `parameters`."
+        JobError.unless(name not in solved, place, message + hint)
 
 
 def _check_conditions(job: Job) -> None:
@@ -187,25 +171,21 @@ def _check_conditions(job: Job) -> None:
     parents = {parameter.name: parameter for parameter in job.written}
     conditions = [(p.name, *condition) for p in job.written for condition in p.when.items()]
     for child, name, values in conditions:
-        parent = parents.get(name)
+        place, parent = ("space", child, "when"), parents.get(name)
         if name in job.fixed or (parent and parent.is_constant):
             continue  # any value is allowed: the condition holds or not
-        rejected = [value for value in values if parent and not parent.allows(value)]
         if parent is None:
             hint = did_you_mean(name, [*parents, *job.fixed])
             message = f"must name parameters in [space] or [fixed]. Received: {name!r}.{hint}"
-        elif rejected:
-            possible = "; a range of floats cannot be a condition"
-            if parent.values:
-                possible = f", {list(parent.values)}"
-            elif parent.is_integer_range:
-                possible = f", integers from {parent.min_value} to {parent.max_value}"
-            message = (
-                f"must have values that `{name}` can have{possible}. Received: {rejected[0]!r}."
-            )
-        else:
-            continue
-        raise JobError(("space", child, "when"), message)
+            raise JobError(place, message)
+        possible = "; a range of floats cannot be a condition"
+        if parent.values:
+            possible = f", {list(parent.values)}"
+        elif parent.is_integer_range:
+            possible = f", integers from {parent.min_value} to {parent.max_value}"
+        message = f"must have values that `{name}` can have{possible}. Received: "
+        for value in values:
+            JobError.unless(parent.allows(value), place, f"{message}{value!r}.")
 
 
 def _check_values(job: Job) -> None:
@@ -233,7 +213,7 @@ def _check_values(job: Job) -> None:
             check_setting("space", {parameter.name: value}, {**settings, parameter.name: value})
 
 
-def _checker(job: Job) -> Check:
+def _checker(job: Job) -> Callable[[Mapping[str, Any]], None]:
     """Return a function that raises `ArgumentError` for an invalid setting."""
     if job.kind == "evaluation":
         return _check_evaluation

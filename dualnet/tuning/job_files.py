@@ -50,9 +50,7 @@ def load_job(name: str | os.PathLike[str]) -> Job:
         name: one of `list_jobs()`, or the path of a job file of your own, ending in ".toml".
 
     Raises:
-        ValueError: if there is no such job, or the file is not TOML or has a mistake; the
-            message has its file and line.
-        FileNotFoundError: if there is no such file.
+        ValueError: if there is no such job, or the file has a mistake; the message says where.
 
     Example:
 
@@ -94,14 +92,10 @@ def _line(text: str, place: Sequence[str]) -> int:
 
 
 def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
-    """Return the job in `table`, keys and types checked, values not yet.
-
-    Raises:
-        JobError: for an unknown key or a value of the wrong type.
-    """
+    """Return the job in `table`, keys and types checked, values not yet."""
     for key, value in table.items():
         _check_type(key, value)
-    fields = {key: table[key] for key in table if key not in ("space", "ours", "parameters")}
+    fields = {"name": stem, **table, "ours": tuple(table.get("ours", ())), "file": file}
     kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
     for key in ("max_hours", "max_hours_per_trial"):
         if key in fields:
@@ -117,109 +111,85 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
         fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
     for name, value in table.get("fixed", {}).items():
         _check_value(("fixed", name), value)
-    space = tuple(_parameter(*item) for item in table.get("space", {}).items())
-    if not space:
-        raise JobError(("space",), "must have a parameter to search. Received: none.")
-    return Job(
-        **{"name": stem, **fields}, ours=tuple(table.get("ours", ())), space=space, file=file
-    )
+    fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
+    message = "must have a parameter to search. Received: none."
+    JobError.unless(bool(fields["space"]), ("space",), message)
+    return Job(**fields)
 
 
 def _check_type(key: str, value: Any) -> None:
-    expected = KEYS.get(key)
-    if expected is None:
-        raise JobError(
-            (key,),
-            f"must be one of {', '.join(KEYS)}.{did_you_mean(key, KEYS)} Settings of the trials "
-            "belong in [fixed] and [space].",
-        )
-    fits = type(value) is expected
-    if expected is float:
-        fits = is_number(value)
-    elif key == "parameters":
+    hint = f"{did_you_mean(key, KEYS)} Settings of the trials belong in [fixed] and [space]."
+    JobError.unless(key in KEYS, (key,), f"must be one of {', '.join(KEYS)}.{hint}")
+    expected = KEYS[key]
+    fits = is_number(value) if expected is float else type(value) is expected
+    if key == "parameters":
         fits = type(value) in (str, int)
-    if not fits:
-        raise JobError((key,), f"must be {KINDS[expected]}. Received: {key} = {value!r}.")
+    JobError.unless(fits, (key,), f"must be {KINDS[expected]}. Received: {key} = {value!r}.")
 
 
 def _parameter(name: str, entry: Any) -> Parameter:
-    """Return parameter `name` from its entry in the table [space].
-
-    Raises:
-        JobError: for an unknown key or an invalid value.
-    """
+    """Return parameter `name` from its entry in the table [space]."""
     place = ("space", name)
-    table = {"values": entry} if isinstance(entry, list) else entry
-    if not isinstance(table, dict):
-        raise JobError(
-            place,
-            f"must be a list of values, or a table of {', '.join(PARAMETER_KEYS)}. Received: "
-            f"{name} = {entry!r}. Settings that all trials share belong in [fixed].",
-        )
+    table: Any = {"values": entry} if isinstance(entry, list) else entry
+    keys = ", ".join(PARAMETER_KEYS)
+    JobError.unless(
+        isinstance(table, dict),
+        place,
+        f"must be a list of values, or a table of {keys}. Received: {name} = {entry!r}. Settings "
+        "that all trials share belong in [fixed].",
+    )
     for key in table:
-        if key not in PARAMETER_KEYS:
-            raise JobError(
-                (*place, key),
-                f"must be one of {', '.join(PARAMETER_KEYS)}.{did_you_mean(key, PARAMETER_KEYS)}",
-            )
+        message = f"must be one of {keys}.{did_you_mean(key, PARAMETER_KEYS)}"
+        JobError.unless(key in PARAMETER_KEYS, (*place, key), message)
     fields = _values(place, table) if "values" in table else _range(place, table)
     when = table.get("when", {})
-    if not isinstance(when, dict):
-        raise JobError(
-            (*place, "when"),
-            f"must be a table of other parameters and lists of their values. Received: {when!r}.",
-        )
+    message = "must be a table of other parameters and lists of their values."
+    JobError.unless(isinstance(when, dict), (*place, "when"), f"{message} Received: {when!r}.")
     for parent, values in when.items():
-        if not isinstance(values, list) or not values:
-            raise JobError(
-                (*place, "when"),
-                f"must have a list of values for {parent!r}. Received: {parent} = {values!r}.",
-            )
+        message = f"must have a list of values for {parent!r}. Received: {parent} = {values!r}."
+        JobError.unless(bool(values) and isinstance(values, list), (*place, "when"), message)
     return Parameter(name=name, **fields, when={parent: tuple(when[parent]) for parent in when})
 
 
 def _values(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
-    values = table["values"]
+    values, inner = table["values"], (*place, "values")
     for key in RANGE_KEYS:
-        if key in table:
-            raise JobError((*place, key), "must be left out beside `values`.")
-    if not isinstance(values, list) or not values:
-        raise JobError((*place, "values"), f"must be a list that is not empty. Received: {values}.")
+        JobError.unless(key not in table, (*place, key), "must be left out beside `values`.")
+    message = f"must be a list that is not empty. Received: {values}."
+    JobError.unless(bool(values) and isinstance(values, list), inner, message)
     for value in values:
         _check_value(place, value)
     if {type(value) for value in values} == {int, float}:
         values = [float(value) for value in values]
     for i, value in enumerate(values):
-        if is_among(value, values[:i]):
-            raise JobError((*place, "values"), f"must differ. Received: {value!r} twice.")
+        message = f"must differ. Received: {value!r} twice."
+        JobError.unless(not is_among(value, values[:i]), inner, message)
     return {"values": tuple(values)}
 
 
 def _range(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
-    def mistake(key: str, message: str) -> JobError:
-        return JobError((*place, key), message)
+    def require(fits: bool, key: str, rule: str, received: str) -> None:
+        JobError.unless(fits, (*place, key), f"must be {rule}. Received: {received}")
 
-    if not {"min_value", "max_value"} <= {*table}:
-        raise JobError(place, "must have `values`, or `min_value` and `max_value`.")
+    message = "must have `values`, or `min_value` and `max_value`."
+    JobError.unless({"min_value", "max_value"} <= {*table}, place, message)
     for key in ("min_value", "max_value", "step"):
-        if key in table and (not is_number(table[key]) or not math.isfinite(table[key])):
-            raise mistake(key, f"must be a finite number. Received: {table[key]!r}.")
+        value = table.get(key, 0)
+        fits = is_number(value) and math.isfinite(value)
+        require(fits, key, "a finite number", f"{value!r}.")
     low, high, step = table["min_value"], table["max_value"], table.get("step")
     sampling = table.get("sampling", "linear")
-    if sampling not in SAMPLINGS:
-        hint = did_you_mean(sampling, SAMPLINGS)
-        raise mistake(
-            "sampling", f"must be one of {list(SAMPLINGS)}. Received: {sampling!r}.{hint}"
-        )
-    if low >= high:
-        raise mistake("min_value", f"must be below `max_value`. Received: {low!r} and {high!r}.")
-    if sampling != "linear" and low <= 0:
-        raise mistake("min_value", f"must be above 0 on a log scale. Received: {low!r}.")
+    received = f"{sampling!r}.{did_you_mean(sampling, SAMPLINGS)}"
+    require(sampling in SAMPLINGS, "sampling", f"one of {list(SAMPLINGS)}", received)
+    require(low < high, "min_value", "below `max_value`", f"{low!r} and {high!r}.")
+    fits = sampling == "linear" or low > 0
+    require(fits, "min_value", "above 0 on a log scale", f"{low!r}.")
     integers = isinstance(low, int) and isinstance(high, int)
     least = 0 if sampling == "linear" else 1
-    if step is not None and (step <= least or (integers and not isinstance(step, int))):
+    if step is not None:
         kind = "an integer" if integers else "a number"
-        raise mistake("step", f"must be {kind} above {least}. Received: {step!r}.")
+        fits = step > least and (not integers or isinstance(step, int))
+        require(fits, "step", f"{kind} above {least}", f"{step!r}.")
     if not integers:
         low, high = float(low), float(high)
         step = None if step is None else float(step)
@@ -230,14 +200,12 @@ def _check_value(place: tuple[str, ...], value: Any) -> None:
     if isinstance(value, list):
         for item in value:
             _check_value(place, item)
-    elif not isinstance(value, (bool, int, str)) and not (
+        return
+    fits = isinstance(value, (bool, int, str)) or (
         isinstance(value, float) and math.isfinite(value)
-    ):
-        raise JobError(
-            place,
-            "must be a finite number, a string, true or false, or a list of these. "
-            f"Received: {value!r}.",
-        )
+    )
+    message = "must be a finite number, a string, true or false, or a list of these."
+    JobError.unless(fits, place, f"{message} Received: {value!r}.")
 
 
 # --- for people
@@ -270,10 +238,8 @@ def describe(job: Job) -> str:
     searched: list[tuple[str, str, str, str]] = []
     for parameter in decided(job.written, job.fixed):
         rows = fixed if parameter.is_constant else searched
-        conditions = conditions_text(parameter.when)
-        rows.append(
-            (parameter.name, _range_text(parameter), conditions, mark(f"space.{parameter.name}"))
-        )
+        name, conditions = parameter.name, conditions_text(parameter.when)
+        rows.append((name, _range_text(parameter), conditions, mark(f"space.{name}")))
     for title, rows in (("[fixed]", fixed), ("[space]", searched)):
         if not rows:
             continue

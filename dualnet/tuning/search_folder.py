@@ -24,7 +24,7 @@ from dualnet.tuning.trial import Task
 
 JOB, SEARCH = "job.toml", "search.json"
 CORPUS = "corpus"  # folder of a corpus that has no name or path
-RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change when resuming
+RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on resuming
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,11 +87,7 @@ class Search:
         return self.deadline is not None and time.time() >= self.deadline
 
     def work(self, interrupts: Interrupts) -> bool:
-        """Run trials that a chief gives out; return whether none is left.
-
-        Raises:
-            OSError: if the chief no longer answers.
-        """
+        """Run trials that a chief gives out; return whether none is left."""
         try:
             self.tuner(lambda: interrupts.asked or self.is_over()).search()
         except Stopped:
@@ -113,11 +109,7 @@ class Search:
 
 
 def read_search(folder: Path) -> Search:
-    """Return the search in `folder`.
-
-    Raises:
-        ValueError: if its files are damaged or altered.
-    """
+    """Return the search in `folder`."""
     try:
         fields = json.loads((folder / SEARCH).read_text("utf-8"))
         del fields["versions"]
@@ -132,16 +124,10 @@ def read_search(folder: Path) -> Search:
 
 def check_resumable(before: Search, now: Search) -> None:
     """Raise `ValueError` if the search `before` cannot continue as `now`."""
-    limits = {key: getattr(now.job, key) for key in RESUMABLE}
-    old, new = (
-        dataclasses.replace(before.job, file="", **limits),
-        dataclasses.replace(now.job, file=""),
-    )
-    names = [field.name for field in dataclasses.fields(Job)]
-    changed = [name for name in names if getattr(old, name) != getattr(new, name)]
-    for key in ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps"):
-        if getattr(before, key) != getattr(now, key):
-            changed.append(key)
+    of_job = [f.name for f in dataclasses.fields(Job) if f.name not in (*RESUMABLE, "file")]
+    changed = [key for key in of_job if getattr(before.job, key) != getattr(now.job, key)]
+    of_search = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
+    changed += [key for key in of_search if getattr(before, key) != getattr(now, key)]
     if changed:
         raise ArgumentError(
             changed[0],

@@ -19,8 +19,7 @@ from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.report import write_report, write_tables
 from dualnet.tuning.report.display import Display
-from dualnet.tuning.report.rows import Row, best_row, read_rows
-from dualnet.tuning.report.tables import RESULTS
+from dualnet.tuning.report.tables import RESULTS, Row, best_row, read_rows
 from dualnet.tuning.search_folder import Search
 from dualnet.tuning.trial import RUN, TRIALS, write_task
 
@@ -39,21 +38,10 @@ class SearchError(ValueError):
 
 
 class SearchRun:
-    """Runs a search to its end.
-
-    Args:
-        search: `Search`.
-        hypermodel: its `HyperModel`, for a job of the kind "training".
-        interrupts: `Interrupts`. The search stops when they ask for it.
-        progress: bool. Whether to show the trials on standard error.
-    """
+    """Runs a search to its end, or until `interrupts` ask to stop."""
 
     def __init__(
-        self,
-        search: Search,
-        hypermodel: HyperModel | None,
-        interrupts: Interrupts,
-        progress: bool,
+        self, search: Search, hypermodel: HyperModel | None, interrupts: Interrupts, progress: bool
     ) -> None:
         self.search = search
         self.job = search.job
@@ -64,21 +52,11 @@ class SearchRun:
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
         self.reported = -1  # number of ended trials in the tables
-        self.display = Display(
-            job=search.job,
-            rows=self.rows,
-            total=count_trials(self.oracle),
-            deadline=search.deadline,
-            show=progress,
-        )
+        total = count_trials(self.oracle)
+        self.display = Display(search.job, self.rows, total, search.deadline, show=progress)
 
     def run(self, workers: int, *, is_chief: bool) -> Tuner:
-        """Run all trials, report, and return the tuner.
-
-        Raises:
-            SearchError: if no trial was completed.
-            Stopped: after Ctrl-C or SIGTERM.
-        """
+        """Run all trials, report, and return the tuner."""
         with self.display:
             with contextlib.suppress(Stopped):
                 self._run_trials(workers, is_chief=is_chief)
@@ -91,10 +69,8 @@ class SearchRun:
         left = sum(not row.has_ended for row in rows)
         completed = sum(row.status == "completed" for row in rows)
         if self.interrupts.asked:
-            raise Stopped(
-                f"Stopped, with {completed} trials completed and {left} begun. "
-                + self._how_to_continue("the same command")
-            )
+            begun = f"{completed} trials completed and {left} begun."
+            raise Stopped(f"Stopped, with {begun} {self._how_to_continue()}")
         if not completed:
             raise SearchError(self._failure(rows))
         comparison: list[dict[str, Any]] = []
@@ -150,8 +126,8 @@ class SearchRun:
             )
             if best is None:
                 continue
-            before = {**fixed, "evaluation": mode}
-            for when, settings in {"before": before, "after": {**fixed, **best.drawn}}.items():
+            after = {**fixed, **best.drawn}
+            for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", after)):
                 result: dict[str, Any] = {"evaluation": mode, "when": when, "settings": settings}
                 for split in ("valid", "test"):
                     folder = self.folder / COMPARISON / f"{mode}-{when}-{split}-{best.trial}"
@@ -168,26 +144,24 @@ class SearchRun:
         try:
             return processes.run_task(folder, lambda: self.interrupts.asked)
         except Stopped:
-            raise Stopped(
-                "Stopped after the last trial, before both splits were evaluated. "
-                + self._how_to_continue("the same command")
-            ) from None
+            where = "after the last trial, before both splits were evaluated."
+            raise Stopped(f"Stopped {where} {self._how_to_continue()}") from None
 
     def _write_results(self, rows: list[Row], comparison: list[dict[str, Any]]) -> None:
         """Write `results.json`."""
-        best = best_row(rows)
+        best, job, search = best_row(rows), self.job, self.search
         assert best is not None
         keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters")
         results = {
-            "job": self.job.name,
-            "kind": self.job.kind,
-            "tuner": self.job.tuner,
+            "job": job.name,
+            "kind": job.kind,
+            "tuner": job.tuner,
             "trials": dict(collections.Counter(row.status for row in rows)),
             "best": {**{key: getattr(best, key) for key in keys}, "settings": best.drawn},
-            "seed": self.job.seed,
+            "seed": job.seed,
             "corpus": {
-                "sha256": self.search.corpus_sha256,
-                "vocabulary_sha256": self.search.vocabulary_sha256,
+                "sha256": search.corpus_sha256,
+                "vocabulary_sha256": search.vocabulary_sha256,
             },
             "versions": versions(),
         }
@@ -204,7 +178,7 @@ class SearchRun:
         limit = " within `max_hours`" if self.search.is_over() else ""
         return f"No trial was completed{limit}. {self._how_to_continue('more time')}"
 
-    def _how_to_continue(self, what: str) -> str:
+    def _how_to_continue(self, what: str = "the same command") -> str:
         if self.job.tuner == "grid":
             return "A grid search cannot be resumed: start a new one in another folder."
         return f"Continue with {what} and --resume."

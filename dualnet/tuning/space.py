@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dualnet._checks import ArgumentError
 
 RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
@@ -29,6 +31,12 @@ class JobError(ValueError):
         names = place[:0:-1] if len(place) == 3 else place[-1:]
         super().__init__(f"{' of '.join(f'`{name}`' for name in names)} {message}")
         self.place = tuple(place)
+
+    @classmethod
+    def unless(cls, fits: bool, place: Sequence[str], message: str) -> None:
+        """Raise a mistake at `place` unless `fits`."""
+        if not fits:
+            raise cls(place, message)
 
     @staticmethod
     @contextlib.contextmanager
@@ -65,7 +73,6 @@ class Parameter:
 
     @property
     def is_integer_range(self) -> bool:
-        """Whether this is a range of integers."""
         return isinstance(self.min_value, int)
 
     @property
@@ -75,7 +82,6 @@ class Parameter:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is one value only."""
         return len(self.values) == 1
 
     def allows(self, value: Any) -> bool:
@@ -102,11 +108,7 @@ class Parameter:
         return value if len(types) < 2 and types <= {str, int, float} else json.dumps(value)
 
     def decoded(self, value: Any) -> Any:
-        """Return the value that KerasTuner's space holds as `value`.
-
-        Raises:
-            ValueError: if it is not one of the parameter's values.
-        """
+        """Return the value that KerasTuner's space holds as `value`."""
         for choice in self.values:
             if self.encoded(choice) == value:
                 return choice
@@ -119,9 +121,7 @@ class Parameter:
         if self.is_integer_range:
             return int(value)
         # On a log scale, rounding may go past the ends.
-        low: Any = self.min_value
-        high: Any = self.max_value
-        return float(min(max(value, low), high))
+        return float(np.clip(value, self.min_value, self.max_value))
 
     def declaration(self, when: Mapping[str, Sequence[Any]]) -> Any:
         """Return the KerasTuner hyperparameter, active under the encoded conditions `when`."""
@@ -138,10 +138,8 @@ class Parameter:
                 high += 1e-6 * self.step if self.sampling == "linear" else 0.0
             declared = kind(self.name, self.min_value, high, self.step, self.sampling)
         # `conditional_scope` would refuse two parents side by side.
-        conditions = [
-            {"class_name": "Parent", "config": {"name": parent, "values": list(values)}}
-            for parent, values in when.items()
-        ]
+        configs = [{"name": parent, "values": list(values)} for parent, values in when.items()]
+        conditions = [{"class_name": "Parent", "config": config} for config in configs]
         return type(declared).from_config({**declared.get_config(), "conditions": conditions})
 
     def entry(self) -> dict[str, Any]:
@@ -176,11 +174,7 @@ def conditions_text(when: Mapping[str, tuple[Any, ...]]) -> str:
 
 
 def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return `parameters` with parents before children, otherwise in their order.
-
-    Raises:
-        JobError: if a parameter depends on itself.
-    """
+    """Return `parameters` with parents before children; raise `JobError` for a cycle."""
     ordered: list[Parameter] = []
     left = {parameter.name: parameter for parameter in parameters}
     while left:
@@ -190,10 +184,8 @@ def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
             while path[-1] not in path[:-1]:
                 path.append(next(parent for parent in left[path[-1]].when if parent in left))
             cycle = path[path.index(path[-1]) :]
-            raise JobError(
-                ("space", cycle[0], "when"),
-                f"must not lead back to it. Received: {' where '.join(cycle)}.",
-            )
+            message = f"must not lead back to it. Received: {' where '.join(cycle)}."
+            raise JobError(("space", cycle[0], "when"), message)
         ordered.append(left.pop(ready[0]))
     return ordered
 

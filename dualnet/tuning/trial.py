@@ -91,6 +91,23 @@ def read_perplexities(folder: Path) -> list[float]:
     return [epoch["val_perplexity"] for epoch in read_epochs(folder)]
 
 
+def read_progress(folder: Path) -> dict[str, Any]:
+    """Return the best perplexity so far and its epoch, and number and seconds of the epochs.
+
+    Without an epoch there is nothing to return: {}.
+    """
+    epochs = read_epochs(folder)
+    if not epochs:
+        return {}
+    best = min(epochs, key=lambda epoch: epoch["val_perplexity"])
+    return {
+        "val_perplexity": best["val_perplexity"],
+        "best_epoch": int(best["epoch"]),
+        "epochs": len(epochs),
+        "seconds": sum(epoch["seconds"] for epoch in epochs),
+    }
+
+
 def should_prune(
     perplexities: Sequence[float], peers: Sequence[Sequence[float]], epochs: int
 ) -> bool:

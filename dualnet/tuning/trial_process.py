@@ -32,8 +32,8 @@ from dualnet.tuning.trial import (
     STOPPED,
     TASK,
     Task,
-    read_epochs,
     read_perplexities,
+    read_progress,
     should_prune,
 )
 
@@ -49,22 +49,22 @@ def main(folder: Path) -> int:
     out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:
-            _limit(task.max_seconds - _training_seconds(folder), out_of_time)
-        outcome = _evaluate(folder, task) if task.kind == "evaluation" else _train(folder, task)
+            _limit(task.max_seconds - read_progress(folder).get("seconds", 0.0), out_of_time)
+        outcome = (_evaluate if task.kind == "evaluation" else _train)(folder, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
         if not out_of_time.is_set():
             return STOPPED
-        if read_epochs(folder):
-            outcome = _training_outcome(folder, "time")
-        else:
-            outcome = _outcome(
-                "failed",
-                message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
-                "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
-                "models.",
-            )
+        outcome = _outcome(
+            "failed",
+            message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
+            "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
+            "models.",
+        )
+        progress = read_progress(folder)
+        if progress:
+            outcome = _outcome("completed", ended="time", **progress)
     except filelock.Timeout:
         return STOPPED
     except (ValueError, OSError, ImportError) as error:  # dualnet's, with a way out
@@ -150,34 +150,14 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
     else:
         card = find_card(task.model, task.corpus)
         if task.parameters is not None and not resume:
+            size = len(corpus.vocabulary)
             settings[task.solve_for] = solve(
-                card,
-                task.settings,
-                task.parameters,
-                solve_for=task.solve_for,
-                vocabulary_size=len(corpus.vocabulary),
+                card, task.settings, task.parameters, task.solve_for, vocabulary_size=size
             )
         result = training.train(card, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
-    return _training_outcome(folder, ended, parameters=result.model.count_params())
-
-
-def _training_outcome(folder: Path, ended: str, **fields: Any) -> dict[str, Any]:
-    perplexities = read_perplexities(folder)
-    best = min(perplexities)
-    return _outcome(
-        "completed",
-        val_perplexity=best,
-        best_epoch=perplexities.index(best) + 1,
-        epochs=len(perplexities),
-        seconds=_training_seconds(folder),
-        ended=ended,
-        **fields,
-    )
-
-
-def _training_seconds(folder: Path) -> float:
-    return sum(epoch["seconds"] for epoch in read_epochs(folder))
+    parameters = result.model.count_params()
+    return _outcome("completed", ended=ended, parameters=parameters, **read_progress(folder))
 
 
 def _planned_epochs(folder: Path) -> int:
@@ -222,9 +202,8 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
         by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
-        perplexity = evaluation.evaluate(
-            model, tokens, by_sentence=by_sentence, **settings
-        ).perplexity
+        result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
+        perplexity = result.perplexity
     return _outcome("completed", val_perplexity=perplexity, parameters=model.count_params())
 
 

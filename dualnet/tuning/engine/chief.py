@@ -28,16 +28,12 @@ setattr(conditions, "print", lambda *values: None)  # noqa: B010
 
 
 def role() -> str:
-    """Return the role that KerasTuner's environment variables give: "chief", "worker" or "".
-
-    Raises:
-        ValueError: if only some of the variables are set.
-    """
+    """Return the role that KerasTuner's environment variables give: "chief", "worker" or ""."""
     present = [name for name in VARIABLES if os.environ.get(name)]
     if not present:
         return ""
-    if len(present) < len(VARIABLES):
-        missing = [name for name in VARIABLES if name not in present]
+    missing = [name for name in VARIABLES if name not in present]
+    if missing:
         raise ValueError(
             f"{', '.join(VARIABLES)} must be set together. Received: {', '.join(present)} without "
             f"{', '.join(missing)}. Set all of them, or none to search on this machine only."
@@ -76,9 +72,6 @@ class Chief:
     Args:
         oracle: as `make_oracle` returns it.
         address: "IP:PORT"; port 0 for a free one.
-
-    Raises:
-        OSError: if the port is in use.
     """
 
     def __init__(self, oracle: Any, address: str) -> None:
@@ -112,10 +105,7 @@ def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) 
     """Keep `count` workers on this machine running until there are no more trials.
 
     A worker that dies is started again under its name and gets its trial back. All are
-    stopped as soon as `poll` returns true.
-
-    Raises:
-        ChildProcessError: if a worker keeps dying.
+    stopped as soon as `poll` returns true, or if one keeps dying.
     """
     (folder / "workers").mkdir(exist_ok=True)
     workers = [_Worker(f"worker-{i}", folder, chief.port) for i in range(count)]
@@ -139,9 +129,9 @@ class _Worker:
     def __init__(self, name: str, folder: Path, port: int) -> None:
         self.name = name
         self.folder = folder
-        no_proxy = [os.environ.get("no_proxy"), LOOPBACK]
-        self.environment = dict(zip(VARIABLES, (name, LOOPBACK, str(port))))
-        self.environment["no_proxy"] = ",".join(filter(None, no_proxy))
+        no_proxy = ",".join(filter(None, [os.environ.get("no_proxy"), LOOPBACK]))
+        address = dict(zip(VARIABLES, (name, LOOPBACK, str(port))))
+        self.environment = {**address, "no_proxy": no_proxy}
         self.log = folder / "workers" / f"{name}.log"
         self.process: subprocess.Popen | None = None
         self.deaths = 0
@@ -155,10 +145,9 @@ class _Worker:
     def is_running(self) -> bool:
         """Return whether the worker has trials to run; start it again if it has died."""
         code = self.process.poll() if self.process else 0
-        if code is None:
-            return True
-        if code == 0:
-            return False
+        if self.process is None or code is None or code == 0:
+            return code is None
+        processes.stop(self.process)
         ended = sum(read_outcome(path) is not None for path in (self.folder / TRIALS).glob("*"))
         self.deaths = self.deaths + 1 if ended == self.ended_trials else 1
         self.ended_trials = ended
@@ -175,9 +164,6 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
     """Serve workers of other machines until there are no more trials or `poll` returns true.
 
     A worker that has been silent for `SILENCE_SECONDS` is given up, and another gets its trial.
-
-    Raises:
-        ConnectionError: if all workers are given up and trials are left.
     """
     oracle, last_heard = chief.oracle, chief.servicer.last_heard
     last_heard.update(dict.fromkeys(oracle.adopt(), time.monotonic()))

@@ -122,10 +122,6 @@ class SafeOracle(Oracle):
                 self.end_order.append(trial_id)
 
 
-class _Random(SafeOracle, oracles.RandomSearchOracle):
-    pass
-
-
 class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
     def populate_space(self, trial_id):
         with warnings.catch_warnings(action="ignore"):  # a regression on few points warns
@@ -149,24 +145,19 @@ class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
                 self.trials, self.ongoing_trials = trials, ongoing
 
 
-class _Hyperband(SafeOracle, oracles.HyperbandOracle):
-    pass
+class _Random(SafeOracle, oracles.RandomSearchOracle): ...
 
 
-class _Grid(SafeOracle, oracles.GridSearchOracle):
-    pass
+class _Hyperband(SafeOracle, oracles.HyperbandOracle): ...
+
+
+class _Grid(SafeOracle, oracles.GridSearchOracle): ...
 
 
 def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     """Return the oracle of `job`, with its whole space declared.
 
-    Args:
-        job: `Job`.
-        epochs: int. Epochs of a whole training, the most that Hyperband gives a trial.
-
-    Raises:
-        ValueError: if `job` leaves nothing to search.
-        ImportError: if a package that the tuner needs is missing.
+    Hyperband gives a trial at most `epochs`.
     """
     space = keras_tuner.HyperParameters()
     job.declare(space)

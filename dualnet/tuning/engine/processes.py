@@ -30,9 +30,6 @@ def run_task(
         folder: of the trial.
         poll: called several times a second; if it returns true, the process saves and ends.
         beat: called every `HEARTBEAT_SECONDS`.
-
-    Raises:
-        Stopped: if `poll` returned true.
     """
     for _ in range(ATTEMPTS):
         outcome = read_outcome(folder)
@@ -54,31 +51,23 @@ def run_task(
         return outcome
     cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     hint = " It may need more memory than there is." if code == -9 else ""
-    message = (
-        f"Its process ended {cause}, {ATTEMPTS} times.{hint} Its output is in "
-        f"{str(folder / 'log.txt')!r}."
-    )
+    message = f"Its process ended {cause}, {ATTEMPTS} times.{hint}"
+    message += f" Its output is in {str(folder / 'log.txt')!r}."
     return {"status": "failed", "message": message, "val_perplexity": None}
 
 
 def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
     """Start `python -m MODULE ARGUMENTS`; it ends when this process does."""
     path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    defaults = {
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TF_NUM_INTEROP_THREADS": "1",  # makes runs equal bit for bit
-    }
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    # One thread between operations makes runs equal bit for bit.
+    defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTEROP_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", *module],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
-        env={
-            **defaults,
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            **environment,
-        },
+        env={**defaults, **os.environ, **environment},
         start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
     )
 
@@ -91,6 +80,7 @@ def stop(process: subprocess.Popen) -> None:
         process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
+    with process:  # closes its pipe
         process.wait()
 
 

@@ -29,13 +29,8 @@ SEARCH = "search"  # the folder of KerasTuner's own files
 class Tuner(BaseTuner):
     """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
 
-    Args:
-        oracle: draws the trials.
-        hypermodel: declares the space; `HyperModel` for jobs of the kind "training".
-        folder: the folder of the search.
-        make_task: returns the `Task` for the values of a trial's `HyperParameters`.
-        poll: called several times a second; returns whether to stop and leave the trial under
-            way for later.
+    `make_task` returns the `Task` for the values of a trial's `HyperParameters`. `poll`, called
+    several times a second, returns whether to stop and leave the trial under way for later.
     """
 
     def __init__(
@@ -61,11 +56,7 @@ class Tuner(BaseTuner):
         return self._is_worker()
 
     def search(self) -> None:
-        """Run trials until there are no more.
-
-        Raises:
-            Stopped: if `poll` returned true; the trial under way can be resumed.
-        """
+        """Run trials until there are no more; if `poll` returns true, raise `Stopped`."""
         while True:
             if self.poll():
                 raise Stopped("Stopped.")
@@ -90,11 +81,9 @@ class Tuner(BaseTuner):
         folder.mkdir(parents=True, exist_ok=True)
         previous, run = values.get("tuner/trial_id"), folder / RUN
         if previous is not None and not run.exists():  # Hyperband continues an earlier trial
+            source, ignore = self.trial_folder(previous) / RUN, shutil.ignore_patterns(".lock")
             with folder_beside(run) as copy:
-                source = self.trial_folder(previous) / RUN
-                shutil.copytree(
-                    source, copy, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
-                )
+                shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
         write_task(folder, self.make_task(values))
         outcome = processes.run_task(folder, self.poll, lambda: self._beat(trial.trial_id))
         if outcome["status"] == "failed":

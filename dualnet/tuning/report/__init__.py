@@ -1,4 +1,4 @@
-"""The report of a search: `rows` of trials, and the tables, plots and display made of them."""
+"""The report of a search: its trials as `Row`s, and tables, plots and display made of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams
-from dualnet.tuning.report.rows import Row
-from dualnet.tuning.report.tables import write_tables
+from dualnet.tuning.report.tables import Row, write_tables
 
 if TYPE_CHECKING:
     from dualnet.tuning.job import Job

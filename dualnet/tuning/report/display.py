@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualnet.tuning.job import Job
-from dualnet.tuning.report.rows import Row, best_row
+from dualnet.tuning.report.tables import Row, best_row
 
 SHOWN = 5  # best trials in the table
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass
 class Display:
     """Shows the trials of a running search, as a context manager.
 
@@ -78,21 +78,16 @@ class Display:
     def _summary(self, rows: Sequence[Row]) -> str:
         count = {s: sum(r.status == s for r in rows) for s in ("completed", "running", "failed")}
         of_total = f" of {self.total}" if self.total else ""
-        parts = [
-            f"{count['completed']}{of_total} done",
-            f"{count['running']} running",
-            f"{count['failed']} failed",
-        ]
+        text = f"{count['completed']}{of_total} done, {count['running']} running"
+        text += f", {count['failed']} failed"
         best = best_row(rows)
         if best is not None:
-            parts.append(f"best {best.val_perplexity:.2f} (trial {best.trial})")
-        parts.append(f"{self._time_left(count['completed'] + count['failed'])} left")
-        return ", ".join(parts)
+            text += f", best {best.val_perplexity:.2f} (trial {best.trial})"
+        return f"{text}, {self._time_left(count['completed'] + count['failed'])} left"
 
     def _time_left(self, ended: int) -> str:
         """Return the time left, estimated from the trials that ended since the start."""
-        left = math.inf
-        new = ended - self.ended_before
+        left, new = math.inf, ended - self.ended_before
         if self.total and new > 0:
             left = max(self.total - ended, 0) * (time.monotonic() - self.start) / new
         if self.deadline is not None:
@@ -112,9 +107,10 @@ class Display:
         for column in ("trial", "status", "epoch", "valid"):
             table.add_column(column, no_wrap=True)
         table.add_column("settings", min_width=8, ratio=1)
-        running = [row for row in rows if row.status == "running"]
-        completed = [row for row in rows if row.status == "completed"]
-        failed = [row for row in rows if row.status == "failed"]
+        completed, running, failed = (
+            [row for row in rows if row.status == status]
+            for status in ("completed", "running", "failed")
+        )
         best = sorted(completed, key=lambda row: row.val_perplexity or math.inf)[:SHOWN]
         for row in [*running, *best, *failed[-2:]]:
             text = row.message if row.status == "failed" else _settings_text(row.drawn)

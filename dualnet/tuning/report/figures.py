@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet.tuning.report.rows import Row, best_row, completed_rows, in_order, text_of
+from dualnet.tuning.report.tables import Row, best_row, completed_rows, in_order, text_of
 
 if TYPE_CHECKING:
     from dualnet.tuning.job import Job
@@ -49,21 +49,17 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     )
     number = len(completed)
     perplexities = np.array([row.val_perplexity for row in completed], np.float64)
-    varied = {
-        name: places[:number]
-        for name, (places, _) in axes.items()
-        if len(set(map(str, places[:number]))) > 1
-    }
-    path = Path(folder) / "importance.png"
+    places = {name: axis[:number] for name, (axis, _) in axes.items()}
+    varied = {name: axis for name, axis in places.items() if len(set(map(str, axis))) > 1}
     title = f"{job.name}: importance of the parameters in {number} trials"
+    bars: dict[str, tuple[float, float]] = {}
+    text = ""
     if number < LEAST:
         text = (
             f"{number} completed trials are too few\nto estimate importances: {LEAST} are needed."
         )
-        plot_importance({}, path, title=title, text=text)
     elif not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
         text = "The completed trials do not differ\nin their settings or their perplexity."
-        plot_importance({}, path, title=title, text=text)
     else:
         limit = limit_of(perplexities)
         bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))
@@ -73,7 +69,7 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
             f"\npermutation importance in a random forest on log perplexity{clipped}\n"
             f"cross-validated R² = {r2:.2f}{warning}"
         )
-        plot_importance(bars, path, title=title)
+    plot_importance(bars, Path(folder) / "importance.png", title=title, text=text)
 
 
 def importances(
@@ -125,28 +121,28 @@ def _axis(parameter: Parameter, rows: Sequence[Row]) -> tuple[list[float], Ticks
         known = [*parameter.values, *(value for value in drawn if value is not None)]
         levels = list(dict.fromkeys(map(json.dumps, known)))
         last = max(len(levels) - 1, 1)
-        level_ticks = [(i / last, text_of(json.loads(level))) for i, level in enumerate(levels)]
-        return [
-            math.nan if value is None else levels.index(json.dumps(value)) / last for value in drawn
-        ], level_ticks
-    from keras_tuner.engine.hyperparameters import Float
+        ticks = [(i / last, text_of(json.loads(level))) for i, level in enumerate(levels)]
 
-    ends = float(parameter.min_value or 0), float(parameter.max_value or 0)
-    place = Float(parameter.name, *ends, sampling=parameter.sampling).value_to_prob
-    places = [math.nan if value is None else place(value) for value in drawn]
-    return places, [(place(tick), f"{tick:.6g}") for tick in _ticks(parameter, ends, place)]
+        def place(value: Any) -> float:
+            return levels.index(json.dumps(value)) / last
+    else:
+        from keras_tuner.engine.hyperparameters import Float
+
+        ends = [float(end) for end in parameter.ends]
+        place = Float(parameter.name, *ends, sampling=parameter.sampling).value_to_prob
+        ticks = [(place(tick), f"{tick:.6g}") for tick in _ticks(parameter, place)]
+    return [math.nan if value is None else place(value) for value in drawn], ticks
 
 
-def _ticks(parameter: Parameter, ends: tuple[float, float], place: Any) -> list[float]:
+def _ticks(parameter: Parameter, place: Any) -> list[float]:
     """Return the ends of a range and round values between them."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
-    low, high = ends
+    low, high = (float(end) for end in parameter.ends)
     if parameter.sampling == "log" and high >= 30 * low:
         values = LogLocator(numticks=6).tick_values(low, high)
     else:
-        integers = isinstance(parameter.min_value, int) and isinstance(parameter.max_value, int)
-        values = MaxNLocator(5, integer=integers).tick_values(low, high)
+        values = MaxNLocator(5, integer=parameter.is_integer_range).tick_values(low, high)
     gap = 0.07  # labels closer together would touch
     inner = [float(v) for v in values if low < v < high and gap < place(v) < 1 - gap]
     return list(dict.fromkeys([low, *inner, high]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet import _tensorboard
 from dualnet._files import folder_beside
-from dualnet.tuning.report.rows import Row, in_order, text_of
+from dualnet.tuning.report.tables import Row, in_order, text_of
 from dualnet.tuning.trial import TRIALS, read_epochs
 
 if TYPE_CHECKING:
@@ -39,18 +39,17 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
             _tensorboard.EventWriter(file).write(0, config)
         for row in in_order(rows):
             drawn = {
-                name: _convert(domain.dtype, row.drawn[name])
-                for name, domain in domains.items()
-                if name in row.drawn
+                name: _convert(domains[name].dtype, value)
+                for name, value in row.drawn.items()
+                if name in domains
             }
             end = time.time()
-            start = summary_v2.hparams_pb(
-                drawn, trial_id=row.trial, start_time_secs=end - (row.seconds or 0.0)
-            )
+            start = end - (row.seconds or 0.0)
+            begin = summary_v2.hparams_pb(drawn, trial_id=row.trial, start_time_secs=start)
             (target / row.trial).mkdir()
             with (target / row.trial / _tensorboard.NAME).open("wb") as file:
                 events = _tensorboard.EventWriter(file)
-                events.write(0, start)
+                events.write(0, begin)
                 for epoch in read_epochs(folder / TRIALS / row.trial):
                     curve = {"epoch_val_perplexity": epoch["val_perplexity"]}
                     events.write_scalars(int(epoch["epoch"]), curve)
@@ -65,12 +64,8 @@ def _session_end(status: str, seconds: float) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-    codes = {
-        "completed": api_pb2.STATUS_SUCCESS,
-        "failed": api_pb2.STATUS_FAILURE,
-        "running": api_pb2.STATUS_RUNNING,
-    }
-    code = codes.get(status, api_pb2.STATUS_UNKNOWN)
+    names = {"completed": "SUCCESS", "failed": "FAILURE", "running": "RUNNING"}
+    code = getattr(api_pb2, f"STATUS_{names.get(status, 'UNKNOWN')}")
     end = plugin_data_pb2.SessionEndInfo(status=code, end_time_secs=seconds)
     data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
     value = Summary.Value(
@@ -86,9 +81,7 @@ def _domain(parameter: Parameter) -> Any:
     from tensorboard.plugins.hparams import summary_v2
 
     if not parameter.values:
-        return summary_v2.RealInterval(
-            float(parameter.min_value or 0), float(parameter.max_value or 0)
-        )
+        return summary_v2.RealInterval(*(float(end) for end in parameter.ends))
     types = {type(value) for value in parameter.values}
     dtype = bool if types == {bool} else float if types <= {int, float} else str
     return summary_v2.Discrete([_convert(dtype, v) for v in parameter.values], dtype=dtype)

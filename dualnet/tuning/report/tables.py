@@ -1,19 +1,20 @@
-"""The tables of a search: `trials.csv`, and `best.toml`, the card or settings of the best trial."""
+"""The trials of a search so far, and its tables: `trials.csv`, and `best.toml`."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import math
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet._files import write_whole
-from dualnet.tuning.report.rows import Row, best_row, in_order, text_of
-from dualnet.tuning.trial import RUN, TASK, TRIALS
+from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
 if TYPE_CHECKING:
     from dualnet.tuning.job import Job
@@ -22,6 +23,94 @@ RESULTS = "results.json"
 COLUMNS = (
     "trial", "status", "ended", "val_perplexity", "best_epoch", "epochs", "parameters", "seconds",
 )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One trial of a search.
+
+    Attributes:
+        trial: Its number as KerasTuner writes it, e.g. "07".
+        status: "completed", "failed", "running" or "unfinished".
+        drawn: Values of the searched parameters that are active.
+        val_perplexity: The lowest so far; None before the first epoch.
+        best_epoch: The epoch, from 1, with that perplexity; None for an evaluation.
+        epochs: Number of epochs so far; None for an evaluation.
+        parameters: Number of weights of the model.
+        seconds: Duration; of a trial that has not ended, of its epochs only.
+        ended: How a completed trial ended: "all epochs", "hopeless" (pruned) or "time".
+        message: Why a failed trial failed.
+    """
+
+    trial: str
+    status: str
+    drawn: dict[str, Any]
+    val_perplexity: float | None = None
+    best_epoch: int | None = None
+    epochs: int | None = None
+    parameters: int | None = None
+    seconds: float | None = None
+    ended: str = ""
+    message: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ("completed", "failed")
+
+
+def read_rows(
+    folder: str | os.PathLike[str], job: Job, trials: Iterable[Any], running: Collection[str]
+) -> list[Row]:
+    """Return the rows of KerasTuner's `trials`, by number.
+
+    A process is working on those whose ids are in `running`; any other trial without an
+    outcome is unfinished.
+    """
+    names = {field.name for field in dataclasses.fields(Row)}
+    rows = []
+    for trial in trials:
+        trial_folder = Path(folder) / TRIALS / trial.trial_id
+        outcome = None if trial.trial_id in running else read_outcome(trial_folder)
+        if outcome is not None:
+            fields = outcome
+        elif trial.trial_id not in running and trial.status == "COMPLETED":
+            fields = {"status": "completed", "val_perplexity": trial.score}
+        elif trial.trial_id not in running and trial.status in ("FAILED", "INVALID"):
+            fields = {"status": "failed", "message": getattr(trial, "message", None)}
+        else:
+            fields = read_progress(trial_folder)
+            fields["status"] = "running" if trial.trial_id in running else "unfinished"
+        fields = {key: fields[key] for key in names & fields.keys() if fields[key] is not None}
+        fields |= {"trial": trial.trial_id, "drawn": job.drawn(trial.hyperparameters.values)}
+        rows.append(Row(**fields))
+    return in_order(rows)
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows by number of trial."""
+    return sorted(rows, key=lambda row: int(row.trial))
+
+
+def best_row(rows: Iterable[Row]) -> Row | None:
+    """Return the completed trial with the lowest perplexity, the first of equals, or None."""
+    return min(completed_rows(rows), key=lambda row: row.val_perplexity or 0.0, default=None)
+
+
+def completed_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the completed trials with a finite perplexity."""
+    return [
+        row
+        for row in in_order(rows)
+        if row.status == "completed" and math.isfinite(row.val_perplexity or math.nan)
+    ]
+
+
+def text_of(value: Any) -> str:
+    """Return a value as in tables: strings as they are, other types in JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- tables
 
 
 def write_tables(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -> None:
@@ -58,35 +147,22 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
     """Write `best.toml`, which reproduces the perplexity of trial `row`, with the command to use.
 
     For a training or a gate it is a card for `dualnet train best.toml`: the trial's card, with
-    as many epochs as the trial had. For an evaluation it holds the RUN and the settings.
-
-    Args:
-        folder: of the search.
-        job: `Job`.
-        row: a completed trial, as `best_row` returns it.
-        number: int. Number of trials that it is the best of.
-
-    Raises:
-        FileNotFoundError: if the trial has no `task.json`, or its RUN folder no card.
-        ValueError: if one of them is damaged.
+    as many epochs as the trial had. For an evaluation it holds the RUN and the settings. The
+    trial is completed, and the best of `number`.
     """
     import tomli_w
 
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
-    note = (
-        f"Best of {number} trials of job {job.name}: validation perplexity "
-        f"{row.val_perplexity:.2f}{epoch}."
-    )
+    result = f"validation perplexity {row.val_perplexity:.2f}{epoch}"
+    note = f"Best of {number} trials of job {job.name}: {result}."
     trial_folder = Path(folder) / TRIALS / row.trial
     task = json.loads((trial_folder / TASK).read_text("utf-8"))
     corpus = task["corpus"]
     if corpus and (Path(corpus) / "corpus.json").is_file():  # one that has no name or path
         corpus = "CORPUS"
     if job.kind == "evaluation":
-        table: dict[str, Any] = {"note": note, "run": task["run"]}
-        if job.paper:
-            table["paper"] = job.paper
-        table["evaluation"] = task["settings"]
+        paper = {"paper": job.paper} if job.paper else {}
+        table = {"note": note, "run": task["run"], **paper, "evaluation": task["settings"]}
         command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
@@ -100,10 +176,8 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         used["recipe"] = _recipe_as_trained(used["recipe"], row)
         keys = [key for key in ("name", "builder", "paper") if key in used]
         table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
-        corpus = shlex.quote(corpus or "CORPUS")
-        comment = (
-            f"To reproduce it:\n  dualnet train best.toml --corpus {corpus}{weights} --output RUN"
-        )
+        words = f"--corpus {shlex.quote(corpus or 'CORPUS')}{weights} --output RUN"
+        comment = f"To reproduce it:\n  dualnet train best.toml {words}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
     write_whole(Path(folder) / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
 
