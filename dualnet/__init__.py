@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dualnet import layers as layers
     from dualnet import tuning as tuning
     from dualnet import zoo as zoo
+    from dualnet._checks import ArgumentError as ArgumentError
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
     from dualnet.builders import ensemble as ensemble
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
 _FUNCTIONS = {
+    "ArgumentError": "_checks",
     "best_temperature": "evaluation",
     "data_parallel": "devices",
     "dynamic_evaluation": "adaptation",

@@ -19,7 +19,8 @@ from dualnet._checks import (
     is_number,
 )
 from dualnet.builders import LanguageModel
-from dualnet.evaluation import WORK, vocabulary_of
+from dualnet.evaluation.arguments import vocabulary_of
+from dualnet.evaluation.scoring import WORK
 from dualnet.text import EOS, UNK, Vocabulary
 
 ROWS = 64  # texts that are continued in parallel

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import evaluation, zoo
+from dualnet import zoo
 from dualnet.corpora import Vocabulary
-from dualnet.evaluation import scoring
+from dualnet.evaluation import arguments, scoring
 from tests.conftest import nll
 
 WORDS = 12
@@ -108,7 +108,7 @@ def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, m
     path = tmp_path / "tokens.npy"
     np.save(path, np.tile(tokens, 50_000))
     stream = np.load(path, mmap_mode="r")
-    assert np.shares_memory(evaluation.check_tokens(stream, WORDS, least=2), stream)
+    assert np.shares_memory(arguments.check_tokens(stream, WORDS, least=2), stream)
     monkeypatch.setattr(scoring, "reader_of", lambda model: Constant())
     tracemalloc.start()
     found = dualnet.evaluate(model, stream, batch_size=3, sequence_length=20_000)

@@ -6,7 +6,7 @@ from dualnet.adaptation.dynamic import (
     dynamic_evaluation,
     gradient_statistics,
 )
-from dualnet.adaptation.rules import RULES, rule_settings
+from dualnet.adaptation.rules import RULES
 
 __all__ = [
     "RULES",
@@ -14,5 +14,4 @@ __all__ = [
     "GradientStatistics",
     "dynamic_evaluation",
     "gradient_statistics",
-    "rule_settings",
 ]

@@ -26,7 +26,12 @@ from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
-from dualnet.evaluation import check_cache, check_temperature, check_tokens, perplexity_of
+from dualnet.evaluation.arguments import (
+    check_cache,
+    check_temperature,
+    check_tokens,
+    perplexity_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +208,7 @@ def dynamic_evaluation(
 
 @dataclasses.dataclass(frozen=True)
 class GradientStatistics:
-    """Root mean square of the gradient of each trainable weight, over the training text.
+    """The result of `gradient_statistics`: the root mean square of each weight's gradient.
 
     Attributes:
         roots: list of float32 arrays, in the order of the weights.

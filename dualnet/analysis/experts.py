@@ -14,7 +14,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError
 from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import LanguageModel
-from dualnet.evaluation import check_tokens
+from dualnet.evaluation.arguments import check_tokens
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
 

@@ -13,7 +13,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_texts, did_you_mean
 from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel
-from dualnet.evaluation import check_tokens, vocabulary_of
+from dualnet.evaluation.arguments import check_tokens, vocabulary_of
 from dualnet.layers import IOGate
 
 

@@ -13,7 +13,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import LanguageModel
-from dualnet.evaluation import check_tokens
+from dualnet.evaluation.arguments import check_tokens
 
 
 @dataclasses.dataclass(frozen=True)

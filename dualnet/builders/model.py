@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice
+from dualnet._deprecation import warn
 from dualnet.builders.batches import look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
@@ -99,6 +100,12 @@ class LanguageModel(ClearsAllGradients):
     def hidden(self):
         """Symbolic output of the recurrence, without dropout, `(batch, time, units)`."""
         return self.graph.hidden
+
+    @property
+    def features(self):
+        """Deprecated: `graph.features`."""
+        warn("`LanguageModel.features`", "`LanguageModel.graph.features`")
+        return self.graph.features
 
     # --- the pure function
 

@@ -192,7 +192,8 @@ def generate(options: argparse.Namespace) -> None:
 def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
     runs = quietly("dualnet.runs")
-    from dualnet.evaluation import perplexity_of, score
+    from dualnet.evaluation import score
+    from dualnet.evaluation.arguments import perplexity_of
 
     model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
