@@ -148,7 +148,7 @@ def test_a_gate_is_searched_over_a_run(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(keras_tuner.RandomSearch, {"max_trials": 2}), (keras_tuner.Hyperband, {"max_epochs": 1})],
+    [(keras_tuner.RandomSearch, {"max_trials": 1}), (keras_tuner.Hyperband, {"max_epochs": 1})],
 )
 def test_a_tuner_of_keras_tuner_searches_the_models_of_a_job(corpus, tmp_path, kind, settings):
     job = load_job(write_job(tmp_path, epochs=1))

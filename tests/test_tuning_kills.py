@@ -123,7 +123,8 @@ def killed(folder, tmp_path_factory):
         noted["before the worker's death"] = before
         until(lambda: first in begun(output, len(before) + 2), chief)
         os.kill(chief.pid, signal.SIGKILL)
-        chief.wait(TOO_LONG)
+        with chief:  # closes its pipe
+            chief.wait(TOO_LONG)
         noted["before the chief's death"] = {
             name: rows(output / "trials" / name / "run/metrics.csv") for name in begun(output)
         }
