@@ -212,7 +212,7 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
     arguments = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUN", "--json"]
     settings = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1e-9"]
     code, out, err = call(capsys, *arguments, "--weights", run, "--epochs", 1, *settings)
-    assert code == 0 and f"weights in {str(run)!r}. All 4 weights are taken.\n" in err
+    assert code == 0 and f"weights in {str(run)!r}. All 4 weights were copied.\n" in err
     expected = json.loads((run / "results.json").read_text())["test_perplexity"]
     assert json.loads(out)["test_perplexity"] == pytest.approx(expected, rel=1e-5)
     out = called(capsys, *arguments, "--resume", "--epochs", 2, "--quiet")

@@ -52,10 +52,10 @@ def evaluate(options: argparse.Namespace) -> None:
         names += ["batch_size", "by_sentence", "samples", "dropout_scale", "seed"]
         settings.setdefault("by_sentence", trained_by_sentence)
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    if "samples" in settings:  # the name on the command line
-        settings["mc_dropout_samples"] = settings.pop("samples")
     function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
     _check_known("--set", settings, _settable(function))
+    if "samples" in settings:  # the name on the command line
+        settings["mc_dropout_samples"] = settings.pop("samples")
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
@@ -149,7 +149,8 @@ def _settable(function: Callable[..., Any]) -> list[str]:
     """Return the arguments of `function` that can be set on the command line."""
     parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
-    return [name for name in names if name not in ("keep", "rule", "statistics")]
+    names = [name for name in names if name not in ("keep", "rule", "statistics")]
+    return [name.removeprefix("mc_dropout_") for name in names]
 
 
 def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
