@@ -46,6 +46,13 @@ class DynamicEvaluation:
         segment_lengths: int `(segments,)`, tokens of each segment.
         rule: Name of the rule.
         settings: The values that the rule ran with.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.adaptation import DynamicEvaluation
+    >>> DynamicEvaluation(5.0, 4, np.array([1.7, 1.5]), np.array([3, 1]), "sgd", {"decay": 0.1})
+    DynamicEvaluation(perplexity=5.0, tokens=4, rule='sgd', settings={'decay': 0.1})
     """
 
     perplexity: float
@@ -213,6 +220,13 @@ class GradientStatistics:
     Attributes:
         roots: list of float32 arrays, in the order of the weights.
         batches: Number of gradients in the mean.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.adaptation import GradientStatistics
+    >>> GradientStatistics([np.ones((2, 3), "float32")], batches=7)
+    GradientStatistics(batches=7)
     """
 
     roots: list[np.ndarray] = dataclasses.field(repr=False)

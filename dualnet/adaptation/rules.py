@@ -23,7 +23,14 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default settings of `rule`, updated by those in `given` that are not None."""
+    """Return the default settings of `rule`, updated by those in `given` that are not None.
+
+    Example:
+
+    >>> from dualnet.adaptation import rule_settings
+    >>> rule_settings("sgd", {"decay": 0.1, "learning_rate": None})
+    {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
+    """
     takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
     settings = dict(RULES[rule])
     for name, value in given.items():
