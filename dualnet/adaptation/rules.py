@@ -27,7 +27,7 @@ def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Example:
 
-    >>> from dualnet.adaptation import rule_settings
+    >>> from dualnet.adaptation.rules import rule_settings
     >>> rule_settings("sgd", {"decay": 0.1, "learning_rate": None})
     {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
     """
