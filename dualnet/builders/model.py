@@ -113,8 +113,7 @@ class LanguageModel(ClearsAllGradients):
         """Return the logits of tokens, or what a step of `fit` and `evaluate` computes."""
         if isinstance(inputs, dict):
             return self._call_step(**inputs, training=training)
-        if isinstance(inputs, np.ndarray):  # on JAX outside of a compiled function
-            inputs = ops.convert_to_tensor(inputs, "int32")
+        inputs = _as_tensor(inputs)
         states = self.initial_state(ops.shape(inputs)[0])
         logits, _ = self.graph.logits(inputs, states, training=training)
         return logits
@@ -124,6 +123,7 @@ class LanguageModel(ClearsAllGradients):
 
         With fraternal dropout, a training step returns the logits of two readings.
         """
+        tokens = _as_tensor(tokens)
         stream = self.training_rows if training else self.evaluation_rows
         graph = self._masked_graph if stream.bucketed else self.graph
         if stream.carried:
@@ -388,3 +388,8 @@ def _cache_size(arguments):
 
 def _as_tuple(value):
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _as_tensor(tokens):
+    """Return `tokens` as a tensor; JAX hands NumPy arrays over outside of compiled functions."""
+    return ops.convert_to_tensor(tokens, "int32") if isinstance(tokens, np.ndarray) else tokens
