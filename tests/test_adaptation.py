@@ -7,11 +7,14 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
+from dualnet.adaptation import GradientStatistics
 from dualnet.builders.reader import SegmentReader
 from tests.checks import gradients
 from tests.conftest import values
 
 WORDS = 9
+
+pytestmark = pytest.mark.usefixtures("without_tracing")
 
 
 @pytest.fixture
@@ -70,11 +73,11 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
 
 
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
-    train = np.random.default_rng(1).integers(WORDS, size=121).astype("int32")
+    train = np.random.default_rng(1).integers(WORDS, size=61).astype("int32")
     found = dualnet.gradient_statistics(model, train, batch_size=4, sequence_length=5)
-    assert found.batches == 6  # 30 columns in segments of 5
+    assert found.batches == 3  # 15 columns in segments of 5
     # The same statistics by hand: one gradient for each batch, with carried state.
-    by_batch = segments(model, train[:120].reshape(4, 30), train[1:].reshape(4, 30), 5)
+    by_batch = segments(model, train[:60].reshape(4, 15), train[1:].reshape(4, 15), 5)
     by_weight = zip(*(slopes for _, slopes in by_batch))
     roots = [np.sqrt(np.mean(np.square(slopes), axis=0)) for slopes in by_weight]
     for one, two in zip(found.roots, roots):
@@ -109,10 +112,10 @@ def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
 
 @pytest.mark.parametrize("rule", ["nadam", "sgd", "rms"])
 def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
-    tokens = np.tile(np.arange(6, dtype="int32"), 30)  # a pattern worth learning
+    tokens = np.tile(np.arange(4, dtype="int32"), 15)  # a pattern worth learning
     before = values(model)
     static = dualnet.evaluate(model, tokens)
-    rate = {"nadam": 1e-2, "sgd": 1.0, "rms": 1e-2}[rule]
+    rate = {"nadam": 3e-2, "sgd": 2.0, "rms": 2e-2}[rule]
     statistics = {}
     if rule == "rms":
         statistics["statistics"] = dualnet.gradient_statistics(model, tokens, batch_size=4)
@@ -125,7 +128,7 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     )  # scored before it is learnt from
     mean = np.average(found.segment_losses, weights=found.segment_lengths)
     np.testing.assert_allclose(found.perplexity, np.exp(mean), rtol=1e-9)
-    assert found.segment_lengths.sum() == found.tokens == 179
+    assert found.segment_lengths.sum() == found.tokens == 59
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
 
@@ -134,8 +137,10 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     keras.config.backend() != "tensorflow", reason="JAX compiles each step, torch none"
 )
 def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatch):
-    model = zoo.build("awd_lstm_mos", vocabulary_size=WORDS, units=4, recurrent_layers=1)
-    settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 5}
+    import tensorflow as tf
+
+    model, tokens = zoo.build("lstm", vocabulary_size=WORDS, units=2), tokens[:9]
+    settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 4}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
     compiled = []
@@ -145,8 +150,12 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
         "compile",
         lambda self, **how: (compiled.append(how["jit_compile"]), compile_learner(self, **how)),
     )
-    found = dualnet.dynamic_evaluation(model, tokens, **settings)
-    assert compiled[-1] is True
+    tf.config.run_functions_eagerly(False)
+    try:
+        found = dualnet.dynamic_evaluation(model, tokens, **settings)
+    finally:
+        tf.config.run_functions_eagerly(True)
+    assert compiled == [True]
     np.testing.assert_allclose(found.segment_losses, plain.segment_losses, rtol=1e-5)
 
 
@@ -167,13 +176,6 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     assert len(calls) == 2
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
-
-
-def test_statistics_of_another_model_are_refused(model, tokens):
-    other = zoo.build("lstm", vocabulary_size=WORDS, units=5)
-    found = dualnet.gradient_statistics(other, tokens, batch_size=2)
-    with pytest.raises(ValueError, match="`statistics` must be those of this model's"):
-        dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found)
 
 
 def test_temperature_divides_the_logits(model, tokens):
@@ -204,6 +206,10 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"clipnorm": 0.0}, "`clipnorm` must be above 0"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
+        (
+            {"rule": "rms", "statistics": GradientStatistics([np.ones(3)], batches=1)},
+            "`statistics` must be those of this model's",
+        ),
         ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"temperature": -1}, "`temperature` must be a finite number above 0"),
         ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
