@@ -129,9 +129,7 @@ def test_batches_are_a_function_of_seed_epoch_and_index(layout, epoch, other):
 
 
 def test_lengths_follow_the_published_distribution():
-    batches = batches_of(
-        num_tokens=700_000, batch_size=1, sequence_length=70, length_deviation=5.0
-    )
+    batches = batches_of(num_tokens=700_000, batch_size=1, sequence_length=70, length_deviation=5.0)
     lengths = np.array(batches.lengths)
     half = lengths < 52
     assert 0.04 < half.mean() < 0.06

@@ -1,5 +1,6 @@
 """Exported models answer as the Keras model does, in every format and for every client."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -80,7 +81,7 @@ def remote():
         client.stdin.close()
 
 
-def a_model(words=WORDS, name="dual_mdlstm", **arguments):
+def a_model(words=WORDS, name="dual_lstm", **arguments):
     """Return a model whose random weights are large enough for words to differ in likelihood."""
     keras.utils.set_random_seed(3)
     mogrifier = {"rounds": 2, "rank": 2} if "mdlstm" in name else {}
@@ -199,26 +200,22 @@ def test_a_process_without_dualnet_and_keras_gets_the_numbers_of_the_model(
 
 def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
     model, rng = served.model, np.random.default_rng(0)
-    texts = []
-    for lengths in ([1], [7], [4, 1, 3], [2, 11]):
-        ids, targets = rng.integers(len(WORDS), size=(2, len(lengths), max(lengths)), dtype="int32")
-        scores = log_softmax(ops.convert_to_numpy(model(ids)))
-        scores = np.take_along_axis(scores, targets[..., None], -1)[..., 0]
-        ends = [
-            model.advance(ids[row : row + 1, :length], model.initial_state(1))
-            for row, length in enumerate(lengths)
-        ]
-        texts.append((ids, targets, lengths, scores, ends))
     spec = tf.TensorSpec((None, None), tf.int32)
     for max_tokens in (1, 5):
         reader = ChunkedReader(model)
         reader.max_tokens = max_tokens
         score = tf.function(reader.log_probabilities, input_signature=[spec, spec])
         last = tf.function(reader.last, input_signature=[spec, tf.TensorSpec((None,), tf.int32)])
-        for ids, targets, lengths, scores, ends in texts:
-            close(score(tf.constant(ids), tf.constant(targets)), scores)
+        for lengths in ([1], [7], [4, 1, 3], [2, 11]):
+            shape = (2, len(lengths), max(lengths))
+            ids, targets = rng.integers(len(WORDS), size=shape, dtype="int32")
+            scores = log_softmax(ops.convert_to_numpy(model(ids)))
+            expected = np.take_along_axis(scores, targets[..., None], -1)[..., 0]
+            close(score(tf.constant(ids), tf.constant(targets)), expected)
             logits, states = last(tf.constant(ids), tf.constant(lengths))
-            for row, (row_logits, row_states) in enumerate(ends):
+            for row, length in enumerate(lengths):
+                row_ids = ids[row : row + 1, :length]
+                row_logits, row_states = model.advance(row_ids, model.initial_state(1))
                 close(logits[row], row_logits[0, -1])
                 for state, row_state in zip(states, row_states):
                     close(state[row], row_state[0])
@@ -385,23 +382,12 @@ def test_greedy_text_takes_the_likeliest_word_of_a_full_pass(served):
         assert other["texts"].tolist() == answer["texts"].tolist()
 
 
-def test_drawn_words_have_the_log_probabilities_of_a_full_pass(served):
-    prompts = ["the cat", "", "a zebra\n"]
-    settings = {"temperature": [0.7, 1.5, 1.0], "top_k": [0, 4, 0], "top_p": [0.9, 1.0, 0.5]}
-    answer = generate(served.ask, prompts, max_tokens=15, seed=[4, -5, 2**31 - 1], **settings)
-    for text, prompt, scores in zip(answer["texts"], prompts, answer["log_probabilities"]):
-        ids = served.model.vocabulary.encode(text.decode())
-        start = len(ids) - 15
-        assert ids[:start].tolist() == served.model.vocabulary.encode(prompt).tolist()
-        assert UNK_ID not in ids[start:]
-        close(scores, log_p_of_text(served.model, ids)[start:])
-
-
-def test_a_row_depends_on_its_own_seed_but_not_on_the_other_rows(served):
+def test_a_row_draws_with_its_own_seed_and_gives_the_log_probabilities_of_a_full_pass(served):
+    vocabulary = served.model.vocabulary
     prompts = ["the cat", "", "a zebra\nthe dog sees a", "bird"] * 3
     settings = {
-        "seed": list(range(12)), "temperature": [0.0, 0.8, 1.0, 2.0] * 3, "top_k": [0, 3, 5] * 4,
-        "top_p": [1.0, 0.7] * 6, "max_tokens": [3, 20, 0, 8, 15, 1] * 2,
+        "seed": [*range(10), -5, 2**31 - 1], "temperature": [0.0, 0.8, 1.0, 2.0] * 3,
+        "top_k": [0, 3, 5] * 4, "top_p": [1.0, 0.7] * 6, "max_tokens": [3, 20, 0, 8, 15, 1] * 2,
         "stop_at_eos": [True, False, True] * 4,
     }  # fmt: skip
     batch = generate(served.ask, prompts, **settings)
@@ -411,29 +397,28 @@ def test_a_row_depends_on_its_own_seed_but_not_on_the_other_rows(served):
         alone = generate(served.ask, [prompt], **own_settings)
         length = alone["lengths"][0]
         assert alone["texts"][0] == batch["texts"][row] and length == batch["lengths"][row]
-        scores = batch["log_probabilities"][row, :length]
-        close(alone["log_probabilities"][0, :length], scores)
+        ids, start = vocabulary.encode(alone["texts"][0].decode()), len(vocabulary.encode(prompt))
+        assert len(ids) == start + length and UNK_ID not in ids[start:]
+        for scores in (alone["log_probabilities"][0], batch["log_probabilities"][row]):
+            close(scores[:length], log_p_of_text(served.model, ids)[start:])
     assert len(set(generate(served.ask, ["the"] * 20, seed=list(range(20)))["texts"])) > 15
     assert len(set(generate(served.ask, ["the"] * 3, seed=4)["texts"])) == 1
 
 
 def test_a_row_that_stops_at_eos_ends_before_the_first(served):
-    prompts, seeds = ["the cat\n"] * 40, list(range(40))
-    free = generate(served.ask, prompts, seed=seeds, max_tokens=12)
-    stopped = generate(served.ask, prompts, seed=seeds, max_tokens=12, stop_at_eos=True)
-    vocabulary, lengths = served.model.vocabulary, set()
-    for row in range(40):
-        drawn = vocabulary.encode(free["texts"][row].decode())[3:]
-        ends = np.flatnonzero(drawn == EOS_ID)
-        length = int(ends[0]) if len(ends) else 12
-        lengths.add(length)
-        assert stopped["lengths"][row] == length
-        expected = vocabulary.decode([*vocabulary.encode("the cat\n"), *drawn[:length]])
-        assert stopped["texts"][row].decode() == expected
+    prompts, settings = ["the cat\n"] * 40, {"seed": list(range(40)), "max_tokens": 12}
+    free = generate(served.ask, prompts, **settings)
+    stopped = generate(served.ask, prompts, stop_at_eos=True, **settings)
+    vocabulary = served.model.vocabulary
+    for row, length in enumerate(stopped["lengths"]):
+        ids = vocabulary.encode(free["texts"][row].decode())
+        ends = np.flatnonzero(ids[3:] == EOS_ID)
+        assert length == (ends[0] if len(ends) else 12)
+        assert stopped["texts"][row].decode() == vocabulary.decode(ids[: 3 + length])
         scores = stopped["log_probabilities"][row]
         close(scores[:length], free["log_probabilities"][row, :length])
         assert not scores[length:].any()
-    assert {0, 12} < lengths
+    assert {0, 12} < set(stopped["lengths"].tolist())
 
 
 def expected_probabilities(logits, temperature, top_k, top_p):
@@ -669,12 +654,8 @@ def documented(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documented")
     blocks = re.findall(r"```python\n(.*?)```", SERVING_PAGE.read_text(), re.DOTALL)
     (lines,) = (block for block in blocks if "models/tiny/1" in block)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         exec(lines, {})
-    finally:
-        os.chdir(before)
     path = folder / "models" / "tiny" / "1"
     return SimpleNamespace(path=path, ask=client_of(path))
 
@@ -697,24 +678,21 @@ def test_saved_model_cli_shows_the_golden_signatures(documented, capsys):
 URL = "POST http://localhost:8501/v1/models/dualnet:predict"
 
 
-def columns_of(body, signatures):
-    """Return the endpoint and inputs of a TensorFlow Serving request, checked as a server does."""
-    name = body["signature_name"]
-    specs = signatures[name].structured_input_signature[1]
-    assert set(body) == {"signature_name", "instances" if "instances" in body else "inputs"}
-    if "instances" in body:
-        assert all(set(row) == set(specs) for row in body["instances"])
-        columns = {key: [row[key] for row in body["instances"]] for key in specs}
-    else:
-        columns = body["inputs"]
+def columns_of(body, specs):
+    """Return the inputs of a TensorFlow Serving request, checked as a server does."""
+    (key,) = set(body) - {"signature_name"}
+    assert key in ("inputs", "instances")
+    columns = body[key]
+    if key == "instances":
+        assert all(set(row) == set(specs) for row in columns)
+        columns = {name: [row[name] for row in columns] for name in specs}
     assert set(columns) == set(specs)
     types = {tf.int32: {int}, tf.float32: {int, float}, tf.string: {str}, tf.bool: {bool}}
-    for key, spec in specs.items():
-        values = np.array(columns[key], object)  # an array only if all rows have one shape
-        assert {type(value) for value in values.ravel()} <= types[spec.dtype], key
-        assert spec.shape.is_compatible_with(values.shape), key
-    assert len({len(column) for column in columns.values()}) == 1
-    return name, columns
+    for name, spec in specs.items():
+        values = np.array(columns[name], object)  # an array only if all rows have one shape
+        assert {type(value) for value in values.ravel()} <= types[spec.dtype], name
+        assert spec.shape.is_compatible_with(values.shape), name
+    return columns
 
 
 def test_the_documented_requests_fit_the_signatures_and_are_answered(documented):
@@ -722,13 +700,15 @@ def test_the_documented_requests_fit_the_signatures_and_are_answered(documented)
     bodies = re.findall(rf"`{re.escape(URL)}`[^`]*```json\n(.*?)```", page, re.DOTALL)
     names = []
     for body in map(json.loads, bodies):
-        name, columns = columns_of(body, documented.ask.signatures)
-        names.append(name)
-        rows = len(next(iter(columns.values())))
-        for value in documented.ask(name, **columns).values():
-            assert value.shape[0] == rows  # a row of the answer for each row of the request
-            json.dumps(np.char.decode(value.astype(bytes)).tolist() if value.dtype == object
-                       else value.tolist(), allow_nan=False)  # fmt: skip
+        names.append(body["signature_name"])
+        signature = documented.ask.signatures[names[-1]]
+        columns = columns_of(body, signature.structured_input_signature[1])
+        answer = documented.ask(names[-1], **columns)
+        # A row of the answer for each row of the request.
+        assert len({len(rows) for rows in (*columns.values(), *answer.values())}) == 1
+        for value in answer.values():
+            values = np.char.decode(value.astype(bytes)) if value.dtype == object else value
+            json.dumps(values.tolist(), allow_nan=False)
     assert names == ENDPOINTS and page.count(URL) == 4
 
 
@@ -750,7 +730,8 @@ def test_the_documented_table_names_all_inputs_and_outputs(documented):
 def an_ensemble():
     """Return an ensemble of mixtures without vocabulary."""
     keras.utils.set_random_seed(4)
-    models = [language_model(9, units=4, experts=[1, 2]), language_model(9, units=5, experts=2)]
+    sizes = {4: [1, 2], 5: 2}.items()
+    models = [language_model(9, units=n, experts=k, cell="elman") for n, k in sizes]
     for model in models:
         for weight in model.weights:
             weight.assign(weight * 2)
@@ -760,7 +741,7 @@ def an_ensemble():
 @pytest.fixture(scope="module", params=["dual_mdlstm", "ensemble"])
 def stepped(request):
     """A model, and for two batch sizes tokens `(steps, batch, 1)` with what the model computes."""
-    model = a_model() if request.param == "dual_mdlstm" else an_ensemble()
+    model = an_ensemble() if request.param == "ensemble" else a_model(name=request.param)
     rng = np.random.default_rng(0)
     runs = []
     for batch in (1, 3):
@@ -883,10 +864,9 @@ def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, mon
 
 def test_a_format_has_its_suffix_and_a_known_name(tmp_path):
     (tmp_path / "folder.onnx").mkdir()
-    for path, kind, suffix in [
-        ("a.tflite", "onnx", ".onnx"), ("a", "onnx", ".onnx"), ("folder.onnx", "onnx", ".onnx"),
-        ("a.onnx", "litert", ".tflite"),
-    ]:  # fmt: skip
+    wrong = {"a.tflite": "onnx", "a": "onnx", "folder.onnx": "onnx", "a.onnx": "litert"}
+    for path, kind in wrong.items():
+        suffix = {"onnx": ".onnx", "litert": ".tflite"}[kind]
         with pytest.raises(ValueError, match=f"`path` must be a file that ends in '{suffix}'"):
             dualnet.export("a model", tmp_path / path, format=kind)
     with pytest.raises(ValueError, match="`format` must be one of .* Did you mean 'onnx'"):
