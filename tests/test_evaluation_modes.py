@@ -139,24 +139,18 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
 @pytest.mark.parametrize(
     ("samples", "settings"), [(5, {"batch_size": 3}), (1, {"by_sentence": True})]
 )
-def test_with_hardly_any_dropout_samples_are_the_plain_evaluation(model, settings, samples):
+def test_with_hardly_any_dropout_samples_are_the_plain_evaluation(
+    model, settings, samples, monkeypatch
+):
     settings = {**settings, "temperature": 1.2}
     expected = dualnet.evaluate(model, TOKENS, **settings)
+    monkeypatch.setattr(scoring, "WORK", 16)  # a long sentence is read in pieces
     found = dualnet.evaluate(
         model, TOKENS, mc_dropout_samples=samples, dropout_scale=1e-6, **settings
     )
     np.testing.assert_allclose(found.token_losses, expected.token_losses, rtol=1e-3, atol=1e-3)
     whole = dualnet.perplexity(model, TOKENS, mc_dropout_samples=samples, **settings)
     assert abs(whole - expected.perplexity) > 1e-2
-
-
-def test_samples_by_sentence_read_a_long_sentence_in_pieces(model, monkeypatch):
-    expected = dualnet.evaluate(model, TOKENS, by_sentence=True).token_losses
-    monkeypatch.setattr(scoring, "WORK", 8)
-    found = dualnet.evaluate(
-        model, TOKENS, by_sentence=True, mc_dropout_samples=1, dropout_scale=1e-6
-    )
-    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_masks_are_those_of_the_seed_and_differ_between_passes_and_segments(model):
