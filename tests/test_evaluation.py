@@ -171,17 +171,6 @@ def test_a_text_alone_gives_one_score_and_a_sequence_a_list(reader):
     assert blank.words == () and blank.tokens == 0 and math.isnan(blank.perplexity)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 1.7])
-def test_the_perplexity_of_a_text_is_that_of_evaluate_after_eos(reader, temperature):
-    text = text_of(60, 3)
-    found = dualnet.score(reader, text, temperature=temperature)
-    stream = np.concatenate([[EOS], VOCABULARY.encode(text)])
-    expected = dualnet.evaluate(reader, stream, temperature=temperature)
-    assert found.tokens == expected.tokens
-    np.testing.assert_allclose(found.perplexity, expected.perplexity, rtol=1e-6)
-    np.testing.assert_allclose(-found.log_probabilities, expected.token_losses, rtol=1e-5)
-
-
 def test_a_joined_text_carries_its_state_over_the_newline(reader):
     first, second, joined = dualnet.score(reader, ["a b\n", "c a\n", "a b\nc a\n"])
     assert joined.words == first.words + second.words

@@ -137,14 +137,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_model(model, temperature,
     assert np.square(error).sum() < 43 and possible.sum() > 2
 
 
-def test_each_token_is_read_once_but_the_last(model, calls):
-    text = dualnet.generate(model, "w1 w2 w3", max_tokens=5, seed=2)
-    assert [call.shape for call in calls] == [(1, 4), (1, 1), (1, 1), (1, 1), (1, 1)]
-    read = np.concatenate(calls, axis=1)[0]
-    np.testing.assert_array_equal(read, [EOS, *model.vocabulary.encode(text)[:-1]])
-
-
-def test_the_common_length_of_prompts_is_read_at_once(model, calls):
+def test_each_token_is_read_once_and_the_common_length_of_prompts_at_once(model, calls):
     texts = dualnet.generate(model, ["w1 w2 w3 w4", "w5"], max_tokens=4, seed=2)
     assert [call.shape for call in calls] == [(2, 2)] + [(2, 1)] * 6
     read = dict(zip(["w5", "w1"], np.concatenate(calls, axis=1)))  # the shortest first
