@@ -1,4 +1,5 @@
 import warnings
+from unittest import mock
 
 import keras
 import numpy as np
@@ -143,19 +144,15 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 4}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
-    compiled = []
-    compile_learner = SegmentReader.compile
-    monkeypatch.setattr(
-        SegmentReader,
-        "compile",
-        lambda self, **how: (compiled.append(how["jit_compile"]), compile_learner(self, **how)),
-    )
+    compile_step = SegmentReader.compile
     tf.config.run_functions_eagerly(False)
     try:
-        found = dualnet.dynamic_evaluation(model, tokens, **settings)
+        patch = {"autospec": True, "side_effect": compile_step}
+        with mock.patch.object(SegmentReader, "compile", **patch) as compiled:
+            found = dualnet.dynamic_evaluation(model, tokens, **settings)
     finally:
         tf.config.run_functions_eagerly(True)
-    assert compiled == [True]
+    assert compiled.call_args.kwargs["jit_compile"] is True
     np.testing.assert_allclose(found.segment_losses, plain.segment_losses, rtol=1e-5)
 
 

@@ -392,10 +392,7 @@ def test_an_unknown_word_is_named_with_its_line(
     )
     assert "Give a vocabulary" in str(caught.value)
     assert not cache.exists() or list(cache.iterdir()) == []
-
-
-def test_an_unknown_word_of_the_embedded_text_is_named_too():
-    with pytest.raises(ValueError, match=r"line 1 of 'python-reference'"):
+    with pytest.raises(ValueError, match="line 1 of 'python-reference'"):
         corpora.load("python-reference", vocabulary=Vocabulary(("<eos>",)))
 
 

@@ -179,15 +179,11 @@ def test_a_process_without_dualnet_and_keras_gets_the_numbers_of_the_model(
                 expected[row, t] = scores[row, t - 1, ids[row, t]]
         answer = ask("score", ids=ids, lengths=lengths)
         close(answer["log_probabilities"], expected, rtol=1e-5)
-        states = {
-            name: normal(rng, len(ids), size)
-            for name, size in zip(state_names(model), model.state_size)
-        }
-        logits, new_states = model.advance(ids, list(states.values()))
-        answer = ask("step", ids=ids, **states)
-        close(answer["logits"], logits, rtol=1e-5)
-        for name, new_state in zip(states, new_states):
-            close(answer[name], new_state, rtol=1e-5)
+        names, states = state_names(model), [normal(rng, len(ids), n) for n in model.state_size]
+        logits, new_states = model.advance(ids, states)
+        answer = ask("step", ids=ids, **dict(zip(names, states)))
+        for name, expected in {"logits": logits, **dict(zip(names, new_states))}.items():
+            close(answer[name], expected, rtol=1e-5)
     texts = ["the cat sees", "", "the dog\nthe bird"]
     expected = served.ask("score_text", texts=texts)["log_probabilities"]
     close(ask("score_text", texts=texts)["log_probabilities"], expected, rtol=1e-5)

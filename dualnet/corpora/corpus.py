@@ -205,7 +205,7 @@ def _locate(
         if is_name and not folder.is_dir() and name_or_folder not in (".", "~"):
             raise ValueError(
                 f"Unknown corpus: it must be one of {NAMES} or an existing folder. Received: "
-                f"{name_or_folder!r}." + did_you_mean(name_or_folder.lower(), NAMES)
+                f"{name_or_folder!r}." + did_you_mean(str(name_or_folder).lower(), NAMES)
             )
         name = folder.resolve().name
     files = sources.split_files(folder)
