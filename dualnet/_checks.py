@@ -1,6 +1,7 @@
 """Checks of arguments, shared by the whole package."""
 
 import difflib
+import math
 import numbers
 import operator
 from collections.abc import Iterable
@@ -37,16 +38,19 @@ def _restore_argument_error(text: str, argument: str) -> ArgumentError:
     return error
 
 
+def _check(valid: bool, name: str, value: Any, requirement: str) -> None:
+    if not valid:
+        raise ArgumentError(name, f"must be {requirement}. Received: {name}={value!r}.")
+
+
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise ArgumentError(
-            name, f"must be an integer of at least {least}. Received: {name}={value!r}."
-        )
+        number = least - 1
+    valid = number >= least and not isinstance(value, bool)
+    _check(valid, name, value, f"an integer of at least {least}")
     return number
 
 
@@ -57,26 +61,28 @@ def check_rate(name: str, value: Any) -> float:
 
 def check_fraction(name: str, value: Any, *, of: str = "") -> float:
     """Return `value` if it is a number of at least 0 and below 1, else raise `ValueError`."""
-    if not is_number(value) or not 0 <= value < 1:
-        raise ArgumentError(
-            name, f"must be a number of at least 0 and below 1{of}. Received: {name}={value!r}."
-        )
+    valid = is_number(value) and 0 <= value < 1
+    _check(valid, name, value, f"a number of at least 0 and below 1{of}")
+    return float(value)
+
+
+def check_factor(name: str, value: Any) -> float:
+    """Return `value` if it is a number above 0 and at most 1, else raise `ValueError`."""
+    valid = is_number(value) and 0 < value <= 1
+    _check(valid, name, value, "a number above 0 and at most 1")
     return float(value)
 
 
 def check_penalty(name: str, value: Any) -> float:
     """Return `value` if it is a finite number of at least 0, else raise `ValueError`."""
-    if not is_number(value) or not 0 <= value < float("inf"):
-        raise ArgumentError(
-            name, f"must be a finite number of at least 0. Received: {name}={value!r}."
-        )
+    valid = is_number(value) and 0 <= value < float("inf")
+    _check(valid, name, value, "a finite number of at least 0")
     return float(value)
 
 
 def check_finite(name: str, value: Any) -> float:
     """Return `value` if it is a finite number, else raise `ValueError`."""
-    if not is_number(value) or not -float("inf") < value < float("inf"):
-        raise ArgumentError(name, f"must be a finite number. Received: {name}={value!r}.")
+    _check(is_number(value) and math.isfinite(value), name, value, "a finite number")
     return float(value)
 
 

@@ -6,17 +6,17 @@ import functools
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import overload
+from typing import TypedDict, Unpack, overload
 
 import numpy as np
 
 from dualnet._checks import (
     ArgumentError,
     check_count,
+    check_factor,
     check_flag,
     check_penalty,
     check_texts,
-    is_number,
 )
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
@@ -26,31 +26,26 @@ from dualnet.text import EOS, UNK, Vocabulary
 ROWS = 64  # texts that are continued in parallel
 
 
+class Settings(TypedDict, total=False):
+    """Arguments of `generate`."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    stop_at_eos: bool
+
+
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str
-    model: LanguageModel,
-    prompt: str,
-    *,
-    max_tokens: int = 50,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop_at_eos: bool = False,
+    model: LanguageModel, prompt: str, **settings: Unpack[Settings]
 ) -> str: ...
 
 
 @overload
 def generate(
-    model: LanguageModel,
-    prompt: Sequence[str],
-    *,
-    max_tokens: int = 50,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop_at_eos: bool = False,
+    model: LanguageModel, prompt: Sequence[str], **settings: Unpack[Settings]
 ) -> list[str]: ...
 
 
@@ -113,9 +108,8 @@ def generate(
     check_penalty("temperature", temperature)
     if top_k is not None:
         check_count("top_k", top_k, least=1)
-    if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
-        message = f"must be a number above 0 and at most 1. Received: top_p={top_p!r}."
-        raise ArgumentError("top_p", message)
+    if top_p is not None:
+        check_factor("top_p", top_p)
     seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
     vocabulary = vocabulary_of(model)

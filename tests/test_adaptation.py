@@ -1,4 +1,5 @@
 import warnings
+from unittest import mock
 
 import keras
 import numpy as np
@@ -7,11 +8,14 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
+from dualnet.adaptation import GradientStatistics
 from dualnet.builders.reader import SegmentReader
 from tests.checks import gradients
 from tests.conftest import values
 
 WORDS = 9
+
+pytestmark = pytest.mark.usefixtures("without_tracing")
 
 
 @pytest.fixture
@@ -70,11 +74,11 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
 
 
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
-    train = np.random.default_rng(1).integers(WORDS, size=121).astype("int32")
+    train = np.random.default_rng(1).integers(WORDS, size=61).astype("int32")
     found = dualnet.gradient_statistics(model, train, batch_size=4, sequence_length=5)
-    assert found.batches == 6  # 30 columns in segments of 5
+    assert found.batches == 3  # 15 columns in segments of 5
     # The same statistics by hand: one gradient for each batch, with carried state.
-    by_batch = segments(model, train[:120].reshape(4, 30), train[1:].reshape(4, 30), 5)
+    by_batch = segments(model, train[:60].reshape(4, 15), train[1:].reshape(4, 15), 5)
     by_weight = zip(*(slopes for _, slopes in by_batch))
     roots = [np.sqrt(np.mean(np.square(slopes), axis=0)) for slopes in by_weight]
     for one, two in zip(found.roots, roots):
@@ -109,10 +113,10 @@ def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
 
 @pytest.mark.parametrize("rule", ["nadam", "sgd", "rms"])
 def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
-    tokens = np.tile(np.arange(6, dtype="int32"), 30)  # a pattern worth learning
+    tokens = np.tile(np.arange(4, dtype="int32"), 15)  # a pattern worth learning
     before = values(model)
     static = dualnet.evaluate(model, tokens)
-    rate = {"nadam": 1e-2, "sgd": 1.0, "rms": 1e-2}[rule]
+    rate = {"nadam": 3e-2, "sgd": 2.0, "rms": 2e-2}[rule]
     statistics = {}
     if rule == "rms":
         statistics["statistics"] = dualnet.gradient_statistics(model, tokens, batch_size=4)
@@ -125,7 +129,7 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     )  # scored before it is learnt from
     mean = np.average(found.segment_losses, weights=found.segment_lengths)
     np.testing.assert_allclose(found.perplexity, np.exp(mean), rtol=1e-9)
-    assert found.segment_lengths.sum() == found.tokens == 179
+    assert found.segment_lengths.sum() == found.tokens == 59
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
 
@@ -134,19 +138,21 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     keras.config.backend() != "tensorflow", reason="JAX compiles each step, torch none"
 )
 def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatch):
-    model = zoo.build("awd_lstm_mos", vocabulary_size=WORDS, units=4, recurrent_layers=1)
-    settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 5}
+    import tensorflow as tf
+
+    model, tokens = zoo.build("lstm", vocabulary_size=WORDS, units=2), tokens[:9]
+    settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 4}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
-    compiled = []
-    compile_learner = SegmentReader.compile
-    monkeypatch.setattr(
-        SegmentReader,
-        "compile",
-        lambda self, **how: (compiled.append(how["jit_compile"]), compile_learner(self, **how)),
-    )
-    found = dualnet.dynamic_evaluation(model, tokens, **settings)
-    assert compiled[-1] is True
+    compile_step = SegmentReader.compile
+    tf.config.run_functions_eagerly(False)
+    try:
+        patch = {"autospec": True, "side_effect": compile_step}
+        with mock.patch.object(SegmentReader, "compile", **patch) as compiled:
+            found = dualnet.dynamic_evaluation(model, tokens, **settings)
+    finally:
+        tf.config.run_functions_eagerly(True)
+    assert compiled.call_args.kwargs["jit_compile"] is True
     np.testing.assert_allclose(found.segment_losses, plain.segment_losses, rtol=1e-5)
 
 
@@ -167,13 +173,6 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     assert len(calls) == 2
     for one, two in zip(before, values(model)):
         np.testing.assert_array_equal(one, two)
-
-
-def test_statistics_of_another_model_are_refused(model, tokens):
-    other = zoo.build("lstm", vocabulary_size=WORDS, units=5)
-    found = dualnet.gradient_statistics(other, tokens, batch_size=2)
-    with pytest.raises(ValueError, match="`statistics` must be those of this model's"):
-        dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found)
 
 
 def test_temperature_divides_the_logits(model, tokens):
@@ -204,6 +203,10 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"clipnorm": 0.0}, "`clipnorm` must be above 0"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
+        (
+            {"rule": "rms", "statistics": GradientStatistics([np.ones(3)], batches=1)},
+            "`statistics` must be those of this model's",
+        ),
         ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"temperature": -1}, "`temperature` must be a finite number above 0"),
         ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
@@ -218,12 +221,10 @@ def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
 def test_weights_without_a_part_in_the_logits_take_no_part(rule, tokens):
     model = dualnet.builders.language_model(WORDS, units=4, past_decode_regularization=0.1)
     statistics = {"statistics": np.tile(tokens, 40)} if rule == "rms" else {}
-    past = model.core.get_layer("past_decode")
-    before = [ops.convert_to_numpy(each) for each in (past.kernel, past.bias, past.output_bias)]
-    embedding = ops.convert_to_numpy(model.core.get_layer("embedding").embeddings)
+    before = values(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # by which Keras names missing gradients
         dualnet.dynamic_evaluation(model, tokens, rule=rule, keep=True, **statistics)
-    for old, new in zip(before, (past.kernel, past.bias, past.output_bias)):
-        np.testing.assert_array_equal(old, ops.convert_to_numpy(new))
-    assert np.any(embedding != ops.convert_to_numpy(model.core.get_layer("embedding").embeddings))
+    for weight, old in zip(model.weights, before):
+        kept = "past_decode" in weight.path
+        assert np.array_equal(ops.convert_to_numpy(weight), old) == kept, weight.path

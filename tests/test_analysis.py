@@ -1,7 +1,5 @@
 """The analyses of the papers agree with NumPy; their figures are drawn."""
 
-import csv
-
 import keras
 import numpy as np
 import pytest
@@ -103,27 +101,22 @@ def test_a_lower_case_vocabulary_knows_capitalised_words(gated, monkeypatch):
 
 
 def test_bad_arguments_of_favoured_words_are_refused_by_name(gated, plain, monkeypatch):
-    ask = analysis.favoured_words
-    with pytest.raises(ValueError, match=r"`model` must have a gate .* gate='none'"):
-        ask(plain, "w3")
-    with pytest.raises(ValueError, match="gate='lstm'"):
-        ask(builders.with_gate(base(), 3, gate="lstm"), "w3")
-    with pytest.raises(ValueError, match=r"Received: 'w33'\. Did you mean 'w3'"):
-        ask(gated, ["w1", "w33"])
-    with pytest.raises(ValueError, match=r"`count` must be an integer of at least 1"):
-        ask(gated, "w3", count=0)
-    with pytest.raises(ValueError, match=r"`corpus_tokens` must be ids of the model's vocabulary"):
-        ask(gated, "w3", corpus_tokens=np.array([COUNT]))
-    with pytest.raises(ValueError, match=r"`least_occurrences` must leave a word.* has 2"):
-        ask(gated, "w3", corpus_tokens=np.array([1, 1]))
-    with monkeypatch.context() as patch:
-        patch.setattr(gated.core.get_layer("gate"), "use_hidden", True)
-        with pytest.raises(ValueError, match="gate='input_and_hidden'"):
-            ask(gated, "w3")
-    with monkeypatch.context() as patch:
-        patch.setattr(gated, "_vocabulary", None)
-        with pytest.raises(ValueError, match="with a vocabulary"):
-            ask(gated, "w3")
+    for arguments, message in [
+        ({"model": plain}, r"`model` must have a gate .* gate='none'"),
+        ({"model": builders.with_gate(base(), 3, gate="lstm")}, "gate='lstm'"),
+        ({"words": ["w1", "w33"]}, r"Received: 'w33'\. Did you mean 'w3'"),
+        ({"count": 0}, "`count` must be an integer of at least 1"),
+        ({"corpus_tokens": [COUNT]}, "`corpus_tokens` must be ids of the model's vocabulary"),
+        ({"corpus_tokens": [1, 1]}, "`least_occurrences` must leave a word.* has 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            analysis.favoured_words(**{"model": gated, "words": "w3", **arguments})
+    monkeypatch.setattr(gated, "_vocabulary", None)
+    with pytest.raises(ValueError, match="with a vocabulary"):
+        analysis.favoured_words(gated, "w3")
+    monkeypatch.setattr(gated.core.get_layer("gate"), "use_hidden", True)
+    with pytest.raises(ValueError, match="gate='input_and_hidden'"):
+        analysis.favoured_words(gated, "w3")
 
 
 def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
@@ -141,9 +134,19 @@ def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
 # --- experts
 
 
-def check_shares(model, tokens, last_layer, layers_of_experts):
+@pytest.mark.parametrize(
+    ("experts", "settings", "layers_of_experts"),
+    [
+        ([0, 2, 3], {"recurrent_layers": 2}, ("recurrence_1",) * 2 + ("recurrence_2",) * 3),
+        (4, {"connection": "dual"}, ("connection",) * 4),
+    ],
+)
+def test_shares_are_the_mean_priors_whatever_the_segment_length(
+    tokens, experts, settings, layers_of_experts
+):
+    model = mixed(experts, **settings)
     core = model.core
-    (features, *_) = keras.tree.flatten(core.get_layer(last_layer).output)
+    (features, *_) = keras.tree.flatten(core.get_layer(layers_of_experts[-1]).output)
     hidden = whole(keras.Model(core.inputs, [features, *core.outputs[1:]]), model, tokens)
     weights = array(core.get_layer("output").prior_kernel).astype("float64")
     sums = np.exp(log_softmax(hidden @ weights)).sum(0)
@@ -154,15 +157,6 @@ def check_shares(model, tokens, last_layer, layers_of_experts):
         assert used.coefficient_of_variation == pytest.approx(expected, rel=1e-5)
         assert used.shares.dtype == np.float64 and used.shares.sum() == pytest.approx(1)
         assert used.tokens == 60 and used.layers == layers_of_experts
-
-
-def test_shares_are_the_mean_priors_whatever_the_segment_length(mixture, tokens):
-    layers_of_experts = ("recurrence_1",) * 2 + ("recurrence_2",) * 3
-    check_shares(mixture, tokens, "recurrence_2", layers_of_experts)
-
-
-def test_the_experts_of_a_single_layer_have_shares_too(tokens):
-    check_shares(mixed(4, connection="dual"), tokens, "connection", ("connection",) * 4)
 
 
 def test_a_model_without_a_mixture_is_refused(plain, tokens):
@@ -217,18 +211,17 @@ def test_a_mixture_has_a_higher_rank_than_a_softmax(plain, mixture, tokens):
 
 
 def test_bad_arguments_of_rank_are_refused_by_name(plain, tokens):
-    with pytest.raises(ValueError, match="`rows` must be an integer of at least 1"):
-        analysis.rank(plain, tokens, rows=0)
-    with pytest.raises(ValueError, match="`tolerance` must be a finite number of at least 0"):
-        analysis.rank(plain, tokens, tolerance=-1)
-    with pytest.raises(ValueError, match="`sequence_length` must be an integer of at least 1"):
-        analysis.rank(plain, tokens, sequence_length=0)
-    with pytest.raises(ValueError, match="`tokens` must hold at least 1 tokens"):
-        analysis.rank(plain, tokens[:0])
     broken = randomised(base())
     broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
-    with pytest.raises(ValueError, match="`model` must compute finite logits"):
-        analysis.rank(broken, tokens[:5])
+    for arguments, message in [
+        ({"rows": 0}, "`rows` must be an integer of at least 1"),
+        ({"tolerance": -1}, "`tolerance` must be a finite number of at least 0"),
+        ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
+        ({"tokens": tokens[:0]}, "`tokens` must hold at least 1 tokens"),
+        ({"model": broken}, "`model` must compute finite logits"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            analysis.rank(**{"model": plain, "tokens": tokens, **arguments})
 
 
 def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
@@ -247,19 +240,15 @@ def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
 
 
 def write_run(folder, train, valid):
-    folder.mkdir()
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["epoch", "phase", "loss", "perplexity", "val_loss", "val_perplexity"])
-        for epoch, (a, b) in enumerate(zip(train, valid), start=1):
-            table.writerow([epoch, "train", np.log(a), a, np.log(b), b])
+    folder.mkdir(parents=True)
+    rows = [f"{epoch},train,{a},{b}\n" for epoch, (a, b) in enumerate(zip(train, valid), start=1)]
+    (folder / "metrics.csv").write_text("".join(["epoch,phase,perplexity,val_perplexity\n", *rows]))
     return folder
 
 
 @pytest.fixture
 def runs(tmp_path):
     epochs = np.arange(1, 51)
-    (tmp_path / "runs").mkdir()
     return {
         name: write_run(tmp_path / "runs" / name, low + 500 / epochs**2, low + 400 / epochs)
         for name, low in (("lstm", 80.0), ("doc", 60.0))

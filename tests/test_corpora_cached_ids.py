@@ -99,6 +99,8 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
             assert is_mapped(mapped.split(split)) and not is_mapped(expected.split(split))
         for name in ("name", "source", "vocabulary", "sha256"):
             assert getattr(mapped, name) == getattr(expected, name)
+        if "vocabulary" in options:
+            assert mapped.vocabulary is options["vocabulary"]
     if not options.get("lowercase"):
         check(first, texts)
     if not any(options.values()):  # by count, then first appearance
@@ -116,14 +118,6 @@ def test_a_second_load_reads_no_word(tmp_path, monkeypatch):
         for other in ({"lowercase": True}, {"min_count": 2}, {"vocabulary_size": 5}):
             with pytest.raises(AssertionError, match="tokenised"):
                 corpora.load(tmp_path / "text", **other)
-
-
-def test_a_given_vocabulary_is_returned_itself(tmp_path):
-    vocabulary = Vocabulary(("<unk>", "sat", "<eos>"))
-    for _ in range(2):
-        corpus = corpora.load(write(tmp_path / "text"), vocabulary=vocabulary)
-        assert corpus.vocabulary is vocabulary
-        check(corpus)
 
 
 def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
@@ -264,17 +258,19 @@ def test_a_killed_build_is_never_used_and_removed_after_a_day(tmp_path, cache):
     assert len(list(cache.iterdir())) == 2
 
 
-def test_without_a_cache_folder_the_ids_are_in_memory(tmp_path, cache):
+def test_without_a_cache_folder_or_on_a_full_disk_the_ids_are_in_memory(
+    tmp_path, monkeypatch, cache
+):
+    folder = write(tmp_path / "text")
     cache.parent.parent.write_text("a file, no folder")
-    check(corpora.load(write(tmp_path / "text")), mapped=False)
+    check(corpora.load(folder), mapped=False)
+    cache.parent.parent.unlink()
 
-
-def test_a_full_disk_leaves_the_ids_in_memory(tmp_path, monkeypatch, cache):
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cached_ids._OnDisk, "finish", fail)
-    check(corpora.load(write(tmp_path / "text")), mapped=False)
+    check(corpora.load(folder), mapped=False)
     assert list(cache.iterdir()) == []
 
 
@@ -396,10 +392,7 @@ def test_an_unknown_word_is_named_with_its_line(
     )
     assert "Give a vocabulary" in str(caught.value)
     assert not cache.exists() or list(cache.iterdir()) == []
-
-
-def test_an_unknown_word_of_the_embedded_text_is_named_too():
-    with pytest.raises(ValueError, match=r"line 1 of 'python-reference'"):
+    with pytest.raises(ValueError, match="line 1 of 'python-reference'"):
         corpora.load("python-reference", vocabulary=Vocabulary(("<eos>",)))
 
 

@@ -95,25 +95,21 @@ class DecayToPrior(CompiledUpdates):
             return
         super().build(variables)
         self.priors = self._constants(variables, "prior", [ops.copy(v) for v in variables])
+        self.steps, self.pulls = [1.0] * len(variables), [self.decay] * len(variables)
         if self.statistics is not None:
             roots = self.statistics.roots
             mean = np.mean([root.mean(dtype=np.float64) for root in roots])
-            self.steps = self._constants(
-                variables, "step", [1.0 / (root + self.epsilon) for root in roots]
-            )
+            steps = [1.0 / (root + self.epsilon) for root in roots]
             pulls = [np.minimum(self.decay * (root / mean), 1.0) for root in roots]
+            self.steps = self._constants(variables, "step", steps)
             self.pulls = self._constants(variables, "pull", pulls)
 
     def update_step(self, gradient, variable, learning_rate):
         i = self._get_variable_index(variable)
         gradient = ops.cast(gradient, variable.dtype)
         learning_rate = ops.cast(learning_rate, variable.dtype)
-        to_prior = self.priors[i] - variable
-        if self.statistics is None:
-            update = self.decay * to_prior - learning_rate * gradient
-        else:
-            update = self.pulls[i] * to_prior - learning_rate * gradient * self.steps[i]
-        self.assign_add(variable, update)
+        pull = self.pulls[i] * (self.priors[i] - variable)
+        self.assign_add(variable, pull - learning_rate * gradient * self.steps[i])
 
     def _constants(self, variables, name, values):
         constants = [self.add_variable_from_reference(v, name=name) for v in variables]

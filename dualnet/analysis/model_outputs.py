@@ -21,10 +21,9 @@ def find_layer(model: LanguageModel, name: str) -> Any:
 def read_outputs(
     graph: Any, model: LanguageModel, tokens: np.ndarray, sequence_length: int | None
 ) -> Iterator[np.ndarray]:
-    """Read `tokens` as one stream with carried state and yield the first output per segment.
+    """Read `tokens` with carried state; yield the first output of `graph`, float64 `(segment, n)`.
 
-    `graph` maps `[tokens, *states]` to `[(batch, time, n), *states]`; yields float64
-    `(segment, n)`.
+    `graph` maps `[tokens, *states]` to `[(batch, time, n), *states]`.
     """
     steps = SEGMENT if sequence_length is None else sequence_length
     steps = min(check_count("sequence_length", steps, least=1), len(tokens))

@@ -1,6 +1,5 @@
 """Corpora: text as three streams of word ids."""
 
-import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, encode
 from dualnet.corpora.sources import SPLITS
@@ -204,11 +203,9 @@ def _locate(
         folder = Path(name_or_folder).expanduser()
         is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
         if is_name and not folder.is_dir() and name_or_folder not in (".", "~"):
-            near = difflib.get_close_matches(str(name_or_folder).lower(), NAMES, n=1, cutoff=0.4)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(
-                f"Unknown corpus: it must be one of {NAMES} or an existing folder. "
-                f"Received: {name_or_folder!r}.{hint}"
+                f"Unknown corpus: it must be one of {NAMES} or an existing folder. Received: "
+                f"{name_or_folder!r}." + did_you_mean(str(name_or_folder).lower(), NAMES)
             )
         name = folder.resolve().name
     files = sources.split_files(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
@@ -59,8 +60,10 @@ def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, An
         arguments = {**without, "gate_dropout": arguments["gate_dropout"]}
     scaled, active = dict(arguments), set()
     for name, value in arguments.items():
-        if name.endswith("_dropout"):
-            scaled[name] = _scaled(value, scale)
+        if name.endswith("_dropout"):  # a rate, several, or None
+            scaled[name] = keras.tree.map_structure(
+                lambda rate: rate * scale if is_number(rate) else rate, value
+            )
             if np.any(scaled[name]):
                 active.add(name)
         elif name == "members":
@@ -70,10 +73,3 @@ def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, An
                 scaled[name].append({**member, "arguments": member_arguments})
                 active |= names
     return scaled, active
-
-
-def _scaled(rate: Any, scale: float) -> Any:
-    """Return a dropout rate, or a list of them, times `scale`; None for None."""
-    if isinstance(rate, (list, tuple)):
-        return [_scaled(item, scale) for item in rate]
-    return rate * scale if is_number(rate) else rate

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, is_number
+from dualnet._checks import ArgumentError, check_count, check_factor
 from dualnet._deprecation import renamed_arguments, warn
 from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
@@ -143,11 +143,7 @@ def evaluate(
     check_count("batch_size", batch_size, least=1)
     check_count("mc_dropout_samples", mc_dropout_samples, least=0)
     check_count("seed", seed, least=0)
-    if not is_number(dropout_scale) or not 0 < dropout_scale <= 1:
-        raise ArgumentError(
-            "dropout_scale",
-            f"must be a number above 0 and at most 1. Received: dropout_scale={dropout_scale!r}.",
-        )
+    check_factor("dropout_scale", dropout_scale)
     if mc_dropout_samples == 0 and dropout_scale != 1:
         raise ArgumentError(
             "dropout_scale",

@@ -21,19 +21,16 @@ def batches(
 ) -> Iterator[tuple[int, int, list[int]]]:
     """Yield rows, steps per call and indices, shortest first, of texts to be read together.
 
-    Texts of similar length are read in about eight pieces, so that there is little padding,
-    and many side by side. Rows and steps are powers of two: few shapes, since JAX compiles
-    each.
-    If `whole`, each text of at most `WORK` tokens is read in one piece, and a longer one in
-    pieces of so many.
+    Texts of similar length are read in about eight pieces, so that there is little padding. If
+    `whole`, only those of more than `WORK` tokens are read in pieces. Rows and steps are powers of
+    two: few shapes, since JAX compiles each.
     """
     lengths = np.asarray(lengths, np.int64)
 
+    parts, longest_part = (1, WORK) if whole else (8, LONGEST)
+
     def pieces(i: int) -> int:
-        length = _power_of_two(lengths[i])
-        return (
-            min(max(SHORTEST, length), WORK) if whole else min(max(SHORTEST, length // 8), LONGEST)
-        )
+        return min(max(SHORTEST, _power_of_two(lengths[i]) // parts), longest_part)
 
     order = np.argsort(lengths, kind="stable")
     for steps, group in itertools.groupby(order[lengths[order] > 0], key=pieces):
@@ -58,14 +55,9 @@ def score_streams(
     steps: int,
     temperature: float,
 ) -> None:
-    """Read `streams` side by side from the zero state, with carried state; fill `losses`.
+    """Read `streams` side by side from the zero state, `rows` of `steps` tokens per call.
 
-    Args:
-        streams: int arrays `(n + 1,)`, each with its own n, at most `rows` of them.
-        losses: float32 arrays `(n,)` to be filled with -log p of each token but the first of
-            a stream, in nats.
-        rows: int. Rows of a call; those without a stream are padding.
-        steps: int. Tokens of a row in one call.
+    Fills `losses`, an array for each stream, with -log p of each of its tokens but the first.
     """
     zeros = [np.zeros((rows, size), np.float32) for size in reader.state_size]
     segment: dict[str, Any] = {"states": zeros}

@@ -46,10 +46,8 @@ def best_temperature(
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
-    patience = math.inf
-    if temperatures is None:
-        temperatures, patience = [100 / factor for factor in FACTORS], PATIENCE
-    temperatures = list(temperatures)
+    patience = PATIENCE if temperatures is None else math.inf
+    temperatures = [100 / k for k in FACTORS] if temperatures is None else list(temperatures)
     if not temperatures:
         raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
     for temperature in temperatures:

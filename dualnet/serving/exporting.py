@@ -129,8 +129,12 @@ def _export_folder(model: LanguageModel, directory: Path) -> None:
     with _explained("directory", directory):
         _check_new_or_empty(directory)
         _make_parent(directory)
-        _remove_leftovers(directory)
-        prefix = f"{_unfinished(directory)}{_owner(os.getpid())}."
+        # Killed exports leave unfinished folders beside the path that they were to become, where
+        # exports to other paths may be under way, so their names tell the path and the process. A
+        # leading dot: a model server takes a name that begins with a digit for a version to serve.
+        prefix = f".{directory.name}.unfinished-"
+        _remove_leftovers(directory.parent, prefix)
+        prefix = f"{prefix}{_owner(os.getpid())}."
         with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
             from dualnet.serving import saved_model
 
@@ -192,24 +196,14 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         ) from None
 
 
-# Killed exports leave unfinished folders beside the path that they were to become, where exports
-# to other paths may be under way, so the name of a folder tells the path and the process.
-
-
-def _unfinished(directory: Path) -> str:
-    # A leading dot: a model server takes a name that begins with a digit for a version to serve.
-    return f".{directory.name}.unfinished-"
-
-
 def _owner(process: int) -> str:
     """Return a name for a process of this machine."""
     return f"{platform.node().replace('.', '_')}-{process}"
 
 
-def _remove_leftovers(directory: Path) -> None:
-    """Remove folders of exports to `directory` whose process has ended, or that are a day old."""
-    prefix = _unfinished(directory)
-    for folder in directory.parent.glob(f"{glob.escape(prefix)}*"):
+def _remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove folders of exports whose process has ended, or that are a day old."""
+    for folder in parent.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):
             old = time.time() - folder.stat().st_mtime > ABANDONED_AFTER_SECONDS
             if old or _has_ended(folder.name.removeprefix(prefix).partition(".")[0]):

@@ -34,8 +34,7 @@ def onnx_bytes(model: LanguageModel) -> bytes:
             opset=18,
         )
     onnx.checker.check_model(proto)  # tf2onnx keeps operations that it cannot convert
-    data: bytes = proto.SerializeToString()
-    return data
+    return bytes(proto.SerializeToString())
 
 
 def litert_bytes(model: LanguageModel) -> bytes:
@@ -48,8 +47,7 @@ def litert_bytes(model: LanguageModel) -> bytes:
     with tempfile.TemporaryDirectory() as folder, _without_warnings():
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
-        data: bytes = converter.convert()
-    return data
+        return bytes(converter.convert())
 
 
 def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[Any]]:

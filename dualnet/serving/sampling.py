@@ -89,12 +89,7 @@ def draw_words(
 
 
 def draw(logits: Any, step: Any, settings: dict[str, Any], unk_id: int | None) -> Any:
-    """Return a word for each row of `logits`, `(batch, words)`: int32 `(batch,)`.
-
-    The temperature is applied first, then `top_k`, then `top_p`: of the words that `top_k`
-    leaves, the fewest, likeliest first, whose probabilities reach `top_p`. Ties go to the lower
-    id.
-    """
+    """Return a word for each row of `logits`, `(batch, words)`: int32; see `dualnet.generate`."""
     words = logits.shape[-1]
     if unk_id is not None:
         logits = tf.where(tf.equal(tf.range(words), unk_id), -float("inf"), logits)

@@ -15,11 +15,11 @@ from dualnet._checks import (
     ArgumentError,
     check_choice,
     check_count,
+    check_factor,
     check_flag,
     check_fraction,
     check_penalty,
     did_you_mean,
-    is_number,
 )
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.model import LOSS_REDUCTIONS
@@ -32,13 +32,6 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam"
 def _check_positive(name: str, value: Any) -> None:
     if check_penalty(name, value) == 0:
         raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
-
-
-def _check_factor(name: str, value: Any) -> None:
-    if not is_number(value) or not 0 < value <= 1:
-        raise ArgumentError(
-            name, f"must be a number above 0 and at most 1. Received: {name}={value!r}."
-        )
 
 
 def _field(default: Any, check: Callable[..., Any], **options: Any) -> Any:
@@ -154,8 +147,8 @@ class Recipe:
     partial_shuffle: bool = _field(False, check_flag)
     epochs: int = _count(100, least=1)
     hold_epochs: int = _count(0)
-    decay: float = _field(1.0, _check_factor)
-    plateau_decay: float = _field(1.0, _check_factor)
+    decay: float = _field(1.0, check_factor)
+    plateau_decay: float = _field(1.0, check_factor)
     square_root_decay: bool = _field(False, check_flag)
     averaging: str = _choice("none", AVERAGES)
     average_interval: int = _count(5, least=1)
