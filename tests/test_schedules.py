@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dualnet.training import Recipe
@@ -86,17 +86,10 @@ def first_averaged(recipe, perplexities):
     return found[0].epoch if found else None
 
 
-@pytest.mark.parametrize("n", [5, 60])
-def test_averaging_begins_at_the_earliest_when_more_than_n_epochs_are_logged(n):
-    recipe = Recipe(**ASGD, average_interval=n)
-    rising = np.arange(50.0, 200.0)
-    assert first_averaged(recipe, rising[:100]) == switch_of_merity(rising, n) == n + 3
-    falling = rising[::-1][:90]
-    assert first_averaged(recipe, falling) is switch_of_merity(falling, n) is None
-
-
 @pytest.mark.parametrize("n", [1, 2, 5, 60])
 @given(walk=walks)
+@example(walk=np.arange(50.0, 120.0))  # at the earliest
+@example(walk=np.arange(120.0, 50.0, -1))  # never
 def test_averaging_begins_where_the_released_code_begins_it(n, walk):
     recipe = Recipe(**ASGD, average_interval=n)
     assert first_averaged(recipe, walk) == switch_of_merity(walk, n)
@@ -112,10 +105,9 @@ def test_averaging_that_began_goes_on_and_begins_once():
 @pytest.mark.parametrize("kind", ["asgd", "mean"])
 def test_averaging_begins_at_the_latest_where_it_is_told_to(kind):
     falling = np.arange(50.0, 0.0, -1)
-    for epoch in (1, 4):
-        recipe = Recipe(**{**ASGD, "averaging": kind}, average_from=epoch)
+    for limit, epoch in ((0, None), (1, 1), (4, 4)):
+        recipe = Recipe(**{**ASGD, "averaging": kind}, average_from=limit)
         assert first_averaged(recipe, falling) == epoch
-    assert first_averaged(Recipe(**{**ASGD, "averaging": kind}), falling) is None
 
 
 def test_the_mean_begins_after_so_many_epochs_without_a_new_best():
@@ -153,6 +145,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
         "train", "train", "finetune-1", "finetune-1", "finetune-2", "finetune-2",
         "finetune-3", "finetune-3",
     ]  # fmt: skip
+    assert [each.begins for each in found] == [True, False] * 4
 
 
 # --- recipes
