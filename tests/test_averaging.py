@@ -143,13 +143,6 @@ def test_steps_are_those_of_keras(optimizer):
     assert_close(ours, plain, rtol=1e-6, atol=1e-7)
 
 
-def test_the_first_step_of_adam_is_as_long_for_a_repeated_word():
-    (before, *_), (after, *_) = step(Adam(0.1))
-    lengths = np.abs(after - before)
-    np.testing.assert_allclose(lengths[[1, 2, 5, 6]], 0.1, rtol=1e-3)
-    np.testing.assert_array_equal(lengths[[0, 3, 4]], 0)
-
-
 @pytest.mark.parametrize(
     ("kind", "optimizer"), [("asgd", SGD(0.3, average="asgd")), ("mean", Adam(0.3, average="mean"))]
 )
