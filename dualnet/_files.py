@@ -53,13 +53,8 @@ def folder_beside(
 ) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place on success.
 
-    On an error the folder is removed and `path` is left untouched.
-
-    Args:
-        path: the folder to write.
-        replace: bool. Whether an existing folder at `path` is removed first; else it must be
-            empty or absent.
-        prefix: first part of the name of the folder.
+    On an error the folder is removed and `path` is left untouched. Without `replace`, `path` must
+    be absent or an empty folder. The name of the folder begins with `prefix`.
     """
     path = Path(path)
     temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
@@ -79,14 +74,10 @@ def folder_beside(
 def claim(
     folder: Path, *, holds: str, resume: bool, may_hold: Collection[str] = ()
 ) -> Iterator[None]:
-    """Reserve `folder` for this process. The system releases the lock when the process ends.
+    """Reserve the folder `output` for this process. The system releases the lock when it ends.
 
-    Args:
-        folder: the argument `output`; created if absent, and removed again on an error if
-            nothing was written to it.
-        holds: "run" or "search", for error messages.
-        resume: bool. Whether the folder may hold files.
-        may_hold: names of files that a run killed early leaves behind.
+    The folder is created if absent, and removed again on an error if nothing was written to it.
+    Unless `resume`, it may hold only files named in `may_hold`. `holds` is "run" or "search".
     """
     created = not folder.exists()
     make_folder("output", folder)
@@ -140,9 +131,12 @@ def make_folder(name: str, folder: Path) -> None:
 
 
 def flush(path: str | os.PathLike[str]) -> None:
-    """Wait until the file `path` is on disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    """Wait until the file `path`, or the names in the folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:

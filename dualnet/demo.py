@@ -27,19 +27,10 @@ PROMPTS = ("the", "if the object", "a class")
 MARK = ".written-by-dualnet-demo"
 # Our choice: equal sizes and the same recipe for both models, a few minutes on two cores.
 SETTINGS: dict[str, Any] = {
-    "units": 128,
-    "epochs": 12,
-    "batch_size": 32,
-    "sequence_length": 25,
-    "learning_rate": 0.002,
-    "input_dropout": 0.3,
-    "recurrent_dropout": 0.0,
-    "output_dropout": 0.3,
-    "dual_input_dropout": 0.0,
-    "dual_output_dropout": 0.0,
-    "embedding_l2": 0.0,
-    "dual_l2": 0.0,
-}
+    "units": 128, "epochs": 12, "batch_size": 32, "sequence_length": 25, "learning_rate": 0.002,
+    "input_dropout": 0.3, "recurrent_dropout": 0.0, "output_dropout": 0.3,
+    "dual_input_dropout": 0.0, "dual_output_dropout": 0.0, "embedding_l2": 0.0, "dual_l2": 0.0,
+}  # fmt: skip
 DYNAMIC: dict[str, Any] = {"rule": "nadam", "sequence_length": 20}
 DYNAMIC_RATES = (1e-4, 3e-4, 1e-3)  # within the paper's range; the best on validation wins
 

@@ -67,11 +67,8 @@ def plot_positions(
 ) -> None:
     """Draw perplexity against the position in the text, as a PNG.
 
-    A strong line shows the perplexity of all tokens up to each position, a faint one that of
-    windows of a hundredth of the text.
-
-    Args:
-        curves: name to the loss of each token in nats, `(tokens,)`.
+    `curves` are names to the loss of each token in nats. A strong line shows the perplexity of
+    all tokens up to each position, a faint one that of windows of a hundredth of the text.
     """
     figure, axes = _axes(title, "position in the text (tokens)", "perplexity")
     for i, (name, losses) in enumerate(curves.items()):
@@ -282,10 +279,8 @@ def plot_importance(
 ) -> None:
     """Draw a bar with an error bar for each of `importances`, the longest on top, as a PNG.
 
-    Args:
-        importances: name to mean and standard deviation of a permutation importance, in units of
-            the variance of the target.
-        text: drawn in place of the bars if `importances` is empty.
+    They are names to the mean and standard deviation of a permutation importance, in units of
+    the variance of the target. Without any, `text` is drawn.
     """
     figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     axes = figure.subplots()

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
+from dualnet import serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import truncate
 from dualnet.cli.evaluating import _cache_settings
-from dualnet.runs.folder import read_card
 
-QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=0.01", "--quiet"]
+QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1",
+         "optimizer=sgd", "--quiet"]  # fmt: skip
 
 
 def call(capsys, *arguments):
@@ -156,7 +156,6 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     scores = dualnet.score(dualnet.load(run), lines)
     log_p = np.concatenate([score.log_probabilities for score in scores]).astype("float64")
     assert result["perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=1e-5)
-    assert "read by sentence" in called(capsys, "evaluate", run, "--by-sentence")
 
 
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(capsys, run, tmp_path, corpus):
@@ -167,8 +166,7 @@ def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(capsys, run
     (tmp_path / "RUN" / "card.toml").write_text(card)
     (tmp_path / "RUN" / "sums.json").unlink()
     evaluate = ["evaluate", tmp_path / "RUN"]
-    result = json.loads(called(capsys, *evaluate, "--json"))
-    assert result["by_sentence"] is True and result["tokens"] == len(corpus.test)
+    assert "read by sentence" in called(capsys, *evaluate)
     result = json.loads(called(capsys, *evaluate, "--no-by-sentence", "--json"))
     assert result["by_sentence"] is False and result["tokens"] == len(corpus.test) - 1
     for option in ("--no-by-sentence", "--dynamic"):
@@ -193,14 +191,13 @@ def test_the_passes_of_monte_carlo_dropout_are_averaged(capsys, run, corpus):
 def test_the_best_temperature_is_found_on_the_validation_split(capsys, run, corpus, monkeypatch):
     monkeypatch.setattr("dualnet.cli.evaluating.TUNING_TOKENS", 60)
     model = dualnet.load(run)
-    for by_sentence in ([], ["--by-sentence"]):
-        arguments = ["evaluate", run, "--temperature", "best", *by_sentence]
-        result = json.loads(called(capsys, *arguments, "--json"))
-        expected = dualnet.best_temperature(model, corpus.valid[:60], by_sentence=bool(by_sentence))
-        assert result["temperature"] == expected and result["tuning_tokens"] == 60
-        assert result["split"] == "test" and result["tokens"] >= len(corpus.test) - 1
-    out = called(capsys, "evaluate", run, "--temperature", "best", "--dynamic")
     best = dualnet.best_temperature(model, corpus.valid[:60])
+    by_sentence = dualnet.best_temperature(model, corpus.valid[:60], by_sentence=True)
+    arguments = ["evaluate", run, "--temperature", "best"]
+    result = json.loads(called(capsys, *arguments, "--by-sentence", "--json"))
+    assert result["temperature"] == by_sentence and result["tuning_tokens"] == 60
+    assert result["split"] == "test" and result["tokens"] == len(corpus.test)
+    out = called(capsys, *arguments, "--dynamic", "--sequence-length", 20)
     assert f"temperature {best:.4g}, the best on the first 60 tokens of the validation" in out
     assert f"temperature={best:g}" in out
     with pytest.raises(SystemExit):
@@ -223,47 +220,34 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
 
 
 @pytest.fixture(scope="module")
-def together(run, folder, tmp_path_factory):
-    """A RUN of another model, one of an ensemble of both, and one of a gate over that."""
-    parent = tmp_path_factory.mktemp("together")
-    other, both, gated = (parent / name for name in ("other", "both", "gated"))
-    train = ["train", "awd_lstm", "--corpus", folder, "--output", other, "--epochs", 1]
-    train += ["--set", "units=4", "recurrent_layers=1", *QUICK[2:]]
+def together(run, tmp_path_factory):
+    """A RUN of an ensemble and one of a gate over it."""
+    both, gated = (tmp_path_factory.mktemp("together") / name for name in ("both", "gated"))
     gate = ["gate", both, "--output", gated, "--epochs", 1, "--quiet", "--set", "gate_units=3"]
     gate += ["batch_size=4", "sequence_length=9"]
-    for command in (train, ["ensemble", run, other, "--output", both], gate):
+    for command in (["ensemble", run, run, "--output", both], gate):
         assert main([str(argument) for argument in command]) == 0
-    return other, both, gated
+    return both, gated
 
 
-def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(capsys, run, together, corpus):
-    other, both, gated = together
-    expected = dualnet.perplexity(
-        dualnet.ensemble([dualnet.load(run), dualnet.load(other)]), corpus.test
-    )
-    out = called(capsys, "evaluate", both, "--json")
-    assert json.loads(out)["perplexity"] == pytest.approx(expected, rel=1e-5)
-    model, base = dualnet.load(gated), dualnet.load(both)
+def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(capsys, together, corpus):
+    both, gated = together
+    base, model = dualnet.load(both), dualnet.load(gated)
+    expected = dualnet.perplexity(base, corpus.test)
+    found = json.loads(called(capsys, "evaluate", both, "--json"))["perplexity"]
+    assert found == pytest.approx(expected, rel=1e-6)
     assert model.gated and model.arguments["gate_units"] == 3
     weights = weight_names(model)
     for name, weight in weight_names(base).items():
         np.testing.assert_array_equal(weight.numpy(), weights[name].numpy())
     results = json.loads((gated / "results.json").read_text())
-    perplexity = json.loads(called(capsys, "evaluate", gated, "--json"))["perplexity"]
-    assert perplexity == pytest.approx(results["test_perplexity"], rel=1e-5)
-    assert perplexity != pytest.approx(expected, rel=1e-6)
-
-
-def test_the_training_of_a_gate_resumes(capsys, together):
-    _, both, gated = together
-    arguments = ["gate", both, "--output", gated, "--resume", "--epochs", 2, "--quiet", "--json"]
-    assert json.loads(called(capsys, *arguments))["epochs"] == 2
+    assert results["test_perplexity"] != pytest.approx(expected, rel=1e-6)
 
 
 def test_runs_that_cannot_be_gated_combined_or_trained_are_refused(
     capsys, folder, run, together, tmp_path
 ):
-    _, both, gated = together
+    both, gated = together
     for arguments, message in [
         (["gate", gated], "`run` must be of a model without a gate"),
         (["train", both / "card.toml", "--corpus", folder], "an ensemble. Train each member"),
@@ -284,7 +268,7 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     assert result["cache"] == cache
     expected = dualnet.perplexity(dualnet.with_cache(dualnet.load(run), **cache), corpus.test)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
-    out = called(capsys, *arguments, "--dynamic")
+    out = called(capsys, *arguments)
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
     assert code == 2 and "must be one of size, weight, scale, start. Did you mean 'size'" in err
@@ -292,10 +276,10 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
 
 
-def test_the_cache_has_the_published_settings_of_the_card_and_corpus(together):
-    card = read_card(together[0])
+def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
+    card = zoo.card("awd_lstm")
     defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
-    assert card.name == "awd_lstm" and _cache_settings([], card, "animals") == defaults
+    assert _cache_settings([], card, "animals") == defaults
     published = {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"}
     assert _cache_settings([], card, "ptb") == published
     assert _cache_settings(["weight=0.4"], card, "ptb") == {**published, "weight": 0.4}
@@ -432,18 +416,18 @@ def test_a_reader_that_closes_standard_output_early_is_no_error():
     assert (process.returncode, error) == (141, "")
 
 
-def test_a_run_is_exported(capsys, run, tmp_path):
+def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     out = called(capsys, "export", run, tmp_path / "saved_model")
     assert "endpoints score, step, score_text, generate_text in" in out
     assert (tmp_path / "saved_model" / "saved_model.pb").exists()
     code, _, err = call(capsys, "export", run, tmp_path / "saved_model")
     assert code == 2 and "must be new or empty" in err
     path = tmp_path / "m.tflite"
-    out = called(capsys, "export", run, path, "--format", "litert", "--json")
-    assert json.loads(out) == {"path": str(path), "format": "litert", "endpoints": ["step"]}
-    assert path.stat().st_size > 1000
     code, _, err = call(capsys, "export", run, path, "--format", "onnx")
     assert code == 2 and "`path` must be a file that ends in '.onnx'" in err
+    monkeypatch.setattr(serving, "export", lambda model, path, format: path)
+    out = called(capsys, "export", run, path, "--format", "litert", "--json")
+    assert json.loads(out) == {"path": str(path), "format": "litert", "endpoints": ["step"]}
 
 
 def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
@@ -454,44 +438,32 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
     dynamic, score = [*evaluate, "--dynamic"], ["score", run, "--text", "the"]
     return {
         "an unknown model": (["card", "dual_ltsm"], "Did you mean one of"),
-        "an unknown model to train": (["train", "lstn", *train[2:]], "Did you mean one of"),
-        "an unknown override": ([*train, "--set", "unit=3"], "Did you mean 'units'"),
         "a set without a value": ([*train, "--set", "units"], "takes KEY=VALUE"),
-        "a value out of range": ([*train, "--set", "input_dropout=1.5"], "`input_dropout` must be"),
         "an option as a setting": ([*train, "--set", "seed=3"], "`--set` takes an argument"),
         "an unknown corpus": (["data", "ptv"], "Did you mean 'ptb'"),
         "a missing folder": (["data", tmp_path / "nowhere"], "must exist"),
-        "a split shorter than one batch": ([*train, "--set", "batch_size=999"], "batch_size"),
         "a missing card": (["train", "my.toml", *train[2:]], "There is no file"),
-        "missing weights": ([*train, "--weights", tmp_path / "no"], "`weights` must be a RUN"),
         "nothing to resume": ([*train, "--resume"], "--resume needs a RUN folder"),
         "a finished run": ([*again, "--resume"], "is finished: it has"),
         "no checkpoint steps": ([*train, "--checkpoint-steps", 0], "`checkpoint_steps` must be"),
         "a full output folder": (again, "`output` must be a new or empty folder"),
-        "an output that is a file": ([*again[:-1], run / "card.toml"], "`output` must be a folder"),
         "a folder that is no run": (["evaluate", tmp_path], "must hold card.toml"),
         "a keras file without corpus": (["evaluate", keras_file(run)], "`--corpus` must be given"),
         "an unknown split": ([*evaluate, "--split", "tests"], "`split` must be one of"),
-        "a temperature of zero": ([*evaluate, "--temperature", 0], "`temperature` must be"),
         "an unknown rule": ([*dynamic, "--rule", "nadan"], "'nadam'"),
         "an unknown setting": ([*dynamic, "--set", "learning_rte=1"], "mean 'learning_rate'"),
         "samples as a setting of a rule": ([*dynamic, "--set", "samples=2"], "`samples` must be"),
         "a rule without dynamic": ([*evaluate, "--rule", "sgd"], "needs --dynamic"),
         "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
-        "dynamic with samples": ([*dynamic, "--samples", 2], "`--samples` cannot be combined with"),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
-        "a seed without samples": ([*evaluate, "--seed", 5], "`--seed` needs --samples"),
         "an unknown setting to tune for": (
             [*evaluate, "--temperature", "best", "--set", "sample=2"], "mean 'samples'",
         ),
         "a prompt and a file": ([*generate, "f"], "`--prompt` and FILE"),
         "a text and a file": ([*score, "f"], "`--text` and FILE cannot"),
         "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
-        "a folder as file": (["generate", run, tmp_path], "FILE must be a text file"),
         "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),
-        "a missing run": (["score", tmp_path / "x.keras", "--text", "a"], "must be a RUN"),
-        "a score at zero temperature": ([*score, "--temperature", 0], "`temperature` must"),
     }  # fmt: skip
 
 

@@ -24,12 +24,6 @@ SETTINGS = {
     "input_dropout": 0.3, "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "clipnorm": 1.0,
 }  # fmt: skip
 STEPS = 10  # of an epoch
-AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
-    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
-    "optimizer": "sgd", "global_clipnorm": 1.0, "weight_decay": 1e-4, "input_dropout": 0.3,
-    "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "partial_shuffle": True,
-    "averaging": "asgd", "average_from": 2, "finetune": "once", "finetune_epochs": 1,
-}  # fmt: skip
 
 
 def train(corpus, output, settings=SETTINGS, **changes):
@@ -98,120 +92,18 @@ def train_undisturbed(corpus, folder, settings, moments):
     return ends(folder), killed
 
 
-MOMENTS = [
-    (recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
-    (recorder.Recorder, "on_train_batch_end", STEPS + 8),
-    (recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
-    (recorder, "write_weights", 2),  # the best weights are of an epoch not yet in a checkpoint
-    (checkpoints, "sha256_of", 9),  # within a checkpoint
-    (recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
-]
-if keras.config.backend() == "torch":
-    del MOMENTS[2:]  # slow at loops, and promised for TensorFlow and JAX alone
 IN_THE_SECOND_EPOCH = (recorder.Recorder, "on_train_batch_end", STEPS + 7)
-
-
-AVERAGED_MOMENTS = [
-    (recorder.Recorder, "on_train_batch_end", STEPS + 8),
-    (recorder, "write_weights", 2),  # the averages replace the weights
-    (recorder.Recorder, "_begin_round", 1),  # the best weights do, and no checkpoint has them
-]
-if keras.config.backend() == "torch":
-    del AVERAGED_MOMENTS[1:]
 
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    return train_undisturbed(corpus, folder, SETTINGS, [*MOMENTS, IN_THE_SECOND_EPOCH])
-
-
-@pytest.fixture(scope="module")
-def trained_with_averages(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
-    end, killed = train_undisturbed(corpus, folder, AVERAGED, AVERAGED_MOMENTS)
-    assert [row["phase"] for row in end["metrics"]] == ["train", "averaged", "finetune-1"]
-    return end, killed
+    return train_undisturbed(corpus, folder, SETTINGS, [IN_THE_SECOND_EPOCH])
 
 
 @pytest.fixture
 def undisturbed(trained):
     return trained[0]
-
-
-@pytest.mark.parametrize(
-    ("run", "moment"),
-    [("trained", moment) for moment in MOMENTS]
-    + [("trained_with_averages", moment) for moment in AVERAGED_MOMENTS],
-)
-def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, request, run, moment):
-    undisturbed, killed = request.getfixturevalue(run)
-    killed(moment, tmp_path / "RUN")
-    keras.utils.set_random_seed(99)
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
-    assert not list((tmp_path / "RUN").rglob(".unfinished*"))
-
-
-def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
-    corpus, tmp_path, trained_with_averages
-):
-    validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
-    weights = {}
-
-    def noted(self, plan):
-        model = self.start.model
-        if plan.averaged and not weights:
-            trained = {id(weight) for weight in model.trainable_variables}
-            for i, variable in enumerate(checkpoints._variables(model)):
-                if id(variable) in trained:
-                    weights[f"{i:05}"] = np.array(keras.ops.convert_to_numpy(variable))
-        return validate(self, plan)
-
-    def interrupted(self, batch, logs=None):
-        if self.plan.averaged:
-            signal.raise_signal(signal.SIGINT)
-        return whole(self, batch, logs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "validate", noted)
-        patch.setattr(recorder.Recorder, "on_test_batch_end", interrupted)
-        with pytest.raises(Stopped, match=r"saved after step 10 of 10 of epoch 2"):
-            train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
-    with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:
-        assert weights
-        for name, weight in weights.items():
-            np.testing.assert_array_equal(stored[name], weight)
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), trained_with_averages[0])
-
-
-def test_a_killed_run_by_sentence_ends_as_an_undisturbed_one(corpus, tmp_path):
-    settings = {
-        "units": 4, "batching": "sentences", "batch_size": 40, "loss_reduction": "sum", "epochs": 2
-    }  # fmt: skip
-    moment = (recorder.Recorder, "write_tables", 1)
-    end, killed = train_undisturbed(corpus, tmp_path / "whole", settings, [moment])
-    assert end["results"]["by_sentence"]
-    assert runs.read_card(tmp_path / "whole").config["padded"] is True
-    killed(moment, tmp_path / "RUN")
-    run = train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), end)
-    assert run.results["test_perplexity"] == pytest.approx(
-        dualnet.perplexity(run.model, corpus.test, by_sentence=True), rel=1e-6
-    )
-    assert dualnet.load(tmp_path / "RUN").loss_reduction == "sum"
-    with pytest.raises(ValueError, match="`loss_reduction` must be one of.*mean 'sum'"):
-        run.model.loss_reduction = "summ"
-
-
-def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
-    corpus, tmp_path, undisturbed
-):
-    train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
-    kept = sorted(path.name for path in (tmp_path / "RUN" / "checkpoints").iterdir())
-    assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]
 
 
 @pytest.fixture
@@ -220,6 +112,13 @@ def stopped(trained, tmp_path):
     trained[1](IN_THE_SECOND_EPOCH, tmp_path / "RUN")
     before, newest = sorted((tmp_path / "RUN" / "checkpoints").iterdir())
     return before, newest
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, stopped):
+    keras.utils.set_random_seed(99)
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    assert not list((tmp_path / "RUN").rglob(".unfinished*"))
 
 
 def test_a_run_that_stop_ended_without_its_evaluation_is_resumed_to_the_same_end(
@@ -262,7 +161,7 @@ DAMAGES = {
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    corpus, tmp_path, undisturbed, stopped, capsys
+    corpus, tmp_path, stopped, capsys
 ):
     before, newest = stopped
     card = runs.read_card(tmp_path / "RUN")
@@ -277,28 +176,20 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     both = shutil.copytree(tmp_path / "RUN", tmp_path / "both")
     flip_a_byte(both / "checkpoints" / before.name / "state.npz")
     with pytest.raises(ValueError, match="must hold an intact checkpoint.*2 checkpoints"):
-        train(corpus, both, resume=True)
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+        checkpoints.restore(both, model)
 
 
-def test_control_c_finishes_the_step_saves_and_says_how_to_resume(
-    corpus, tmp_path, undisturbed, capsys
-):
+def test_control_c_finishes_the_step_saves_and_says_how_to_resume(corpus, tmp_path, capsys):
     handler = signal.getsignal(signal.SIGINT)
-    for place, count, step in (("on_train_batch_end", 5, 5), ("on_test_batch_end", 1, STEPS)):
-        with pytest.MonkeyPatch.context() as patch:
-            interrupt = functools.partial(signal.raise_signal, signal.SIGINT)
-            on_call(patch, recorder.Recorder, place, count, interrupt, before=True)
-            changes = {"resume": True} if step == STEPS else {"seed": 5}
-            with pytest.raises(Stopped, match=rf"after step {step} of 10 of epoch 1.*--resume"):
-                train(corpus, tmp_path / "RUN", checkpoint_steps=1000, **changes)
-        assert "Stopping after the current step" in capsys.readouterr().err
-        assert signal.getsignal(signal.SIGINT) is handler
-        newest = max((tmp_path / "RUN" / "checkpoints").iterdir())
-        assert newest.name == f"epoch-00000-step-{step:08}"
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt = functools.partial(signal.raise_signal, signal.SIGINT)
+        on_call(patch, recorder.Recorder, "on_train_batch_end", 5, interrupt, before=True)
+        with pytest.raises(Stopped, match="after step 5 of 10 of epoch 1.*--resume"):
+            train(corpus, tmp_path / "RUN", checkpoint_steps=1000)
+    assert "Stopping after the current step" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is handler
+    (checkpoint,) = (tmp_path / "RUN" / "checkpoints").iterdir()
+    assert checkpoint.name == "epoch-00000-step-00000005"
 
 
 def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped):
@@ -319,11 +210,13 @@ def test_a_run_folder_in_use_is_refused(corpus, tmp_path, stopped):
     assert "`output` must be a folder that no other process uses" in str(error)
 
 
-def test_a_full_disk_while_saving_leaves_earlier_files_untouched(
-    corpus, tmp_path, undisturbed, stopped
-):
+def test_a_full_disk_while_saving_leaves_earlier_files_untouched(corpus, tmp_path, stopped):
+    def saved():
+        files = [*tmp_path.glob("RUN/checkpoints/*/*"), tmp_path / "RUN" / "model.weights.h5"]
+        return {file: file.read_bytes() for file in files}
+
     state, weights = (stopped[1] / name for name in ("state.npz", "model.weights.h5"))
-    best = (tmp_path / "RUN" / "model.weights.h5").read_bytes()
+    before = saved()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for limit, interval, message in (
         (state.stat().st_size - 1, 1, r"checkpoint could not be written.*--resume"),
@@ -335,7 +228,4 @@ def test_a_full_disk_while_saving_leaves_earlier_files_untouched(
                 train(corpus, tmp_path / "RUN", resume=True, checkpoint_steps=interval)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert sorted((tmp_path / "RUN" / "checkpoints").iterdir()) == list(stopped)
-        assert (tmp_path / "RUN" / "model.weights.h5").read_bytes() == best
-    train(corpus, tmp_path / "RUN", resume=True)
-    assert_equal(ends(tmp_path / "RUN"), undisturbed)
+        assert saved() == before

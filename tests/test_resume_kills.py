@@ -1,5 +1,6 @@
-"""A training process killed at any moment is resumed to the same bits."""
+"""A training stopped or killed at any moment is resumed to the same bits."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -8,10 +9,22 @@ import sys
 import time
 
 import keras
+import numpy as np
 import pytest
 
+import dualnet
+from dualnet import runs
 from dualnet.cli import main
-from tests.test_resume import AVERAGED, SETTINGS, assert_equal, ends
+from dualnet.training import checkpoints, recorder
+from dualnet.training.interrupts import Stopped
+from tests.test_resume import SETTINGS, STEPS, assert_equal, ends, train, train_undisturbed
+
+AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
+    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
+    "optimizer": "sgd", "global_clipnorm": 1.0, "weight_decay": 1e-4, "input_dropout": 0.3,
+    "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "partial_shuffle": True,
+    "averaging": "asgd", "average_from": 2, "finetune": "once", "finetune_epochs": 1,
+}  # fmt: skip
 
 
 def command_line(arguments, errors):
@@ -69,3 +82,106 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
     process.join(timeout=120)
     assert process.exitcode == 0, errors.read_text()
     assert_equal(ends(tmp_path / "RUN"), ends(tmp_path / "undisturbed"))
+
+
+# --- copies of the folder, as a kill at a moment would have left it
+
+MOMENTS = [
+    (SETTINGS, recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
+    (SETTINGS, recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
+    (SETTINGS, recorder, "write_weights", 2),  # the best weights are in no checkpoint yet
+    (SETTINGS, checkpoints, "sha256_of", 9),  # within a checkpoint
+    (SETTINGS, recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
+    (AVERAGED, recorder.Recorder, "on_train_batch_end", STEPS + 8),
+    (AVERAGED, recorder, "write_weights", 2),  # the averages replace the weights
+    (AVERAGED, recorder.Recorder, "_begin_round", 1),  # the best weights are in no checkpoint
+]
+if keras.config.backend() == "torch":  # slow at loops, and promised for TensorFlow and JAX alone
+    MOMENTS = [MOMENTS[0], MOMENTS[5]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    """Return a function: what a run with some settings ends with, and its copier of folders."""
+
+    @functools.cache
+    def run(averaged):
+        settings = AVERAGED if averaged else SETTINGS
+        folder = tmp_path_factory.mktemp("undisturbed") / "RUN"
+        moments = [moment for of, *moment in MOMENTS if of is settings]
+        return train_undisturbed(corpus, folder, settings, map(tuple, moments))
+
+    return run
+
+
+@pytest.mark.parametrize(("settings", "moment"), [(of, tuple(at)) for of, *at in MOMENTS])
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, settings, moment):
+    end, killed = undisturbed(settings is AVERAGED)
+    killed(moment, tmp_path / "RUN")
+    keras.utils.set_random_seed(99)
+    train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), end)
+    assert not list((tmp_path / "RUN").rglob(".unfinished*"))
+
+
+def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
+    corpus, tmp_path, undisturbed
+):
+    validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
+    weights = {}
+
+    def noted(self, plan):
+        model = self.start.model
+        if plan.averaged and not weights:
+            trained = {id(weight) for weight in model.trainable_variables}
+            for i, variable in enumerate(checkpoints._variables(model)):
+                if id(variable) in trained:
+                    weights[f"{i:05}"] = np.array(keras.ops.convert_to_numpy(variable))
+        return validate(self, plan)
+
+    def interrupted(self, batch, logs=None):
+        if self.plan.averaged:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, batch, logs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder.Recorder, "validate", noted)
+        patch.setattr(recorder.Recorder, "on_test_batch_end", interrupted)
+        with pytest.raises(Stopped, match=r"saved after step 10 of 10 of epoch 2"):
+            train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
+    with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:
+        assert weights
+        for name, weight in weights.items():
+            np.testing.assert_array_equal(stored[name], weight)
+    train(corpus, tmp_path / "RUN", resume=True)
+    end, _ = undisturbed(True)
+    assert_equal(ends(tmp_path / "RUN"), end)
+    assert [row["phase"] for row in end["metrics"]] == ["train", "averaged", "finetune-1"]
+
+
+def test_a_killed_run_by_sentence_ends_as_an_undisturbed_one(corpus, tmp_path):
+    settings = {
+        "units": 4, "batching": "sentences", "batch_size": 40, "loss_reduction": "sum", "epochs": 2
+    }  # fmt: skip
+    moment = (recorder.Recorder, "write_tables", 1)
+    end, killed = train_undisturbed(corpus, tmp_path / "whole", settings, [moment])
+    assert end["results"]["by_sentence"]
+    assert runs.read_card(tmp_path / "whole").config["padded"] is True
+    killed(moment, tmp_path / "RUN")
+    run = train(corpus, tmp_path / "RUN", resume=True)
+    assert_equal(ends(tmp_path / "RUN"), end)
+    assert run.results["test_perplexity"] == pytest.approx(
+        dualnet.perplexity(run.model, corpus.test, by_sentence=True), rel=1e-6
+    )
+    assert dualnet.load(tmp_path / "RUN").loss_reduction == "sum"
+    with pytest.raises(ValueError, match="`loss_reduction` must be one of.*mean 'sum'"):
+        run.model.loss_reduction = "summ"
+
+
+def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
+    corpus, tmp_path, undisturbed
+):
+    train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1)
+    assert_equal(ends(tmp_path / "RUN"), undisturbed(False)[0])
+    kept = sorted(path.name for path in (tmp_path / "RUN" / "checkpoints").iterdir())
+    assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 import math
 import re
@@ -16,7 +15,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet.cli.console import print_table, quietly, settings_of
+from dualnet.cli.console import check_overrides, print_table, quietly, settings_of
 from dualnet.cli.model_table import model_table
 
 
@@ -138,13 +137,7 @@ def _training_arguments(options: argparse.Namespace, settings: dict[str, Any]) -
     """Return the arguments of `training.train` that `train` and `gate` share."""
     from dualnet import training
 
-    for key in inspect.signature(training.train).parameters:
-        if key in settings:
-            raise ArgumentError(
-                "--set",
-                f"takes an argument of the builder or the recipe. Received: {key}={settings[key]}. "
-                f"`dualnet {options.command} --help` shows the options.",
-            )
+    check_overrides(settings, "the builder or the recipe", training.train, options.command)
     if options.epochs is not None:
         settings = {**settings, "epochs": options.epochs}
     names = ("output", "seed", "resume", "checkpoint_steps", "devices")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import tempfile
@@ -66,6 +67,17 @@ def truncate(text: str, columns: int) -> str:
             return text[:fits].rstrip() + "..."
         fits = i + 1 if used <= columns - 3 else fits
     return text
+
+
+def check_overrides(settings: dict[str, Any], what: str, function: Any, command: str) -> None:
+    """Raise `ValueError` if `--set` names an argument of `function` that has an option."""
+    for key in inspect.signature(function).parameters:
+        if key in settings:
+            raise ArgumentError(
+                "--set",
+                f"takes an argument of {what}. Received: {key}={settings[key]}. "
+                f"`dualnet {command} --help` shows the options.",
+            )
 
 
 def settings_of(pairs: list[str]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
 
 
 def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if options are given that cannot be combined."""
+    """Refuse options of static evaluation with --dynamic, and its own or --samples's without it."""
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet.cli.console import print_table, quietly, settings_of, silence
+from dualnet.cli.console import check_overrides, print_table, quietly, settings_of, silence
 
 
 def jobs(options: argparse.Namespace) -> None:
@@ -35,12 +34,7 @@ def tune(options: argparse.Namespace) -> None:
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS
-    for key in inspect.signature(search).parameters:
-        if key in settings:
-            raise ValueError(
-                "`--set` must name arguments of the model, its training or its evaluation. "
-                f"Received: {key}={settings[key]}. `dualnet tune --help` shows the options."
-            )
+    check_overrides(settings, "the model, its training or its evaluation", search, "tune")
     names = (
         "output", "tuner", "max_trials", "max_hours", "max_hours_per_trial", "workers", "seed",
         "resume", "checkpoint_steps",

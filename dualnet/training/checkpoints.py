@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import sys
 import zipfile
@@ -27,19 +26,12 @@ STATE, PROGRESS = "state.npz", "progress.json"
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run has come, apart from the variables of its model and optimizer.
+    """How far a run has come, apart from the variables of its model and optimizer."""
 
-    Attributes:
-        history: One dict per finished epoch, the rows of `metrics.csv`.
-        step: Steps taken in the current epoch.
-        seconds: Time that these steps took.
-        metrics: Values of the metrics' variables over these steps.
-    """
-
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    step: int = 0
-    seconds: float = 0.0
-    metrics: list[float] = dataclasses.field(default_factory=list)
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of `metrics.csv`
+    step: int = 0  # steps taken in the current epoch
+    seconds: float = 0.0  # that they took
+    metrics: list[float] = dataclasses.field(default_factory=list)  # variables, over these steps
 
 
 def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
@@ -67,7 +59,8 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
                 "files": {file_name: sha256_of(unfinished / file_name) for file_name in files},
             }
             write_whole(unfinished / PROGRESS, json.dumps({**body, "sha256": _sum(body)}))
-        _flush_folder(parent)
+        with contextlib.suppress(OSError):  # not every system can flush a folder
+            flush(parent)
         for old in _newest_first(folder)[KEPT:]:
             shutil.rmtree(old)
     except OSError as error:
@@ -181,11 +174,3 @@ def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
     if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
         raise _DamagedError(f"{path.name} holds the state of another model")
     return arrays
-
-
-def _flush_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on disk, on systems that support it."""
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        handle = os.open(folder, os.O_RDONLY)
-        stack.callback(os.close, handle)
-        os.fsync(handle)

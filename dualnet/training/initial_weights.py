@@ -11,6 +11,7 @@ from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus
 from dualnet.runs import load
+from dualnet.text import Vocabulary
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
@@ -56,17 +57,31 @@ def load_corpus(
     'python-reference'
     """
     vocabulary = source.vocabulary if source is not None else None
-    if not isinstance(corpus, Corpus):
-        lowercase = lowercase if vocabulary is None else vocabulary.lowercase
-        return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)
+    corpus = load_with(vocabulary, corpus, lowercase=lowercase)
+    owner = "of the model given as `weights`, in the same order"
+    check_vocabulary(corpus, vocabulary, owner, "model", "weights")
+    return corpus
+
+
+def load_with(vocabulary: Vocabulary | None, corpus: Corpus | str, *, lowercase: bool) -> Corpus:
+    """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
+    if isinstance(corpus, Corpus):
+        return corpus
+    lowercase = lowercase if vocabulary is None else vocabulary.lowercase
+    return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)
+
+
+def check_vocabulary(
+    corpus: Corpus, vocabulary: Vocabulary | None, which: str, owner: str, path: str
+) -> None:
+    """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`."""
     if vocabulary is not None and corpus.vocabulary.words != vocabulary.words:
         raise ArgumentError(
             "corpus",
-            "must have the vocabulary of the model given as `weights`, in the same order. "
-            f"Received: {len(corpus.vocabulary)} words where the model has {len(vocabulary)}. Load "
-            "it with vocabulary=dualnet.load(weights).vocabulary.",
+            f"must have the vocabulary {which}. Received: {len(corpus.vocabulary)} words where "
+            f"the {owner} has {len(vocabulary)}. Load it with vocabulary=dualnet.load({path})"
+            ".vocabulary.",
         )
-    return corpus
 
 
 def load_start(

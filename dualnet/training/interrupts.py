@@ -16,16 +16,11 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Context in which the first Ctrl-C or SIGTERM sets `asked` and the second raises `Stopped`.
-
-    Attributes:
-        asked: bool. Whether a stop was requested.
-        at_once: str. If not empty, the first signal already raises `Stopped`, with this text.
-    """
+    """Context in which the first Ctrl-C or SIGTERM sets `asked` and the second raises `Stopped`."""
 
     def __init__(self) -> None:
         self.asked = False
-        self.at_once = ""
+        self.at_once = ""  # if not empty, the first signal already raises `Stopped`, with this text
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:

@@ -24,9 +24,8 @@ from dualnet.runs.loading import load, load_weights
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
-from dualnet.training.request import Request
 from dualnet.training.results import results_of
-from dualnet.training.resuming import evaluated_epochs
+from dualnet.training.resuming import Request, evaluated_epochs
 from dualnet.training.schedule import plan
 from dualnet.training.start import Start, begin, policy_of
 from dualnet.training.start import resume as resume_run

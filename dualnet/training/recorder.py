@@ -32,14 +32,7 @@ REFRESH_SECONDS = 0.5  # reading a metric waits for the device
 
 
 class Recorder(keras.callbacks.Callback):
-    """Trains and validates epoch by epoch, and keeps the RUN folder up to date.
-
-    Args:
-        start: `Start`, the run; its `progress` is updated.
-        interrupts: `Interrupts`, checked after each step.
-        checkpoint_steps: Steps between two checkpoints within an epoch.
-        show: Whether to show a progress bar and a line per epoch on standard error.
-    """
+    """Trains and validates epoch by epoch; keeps the RUN folder and `start.progress` current."""
 
     def __init__(
         self, start: Start, interrupts: Interrupts, *, checkpoint_steps: int, show: bool
@@ -135,10 +128,8 @@ class Recorder(keras.callbacks.Callback):
         return {
             "epoch": plan.epoch,
             "phase": plan.phase,
-            "loss": self.logs["loss"],
-            "perplexity": self.logs["perplexity"],
-            "val_loss": float(logs["loss"]),
-            "val_perplexity": float(logs["perplexity"]),
+            **{name: self.logs[name] for name in ("loss", "perplexity")},
+            **{f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")},
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
             "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,

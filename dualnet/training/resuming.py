@@ -1,25 +1,51 @@
-"""Checks what a resumed training starts with: its card, its corpus and the new settings."""
+"""What `train` was asked for, and its checks where a run is resumed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError
+from dualnet import zoo
+from dualnet._checks import ArgumentError, check_count
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import CARD, RESULTS, WORDS, check_sums, read_card, read_vocabulary
 from dualnet.training import checkpoints
+from dualnet.training.initial_weights import check_vocabulary, load_with
 from dualnet.training.recipe import Recipe
-from dualnet.training.request import Request
 from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # settings of the recipe that may change on resuming
     "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
     "finetune_learning_rate",
 )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The arguments of `train` that describe a run."""
+
+    folder: Path
+    name: str | Card
+    corpus: Corpus | str
+    seed: int | None
+    weights: str  # an absolute path, or ""
+    overrides: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_seed(self.seed)
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
+    check_count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
+    return seed
 
 
 def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
@@ -35,11 +61,9 @@ def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
             f"Received: name={card_name!r}.",
         )
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    settings = dict(request.overrides)
-    if request.seed is not None:
-        settings["seed"] = request.seed
-    if request.weights:
-        settings["weights"] = request.weights
+    given = {"seed": request.seed, "weights": request.weights or None}
+    given = {key: value for key, value in given.items() if value is not None}
+    settings = {**request.overrides, **given}
     for key, value in settings.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
             raise ArgumentError(
@@ -97,21 +121,14 @@ def evaluated_epochs(folder: Path) -> int:
 
 def resumed_corpus(request: Request, card: Card) -> Corpus:
     """Return the corpus of `request` after a check that the run started with it."""
-    folder, corpus = request.folder, request.corpus
+    folder = request.folder
     vocabulary = read_vocabulary(folder, card) if (folder / WORDS).is_file() else None
-    if not isinstance(corpus, Corpus):
-        corpus = corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)
+    corpus = load_with(vocabulary, request.corpus, lowercase=card.lowercase)
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ArgumentError(
             "corpus",
             f"must be the one that the run started with, {card.corpus!r}, unchanged. "
             f"Received: {corpus.name!r} with another text. Train again without --resume.",
         )
-    if vocabulary is not None and corpus.vocabulary.words != vocabulary.words:
-        raise ArgumentError(
-            "corpus",
-            "must have the vocabulary that the run started with. Received: "
-            f"{len(corpus.vocabulary)} words where the run has {len(vocabulary)}. Load it with "
-            "vocabulary=dualnet.load(RUN).vocabulary.",
-        )
+    check_vocabulary(corpus, vocabulary, "that the run started with", "run", "RUN")
     return corpus

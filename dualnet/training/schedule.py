@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,21 +17,14 @@ TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
 class Plan:
     """The next epoch.
 
-    Attributes:
-        epoch: int. Its number, from 1.
-        last: int. Number of the last epoch that the phase can have.
-        phase: str. "train"; "averaged" once the weights are averaged; "finetune-1",
-            "finetune-2" and so on for the rounds of fine-tuning.
-        begins: bool. Whether the phase begins with this epoch: with a fresh average, and
-            a round of fine-tuning from the best weights so far.
-        learning_rate: float. For a segment of `sequence_length` tokens.
+    A phase begins with a fresh average, a round of fine-tuning from the best weights so far.
     """
 
-    epoch: int
-    last: int
-    phase: str
-    begins: bool
-    learning_rate: float
+    epoch: int  # from 1
+    last: int  # the last epoch that the phase can have
+    phase: str  # "train", then "averaged", then "finetune-1", "finetune-2", ...
+    begins: bool  # whether the phase begins with this epoch
+    learning_rate: float  # for a segment of `sequence_length` tokens
 
     @property
     def averaged(self) -> bool:
@@ -39,12 +33,7 @@ class Plan:
 
 
 def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
-    """Return the epoch that follows `history`, None if the training is finished.
-
-    Args:
-        recipe: The run's `Recipe`.
-        history: The rows of `metrics.csv`; `phase` and `val_perplexity` are used.
-    """
+    """Return the epoch that follows `history`, None if the training is finished."""
     phase = _phase(recipe, history)
     if phase is None:
         return None
@@ -111,11 +100,8 @@ def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
 
 def _without_gain(perplexities: Sequence[float]) -> int:
     """Return how many epochs did not improve on the best before them."""
-    best, count = float("inf"), 0
-    for perplexity in perplexities:
-        count += perplexity >= best
-        best = min(best, perplexity)
-    return count
+    best = itertools.accumulate(perplexities, min)
+    return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
 
 
 def _perplexities(rows: Any) -> list[float]:

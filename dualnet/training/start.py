@@ -22,8 +22,7 @@ from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
 from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.request import Request, check_seed
-from dualnet.training.resuming import resumed_card, resumed_corpus
+from dualnet.training.resuming import Request, check_seed, resumed_card, resumed_corpus
 
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 
