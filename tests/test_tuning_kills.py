@@ -106,7 +106,7 @@ def killed(folder, tmp_path_factory):
     """A search of which a worker was killed, then the chief, and which then went on."""
     path = tmp_path_factory.mktemp("killed")
     output = path / "DIR"
-    job = write_job(path, max_trials=3, epochs=10)
+    job = write_job(path, batch_size=4, max_trials=3, epochs=10)
     options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 5, "--json", "--quiet")
     noted = {"folder": output}
     chief = begin(job, output, *options)
@@ -198,7 +198,7 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
 
 def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=1, epochs=10)
+    job = write_job(tmp_path, batch_size=4, max_trials=1, epochs=10)
     arguments = [str(word) for word in ("tune", job, "--corpus", folder, "--output", output)]
 
     def stop():
@@ -243,7 +243,7 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     folder, corpus, tmp_path, monkeypatch
 ):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=1, epochs=1)
+    job = write_job(tmp_path, batch_size=4, max_trials=1, epochs=1)
     address = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": free_port()}
     for name, value in {**address, "KERASTUNER_TUNER_ID": "chief"}.items():
         monkeypatch.setenv(name, value)
