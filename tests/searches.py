@@ -4,7 +4,6 @@ import contextlib
 import csv
 import signal
 
-import keras
 import keras_tuner
 import pytest
 import tomli_w
@@ -107,16 +106,3 @@ def history_of(folder):
         {key: row[key] for key in row if key not in ("seconds", "tokens_per_second")}
         for row in rows(folder / "run" / "metrics.csv")
     ]
-
-
-def assert_same_history(mine, theirs):
-    """Compare two of `history_of`, one of them measured in the process of the tests."""
-    if keras.config.backend() == "tensorflow":
-        assert mine == theirs
-        return
-    # In a process that has run for long, JAX rounds differently than in a new one.
-    assert len(mine) == len(theirs)
-    for one, other in zip(mine, theirs):
-        assert one.keys() == other.keys() and one["phase"] == other["phase"]
-        for key in one.keys() - {"phase"}:
-            assert float(one[key]) == pytest.approx(float(other[key]), rel=1e-4)

@@ -177,7 +177,6 @@ REFUSED = {
     "unknown tuner": ({"tuner": "randon"}, ValueError, "`tuner` must be"),
     "no trials": ({"max_trials": 0}, ValueError, "`max_trials` must"),
     "no time": ({"max_hours": 0.0}, ValueError, "`max_hours` must be a number above 0"),
-    "time below 0": ({"max_hours_per_trial": -1.0}, ValueError, "`max_hours_per_trial` must"),
     "no workers": ({"workers": 0}, ValueError, "`workers` must"),
     "no steps": ({"checkpoint_steps": 0}, ValueError, "`checkpoint_steps` must"),
     "half a seed": ({"seed": 0.5}, ValueError, "`seed` must"),

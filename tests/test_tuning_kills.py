@@ -17,14 +17,7 @@ from matplotlib.image import imread
 from dualnet import tuning
 from dualnet.cli import main
 from dualnet.tuning import load_job
-from tests.searches import (
-    assert_same_history,
-    epochs_of,
-    history_of,
-    in_this_process,
-    rows,
-    write_job,
-)
+from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 TOO_LONG = 300  # seconds, after which what should have happened has not
 
@@ -189,8 +182,7 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
     job = load_job(killed["folder"] / "job.toml")
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_trials=1, progress=False)
-    mine = history_of(tmp_path / "DIR/trials/0")
-    assert_same_history(mine, history_of(killed["folder"] / "trials/0"))
+    assert history_of(tmp_path / "DIR/trials/0") == history_of(killed["folder"] / "trials/0")
 
 
 # --- stopped
@@ -267,5 +259,4 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     monkeypatch.delenv("KERASTUNER_TUNER_ID")
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "alone", progress=False)
-    mine = history_of(tmp_path / "alone/trials/0")
-    assert_same_history(mine, history_of(output / "trials/0"))
+    assert history_of(tmp_path / "alone/trials/0") == history_of(output / "trials/0")

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -68,24 +69,15 @@ def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
 
 
 def test_a_trial_out_of_time_ends_with_what_it_has_or_fails(corpus, tmp_path, monkeypatch):
-    ends = []
-
-    class Timer:
-        """Goes off when it is told to."""
-
-        def __init__(self, seconds, function):
-            ends.append(function)
-
-        def start(self):
-            pass
+    timer = mock.Mock()  # goes off when it is told to
 
     def after_the_first_epoch(perplexities, peers, epochs):
         if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
-            ends[0]()
+            timer.call_args.args[1]()
         return False
 
     job = write_job(tmp_path, max_trials=1, epochs=6, early_stopping="median")
-    monkeypatch.setattr(trial_process.threading, "Timer", Timer)
+    monkeypatch.setattr(trial_process.threading, "Timer", timer)
     monkeypatch.setattr(trial_process, "should_prune", after_the_first_epoch)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)

@@ -86,12 +86,12 @@ def write_task(folder, trial="00", corpus="", run="", settings=None):
 
 def test_the_table_tells_equal_names_apart(tmp_path):
     job = job_of(Parameter(name="epochs", values=(3, 5)), LOCKED)
-    rows = [
-        completed("1", 60.0, {"epochs": 3, "locked": False}),
+    rows = [  # none is the best
+        completed("1", math.nan, {"epochs": 3, "locked": False}),
         failed("9", '\n "bad", \N{SNOWMAN}; a\udcff path\nTraceback', {"epochs": 3}),
-        completed("10", 61.5, {"epochs": 5, "locked": True}, epochs=4),
+        completed("10", math.inf, {"epochs": 5, "locked": True}, epochs=4),
     ]
-    tables.write_trials(tmp_path, job, rows)
+    tables.write_tables(tmp_path, job, rows)
     table = read_csv(tmp_path / "trials.csv")
     assert list(table[0]) == [*tables.COLUMNS, "space.epochs", "locked", "message"]
     assert (table[2]["epochs"], table[2]["space.epochs"]) == ("4", "5")
