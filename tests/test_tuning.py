@@ -34,7 +34,7 @@ def run(tmp_path_factory):
     """The RUN folder of a tiny model, of a text long enough for statistics of the gradients."""
     folder = tmp_path_factory.mktemp("below")
     for seed, split in enumerate(("train", "valid", "test")):
-        (folder / f"{split}.txt").write_text(sentences(12 if seed else 100, seed))
+        (folder / f"{split}.txt").write_text(sentences(4 if seed else 100, seed))
     output = folder / "RUN"
     dualnet.train(
         "lstm", str(folder), output=output, units=6, epochs=1, batch_size=20, sequence_length=9,
