@@ -3,7 +3,9 @@
 import pytest
 
 from benchmarks import fuzz
+from tests.searches import EAGERLY
 
+pytestmark = EAGERLY
 CASES = 24
 
 

@@ -17,14 +17,7 @@ from matplotlib.image import imread
 from dualnet import tuning
 from dualnet.cli import main
 from dualnet.tuning import load_job
-from tests.searches import (
-    assert_same_history,
-    epochs_of,
-    history_of,
-    in_this_process,
-    rows,
-    write_job,
-)
+from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 TOO_LONG = 300  # seconds, after which what should have happened has not
 
@@ -106,7 +99,7 @@ def killed(folder, tmp_path_factory):
     """A search of which a worker was killed, then the chief, and which then went on."""
     path = tmp_path_factory.mktemp("killed")
     output = path / "DIR"
-    job = write_job(path, max_trials=3, epochs=10)
+    job = write_job(path, batch_size=4, max_trials=3, epochs=10)
     options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 5, "--json", "--quiet")
     noted = {"folder": output}
     chief = begin(job, output, *options)
@@ -189,8 +182,7 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
     job = load_job(killed["folder"] / "job.toml")
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_trials=1, progress=False)
-    mine = history_of(tmp_path / "DIR/trials/0")
-    assert_same_history(mine, history_of(killed["folder"] / "trials/0"))
+    assert history_of(tmp_path / "DIR/trials/0") == history_of(killed["folder"] / "trials/0")
 
 
 # --- stopped
@@ -198,7 +190,7 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
 
 def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=1, epochs=10)
+    job = write_job(tmp_path, batch_size=4, max_trials=1, epochs=10)
     arguments = [str(word) for word in ("tune", job, "--corpus", folder, "--output", output)]
 
     def stop():
@@ -243,7 +235,7 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     folder, corpus, tmp_path, monkeypatch
 ):
     output = tmp_path / "DIR"
-    job = write_job(tmp_path, max_trials=1, epochs=1)
+    job = write_job(tmp_path, batch_size=4, max_trials=1, epochs=1)
     address = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": free_port()}
     for name, value in {**address, "KERASTUNER_TUNER_ID": "chief"}.items():
         monkeypatch.setenv(name, value)
@@ -267,5 +259,4 @@ def test_a_worker_of_another_machine_runs_the_trial_of_a_chief(
     monkeypatch.delenv("KERASTUNER_TUNER_ID")
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "alone", progress=False)
-    mine = history_of(tmp_path / "alone/trials/0")
-    assert_same_history(mine, history_of(output / "trials/0"))
+    assert history_of(tmp_path / "alone/trials/0") == history_of(output / "trials/0")

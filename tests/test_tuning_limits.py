@@ -1,10 +1,10 @@
 """The limits of searches, the ends that they come to, and what is shown of them."""
 
-import dataclasses
 import io
 import json
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -13,36 +13,11 @@ from dualnet import tuning
 from dualnet.cli import main
 from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
-from dualnet.tuning.engine.oracles import FAILURES
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.tables import Row
-from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
+from tests.searches import EAGERLY, epochs_of, history_of, in_this_process, rows, write_job
 
-# The second trial learns nothing.
-HOPELESS = """
-model = "lstm"
-tuner = "grid"
-[fixed]
-units = 6
-batch_size = 4
-sequence_length = 9
-epochs = 3
-[space]
-learning_rate = [0.05, 1e-9]
-"""
-
-# Of two sizes where a budget does not make them alike.
-BUDGET = """
-model = "dual_lstm"
-tuner = "grid"
-seed = 3
-[fixed]
-batch_size = 4
-sequence_length = 9
-epochs = 1
-[space]
-connection = ["plain", "dual"]
-"""
+pytestmark = EAGERLY
 
 
 def statuses(folder):
@@ -57,20 +32,15 @@ FAILING = {
 
 @pytest.mark.parametrize("setting", FAILING)
 def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
-    failures = FAILURES
-    if "learning_rate" in setting:  # builds models
-        failures = 1
-        monkeypatch.setattr(oracles, "FAILURES", failures)
-    job = write_job(tmp_path, max_trials=20)
-    arguments = ["tune", job, "--corpus", folder, "--output", tmp_path / "DIR", "--quiet"]
+    monkeypatch.setattr(oracles, "FAILURES", 2)
+    arguments = ["tune", write_job(tmp_path, max_trials=20), "--corpus", folder, "--set", setting]
+    arguments += ["--output", tmp_path / "DIR", "--max-hours", 1, "--quiet"]
     with in_this_process() as begun:
-        code = main([str(word) for word in [*arguments, "--set", setting]])
-    assert code == 2 and len(begun) == failures
+        assert main([str(word) for word in arguments]) == 2
     said = capsys.readouterr().err
-    subject = f"All {failures} trials" if failures > 1 else "The only trial"
-    assert said.startswith(f"dualnet tune: {subject} failed. Trial 00: ")
+    assert said.startswith("dualnet tune: All 2 trials failed. Trial 00: ")
     assert FAILING[setting] in said and said.count("\n") == 1
-    assert statuses(tmp_path / "DIR") == ["failed"] * failures
+    assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["failed"] * 2
 
 
 # --- its limits
@@ -99,26 +69,16 @@ def test_max_hours_leave_the_rest_for_later(corpus, tmp_path):
 
 
 def test_a_trial_out_of_time_ends_with_what_it_has_or_fails(corpus, tmp_path, monkeypatch):
-    ends = []
-
-    class Timer:
-        """Goes off when it is told to."""
-
-        def __init__(self, seconds, function):
-            ends.append(function)
-
-        def start(self):
-            pass
+    timer = mock.Mock()  # goes off when it is told to
 
     def after_the_first_epoch(perplexities, peers, epochs):
         if len(epochs_of(tmp_path / "DIR" / "trials" / "0")) == 1:
-            ends[0]()
+            timer.call_args.args[1]()
         return False
 
-    job = write_job(tmp_path, max_trials=2, epochs=6)
-    monkeypatch.setattr(trial_process.threading, "Timer", Timer)
+    job = write_job(tmp_path, max_trials=1, epochs=6, early_stopping="median")
+    monkeypatch.setattr(trial_process.threading, "Timer", timer)
     monkeypatch.setattr(trial_process, "should_prune", after_the_first_epoch)
-    job = dataclasses.replace(load_job(job), early_stopping="median", max_trials=1)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
     (row,) = rows(tmp_path / "DIR" / "trials.csv")
@@ -132,7 +92,8 @@ def test_a_trial_out_of_time_ends_with_what_it_has_or_fails(corpus, tmp_path, mo
 
 def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "PEERS", 1)  # instead of three
-    job = write_job(tmp_path, HOPELESS)
+    space = {"learning_rate": [0.05, 1e-9]}  # the second learns nothing
+    job = write_job(tmp_path, tuner="grid", early_stopping="median", epochs=3, space=space)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", progress=False)
     good, bad = rows(tmp_path / "DIR" / "trials.csv")
@@ -141,7 +102,8 @@ def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
 
 
 def test_models_of_a_budget_take_it_up(corpus, tmp_path):
-    job = write_job(tmp_path, BUDGET)
+    space = {"connection": ["plain", "dual"]}  # of two sizes but for the budget
+    job = write_job(tmp_path, model="dual_lstm", tuner="grid", epochs=1, space=space)
     with in_this_process():
         tuner = tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, parameters="4k")
     table = rows(tmp_path / "DIR" / "trials.csv")
@@ -180,9 +142,8 @@ def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
 
 def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
     """A trial that goes on is one that was trained in one go, bit for bit."""
-    job = dataclasses.replace(
-        load_job(write_job(tmp_path, epochs=2)), tuner="hyperband", tuner_options={"factor": 2}
-    )
+    options = {"tuner": "hyperband", "tuner_options": {"factor": 2}}
+    job = load_job(write_job(tmp_path, **options))
     now = time.time
     with pytest.MonkeyPatch.context() as patch:
 
@@ -228,14 +189,6 @@ def test_jobs_lists_and_shows_the_searches_of_the_papers(capsys):
         assert all(parameter in text for parameter in searched) and table["paper"] in text
     assert main(["jobs", "dual_tabel1"]) == 2
     assert "dual_table1" in capsys.readouterr().err
-
-
-def test_tune_tells_its_options(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["tune", "--help"])
-    text = capsys.readouterr().out
-    for name in ("--workers", "--max-hours", "--resume", "--run", "--set", "--checkpoint-steps"):
-        assert name in text
 
 
 # --- what it shows

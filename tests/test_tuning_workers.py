@@ -62,9 +62,10 @@ def ending_with(monkeypatch, code):
     [
         ("import os; os.kill(os.getpid(), 9)", "by signal 9, 3 times. It may need more memory"),
         ("raise SystemExit(7)", "with exit code 7, 3 times."),
+        (f"raise SystemExit({STOPPED})", f"with exit code {STOPPED}, 3 times."),  # it alone
     ],
 )
-def test_a_trial_whose_process_keeps_dying_has_failed(tmp_path, monkeypatch, code, how):
+def test_a_trial_whose_process_keeps_ending_has_failed(tmp_path, monkeypatch, code, how):
     calls = ending_with(monkeypatch, code)
     outcome = processes.run_task(tmp_path, lambda: False)
     assert outcome["status"] == "failed" and how in outcome["message"]
@@ -75,12 +76,6 @@ def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, mon
     calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
     with pytest.raises(KeyboardInterrupt):
         processes.run_task(tmp_path, lambda: bool(calls))
-
-
-def test_a_trial_that_is_stopped_alone_is_begun_again(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
-    assert processes.run_task(tmp_path, lambda: False)["status"] == "failed"
-    assert len(calls) == processes.ATTEMPTS
 
 
 def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):

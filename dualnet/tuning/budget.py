@@ -28,18 +28,10 @@ def solve(
     degree 2 in each size. It is fitted to three models of a few units and checked on a
     fourth; the model itself, which may be large, is not built.
 
-    Args:
-        card: the model's card.
-        settings: arguments of the builder and the recipe that override the card's; a value
-            for `solve_for` is ignored.
-        parameters: int. Number of weights as in the cards and in `count_params`: without
-            carried state and seeds.
-        solve_for: "units", which replaces all sizes of the card and of the members of an
-            ensemble; or one size, such as "recurrent_units", for all layers.
-        vocabulary_size: int. Number of words; default: that of the settings or the card.
-
-    Returns:
-        int, at least 2. The value of `solve_for`.
+    `parameters` counts as the cards and `count_params` do, without carried state and seeds.
+    `solve_for` is "units", which replaces all sizes of the card and of the members of an
+    ensemble, or one size, such as "recurrent_units", for all layers; its value in `settings` is
+    ignored. `vocabulary_size` defaults to that of the settings or the card.
 
     Reference: Melis et al., 2018, https://arxiv.org/abs/1707.05589
     """

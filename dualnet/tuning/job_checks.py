@@ -32,12 +32,8 @@ OF_THE_SEARCH = tuple(
 TOP_NUMBERS = ("seed", "max_trials", "max_hours", "max_hours_per_trial")
 # The integers among the numbers of a job, with their minima; others are above 0.
 LEAST = {
-    "seed": 0,
-    "max_trials": 1,
-    "num_initial_points": 1,
-    "hyperband_iterations": 1,
-    "factor": 2,
-}
+    "seed": 0, "max_trials": 1, "num_initial_points": 1, "hyperband_iterations": 1, "factor": 2,
+}  # fmt: skip
 
 
 def override(job: Job, overrides: Mapping[str, Any]) -> Job:
@@ -195,22 +191,19 @@ def _check_values(job: Job) -> None:
     never be drawn.
     """
     check = _checker(job)
-
-    def check_setting(table: str, names: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+    for parameter in job.written:
+        settings = _first_values(job, _active_parents(job, parameter))
+        cases += [("space", settings, {parameter.name: value}) for value in parameter.ends]
+    for table, settings, checked in [("fixed", _first_values(job, {}), {**job.fixed}), *cases]:
         try:
-            check({**job.fixed, **settings})
+            check({**job.fixed, **settings, **checked})
         except ArgumentError as error:
-            if error.argument in names:
+            if error.argument in checked:
                 with JobError.at(table, error.argument):
                     raise
         except ValueError:
             pass
-
-    check_setting("fixed", job.fixed, _first_values(job, {}))
-    for parameter in job.written:
-        for value in parameter.ends:
-            settings = _first_values(job, _active_parents(job, parameter))
-            check_setting("space", {parameter.name: value}, {**settings, parameter.name: value})
 
 
 def _checker(job: Job) -> Callable[[Mapping[str, Any]], None]:

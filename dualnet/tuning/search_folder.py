@@ -29,30 +29,18 @@ RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """What the processes of a search share; stored in `job.toml` and `search.json`.
-
-    Attributes:
-        folder: The folder of the search.
-        job: `Job`.
-        run: RUN folder, "" for none.
-        corpus: Argument of `corpora.load`, or a folder of `write_corpus`; "" for that of `run`.
-        corpus_sha256, vocabulary_sha256, run_sha256: Hashes of the corpus and of the weights
-            of `run` when the search began.
-        checkpoint_steps: Steps between two checkpoints.
-        epochs: Epochs of a whole trial.
-        deadline: Time, as `time.time()`, at which the search stops; None for never.
-    """
+    """What the processes of a search share; stored in `job.toml` and `search.json`."""
 
     folder: Path
     job: Job
-    run: str
-    corpus: str
-    corpus_sha256: str
+    run: str  # RUN folder, "" for none
+    corpus: str  # as for `corpora.load`, or a folder of `write_corpus`; "": that of `run`
+    corpus_sha256: str  # these three when the search began
     vocabulary_sha256: str
-    run_sha256: str
-    checkpoint_steps: int
-    epochs: int
-    deadline: float | None
+    run_sha256: str  # of its weights
+    checkpoint_steps: int  # between two checkpoints
+    epochs: int  # of a whole trial
+    deadline: float | None  # `time.time()` at which the search stops; None for never
 
     def task(self, values: Mapping[str, Any]) -> Task:
         """Return the task of a trial with these values of `HyperParameters`."""

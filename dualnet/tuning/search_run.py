@@ -17,9 +17,10 @@ from dualnet.tuning.engine.chief import LOOPBACK, Chief, chief_address, serve, s
 from dualnet.tuning.engine.oracles import count_trials
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.report import write_report, write_tables
 from dualnet.tuning.report.display import Display
-from dualnet.tuning.report.tables import RESULTS, Row, best_row, read_rows
+from dualnet.tuning.report.figures import write_plots
+from dualnet.tuning.report.hparams import write_hparams
+from dualnet.tuning.report.tables import RESULTS, Row, best_row, read_rows, write_tables
 from dualnet.tuning.search_folder import Search
 from dualnet.tuning.trial import RUN, TRIALS, write_task
 
@@ -65,7 +66,8 @@ class SearchRun:
             self.display.update(at_once=True)
         rows = self.rows()
         if rows:
-            write_report(self.folder, self.job, rows)
+            for write in (write_tables, write_plots, write_hparams):
+                write(self.folder, self.job, rows)
         left = sum(not row.has_ended for row in rows)
         completed = sum(row.status == "completed" for row in rows)
         if self.interrupts.asked:

@@ -19,12 +19,9 @@ SAMPLINGS = ("linear", "log", "reverse_log")
 
 
 class JobError(ValueError):
-    """A mistake in a job, with its place in the file.
+    """A mistake in a job at `place`: the keys that lead to it, e.g. `("space", "rank", "step")`.
 
-    Args:
-        place: the keys that lead to it, e.g. `("max_hours",)` or `("space", "rank", "step")`.
-        message: str. What is required and what was received; the last keys of `place` are
-            put before it.
+    The message says what is required and what was received; the last keys are put before it.
     """
 
     def __init__(self, place: Sequence[str], message: str) -> None:
@@ -50,25 +47,15 @@ class JobError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A searched parameter: its values or range, and the conditions under which it is active.
+    """A searched parameter: its values or range, and the conditions under which it is active."""
 
-    Attributes:
-        name: Name of the setting.
-        values: The choices: numbers, strings, booleans or lists. () for a range.
-        min_value: Lower end of a range. If both ends are integers, so are the values.
-        max_value: Upper end of a range, inclusive.
-        step: Difference between adjacent values; on a log scale, their ratio.
-        sampling: "linear", "log" or "reverse_log", as in KerasTuner.
-        when: Conditions: other parameters and the values they must have for this one to be
-            active.
-    """
-
-    name: str
-    values: tuple[Any, ...] = ()
-    min_value: float | int | None = None
-    max_value: float | int | None = None
-    step: float | int | None = None
-    sampling: str = "linear"
+    name: str  # of the setting
+    values: tuple[Any, ...] = ()  # the choices: numbers, strings, booleans or lists; () for a range
+    min_value: float | int | None = None  # if both ends are integers, so are the values
+    max_value: float | int | None = None  # inclusive
+    step: float | int | None = None  # difference of adjacent values; on a log scale, their ratio
+    sampling: str = "linear"  # or "log" or "reverse_log", as in KerasTuner
+    # Other parameters, and the values they must have for this one to be active.
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -126,21 +113,19 @@ class Parameter:
     def declaration(self, when: Mapping[str, Sequence[Any]]) -> Any:
         """Return the KerasTuner hyperparameter, active under the encoded conditions `when`."""
         from keras_tuner.engine import hyperparameters
+        from keras_tuner.src.engine import conditions
 
+        # `conditional_scope` would refuse two parents side by side.
+        parents = [conditions.Parent(parent, list(values)) for parent, values in when.items()]
         if self.values:
             choices = [self.encoded(value) for value in self.values]
-            declared = hyperparameters.Choice(self.name, choices)
-        else:
-            kind = hyperparameters.Int if self.is_integer_range else hyperparameters.Float
-            high: Any = self.max_value
-            if self.step is not None and not self.is_integer_range:
-                # Rounding would exclude the last step: (0.6 - 0.3) // 0.1 is 2.
-                high += 1e-6 * self.step if self.sampling == "linear" else 0.0
-            declared = kind(self.name, self.min_value, high, self.step, self.sampling)
-        # `conditional_scope` would refuse two parents side by side.
-        configs = [{"name": parent, "values": list(values)} for parent, values in when.items()]
-        conditions = [{"class_name": "Parent", "config": config} for config in configs]
-        return type(declared).from_config({**declared.get_config(), "conditions": conditions})
+            return hyperparameters.Choice(self.name, choices, conditions=parents)
+        kind = hyperparameters.Int if self.is_integer_range else hyperparameters.Float
+        high: Any = self.max_value
+        if self.step is not None and not self.is_integer_range and self.sampling == "linear":
+            high += 1e-6 * self.step  # rounding would exclude the last: (0.6 - 0.3) // 0.1 is 2
+        scale = (self.min_value, high, self.step, self.sampling)
+        return kind(self.name, *scale, conditions=parents)
 
     def entry(self) -> dict[str, Any]:
         """Return the table of this parameter in [space]."""

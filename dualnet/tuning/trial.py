@@ -26,41 +26,23 @@ PEERS, GRACE = 3, 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a trial does; stored in `task.json`.
+    """What a trial does; stored in `task.json`."""
 
-    Attributes:
-        kind: Kind of the job: "training", "gate" or "evaluation".
-        model: Name or path of the card, for the kind "training"; else "".
-        run: RUN folder of a gate or an evaluation, else "".
-        corpus: Argument of `corpora.load`, or a folder of `write_corpus`; "" for the corpus
-            that the RUN was trained on.
-        corpus_sha256: Hash of the corpus when the search began.
-        settings: Arguments of the builder and of `Recipe`, or of the evaluation.
-        parameters, solve_for: Budget of weights, and the size that is solved for it.
-        epochs: Epochs of the training; None for those of the recipe.
-        seed: Seed of weights and masks.
-        early_stopping: "median" or "none".
-        max_seconds: Time limit of the training; None for no limit.
-        checkpoint_steps: Steps between two checkpoints.
-        keep_checkpoints: Whether another trial may continue this one.
-        split: Split of an evaluation.
-    """
-
-    kind: str
-    model: str = ""
-    run: str = ""
-    corpus: str = ""
-    corpus_sha256: str = ""
+    kind: str  # of the job
+    model: str = ""  # of a training: name or path of the card
+    run: str = ""  # RUN folder of a gate or an evaluation
+    corpus: str = ""  # as for `corpora.load`, or a folder of `write_corpus`; "": that of `run`
+    corpus_sha256: str = ""  # when the search began
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    parameters: int | None = None
-    solve_for: str = "units"
-    epochs: int | None = None
-    seed: int = 0
-    early_stopping: str = "none"
-    max_seconds: float | None = None
-    checkpoint_steps: int = 500
-    keep_checkpoints: bool = False
-    split: str = "valid"
+    parameters: int | None = None  # budget of weights
+    solve_for: str = "units"  # the size that is solved for the budget
+    epochs: int | None = None  # None for those of the recipe
+    seed: int = 0  # of weights and masks
+    early_stopping: str = "none"  # or "median"
+    max_seconds: float | None = None  # time limit of the training
+    checkpoint_steps: int = 500  # between two checkpoints
+    keep_checkpoints: bool = False  # whether another trial may continue this one
+    split: str = "valid"  # of an evaluation
 
 
 def write_task(folder: Path, task: Task) -> None:
@@ -76,6 +58,11 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def failed(message: str) -> dict[str, Any]:
+    """Return the outcome of a failed trial."""
+    return {"status": "failed", "message": message, "val_perplexity": None}
+
+
 def read_epochs(folder: Path) -> list[dict[str, float]]:
     """Return number, validation perplexity and seconds of each epoch of the trial in `folder`."""
     keys = ("epoch", "val_perplexity", "seconds")
@@ -86,16 +73,8 @@ def read_epochs(folder: Path) -> list[dict[str, float]]:
         return []
 
 
-def read_perplexities(folder: Path) -> list[float]:
-    """Return the validation perplexity of each epoch so far of the trial in `folder`."""
-    return [epoch["val_perplexity"] for epoch in read_epochs(folder)]
-
-
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Return the best perplexity so far and its epoch, and number and seconds of the epochs.
-
-    Without an epoch there is nothing to return: {}.
-    """
+    """Return best perplexity and epoch so far, number of epochs and seconds; {} without any."""
     epochs = read_epochs(folder)
     if not epochs:
         return {}
@@ -114,13 +93,8 @@ def should_prune(
     """Return whether a trial is behind the median of the others at the same epoch.
 
     The median stopping rule of Golovin et al., 2017 (Google Vizier), on the best perplexity
-    so far. No trial is pruned in the first fifth of its epochs, or while fewer than three
-    others have come as far.
-
-    Args:
-        perplexities: validation perplexity of each epoch of the trial.
-        peers: the same of each other trial, ended or not.
-        epochs: int. Epochs of a whole trial.
+    so far. No trial is pruned in the first fifth of its `epochs`, or while fewer than three
+    others have come as far. Perplexities are those of each epoch; `peers` may have ended.
     """
     epoch = len(perplexities)
     if epoch <= math.ceil(epochs / GRACE):

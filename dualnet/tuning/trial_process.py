@@ -32,7 +32,8 @@ from dualnet.tuning.trial import (
     STOPPED,
     TASK,
     Task,
-    read_perplexities,
+    failed,
+    read_epochs,
     read_progress,
     should_prune,
 )
@@ -56,22 +57,20 @@ def main(folder: Path) -> int:
     except Stopped:
         if not out_of_time.is_set():
             return STOPPED
-        outcome = _outcome(
-            "failed",
-            message=f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
+        outcome = failed(
+            f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
             "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
-            "models.",
+            "models."
         )
-        progress = read_progress(folder)
-        if progress:
-            outcome = _outcome("completed", ended="time", **progress)
+        if progress := read_progress(folder):
+            outcome = {"status": "completed", "ended": "time", **progress}
     except filelock.Timeout:
         return STOPPED
     except (ValueError, OSError, ImportError) as error:  # dualnet's, with a way out
-        outcome = _outcome("failed", message=str(error))
+        outcome = failed(str(error))
     except Exception as error:  # a backend's
         traceback.print_exc()
-        outcome = _outcome("failed", message=f"{type(error).__name__}: {error}")
+        outcome = failed(f"{type(error).__name__}: {error}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - start)
     write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
@@ -102,11 +101,6 @@ def _limit(seconds: float, out_of_time: threading.Event) -> None:
 
 def _raise_stopped(number: int, frame: Any) -> None:
     raise Stopped("Stopped.")
-
-
-def _outcome(status: str, **fields: Any) -> dict[str, Any]:
-    empty = dict.fromkeys(("val_perplexity", "best_epoch", "epochs", "parameters"))
-    return {"status": status, **empty, "ended": "", "message": "", **fields}
 
 
 def _check_corpus(corpus: Any, task: Task) -> None:
@@ -157,7 +151,8 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
         result = training.train(card, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
     parameters = result.model.count_params()
-    return _outcome("completed", ended=ended, parameters=parameters, **read_progress(folder))
+    known = {"status": "completed", "ended": ended, "parameters": parameters}
+    return {**known, **read_progress(folder)}
 
 
 def _planned_epochs(folder: Path) -> int:
@@ -168,12 +163,9 @@ def _planned_epochs(folder: Path) -> int:
 
 def _stop_rule(folder: Path) -> Any:
     def stop(history: Sequence[Mapping[str, Any]]) -> bool:
-        peers = [path for path in folder.parent.iterdir() if path != folder and path.is_dir()]
-        return should_prune(
-            [row["val_perplexity"] for row in history],
-            [read_perplexities(peer) for peer in peers],
-            _planned_epochs(folder),
-        )
+        peers = [read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
+        perplexities, *others = ([row["val_perplexity"] for row in h] for h in [history, *peers])
+        return should_prune(perplexities, others, _planned_epochs(folder))
 
     return stop
 
@@ -204,7 +196,8 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
         by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
         perplexity = result.perplexity
-    return _outcome("completed", val_perplexity=perplexity, parameters=model.count_params())
+    parameters = model.count_params()
+    return {"status": "completed", "val_perplexity": perplexity, "parameters": parameters}
 
 
 def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, Any]) -> Any:

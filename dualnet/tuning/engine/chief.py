@@ -67,12 +67,7 @@ class _Servicer(OracleServicer):
 
 
 class Chief:
-    """Serves an oracle to workers, as a context manager.
-
-    Args:
-        oracle: as `make_oracle` returns it.
-        address: "IP:PORT"; port 0 for a free one.
-    """
+    """Serves an oracle to workers at "IP:PORT", as a context manager; port 0 is a free one."""
 
     def __init__(self, oracle: Any, address: str) -> None:
         self.oracle = oracle
@@ -86,12 +81,10 @@ class Chief:
         try:
             self.port = self.server.add_insecure_port(address)
         except RuntimeError:
-            self.port = 0
-        if not self.port:
             raise OSError(
                 "`KERASTUNER_ORACLE_IP` and `KERASTUNER_ORACLE_PORT` must be a free address of "
                 f"this machine. Received: {address}. Choose another port."
-            )
+            ) from None
 
     def __enter__(self) -> Chief:
         self.server.start()
@@ -108,19 +101,17 @@ def supervise(chief: Chief, folder: Path, count: int, poll: Callable[[], bool]) 
     stopped as soon as `poll` returns true, or if one keeps dying.
     """
     (folder / "workers").mkdir(exist_ok=True)
-    workers = [_Worker(f"worker-{i}", folder, chief.port) for i in range(count)]
+    workers: list[_Worker] = []
     try:
-        for worker in workers:
-            worker.start()
+        for i in range(count):
+            workers.append(_Worker(f"worker-{i}", folder, chief.port))
         while not poll() and any([worker.is_running() for worker in workers]):
             time.sleep(0.3)
     finally:
-        started = [worker.process for worker in workers if worker.process is not None]
-        for process in started:
-            if process.poll() is None:
-                process.terminate()  # all at once, before waiting for any
-        for process in started:
-            processes.stop(process)
+        for worker in workers:
+            worker.process.terminate()  # all at once, before waiting for any
+        for worker in workers:
+            processes.stop(worker.process)
 
 
 class _Worker:
@@ -133,19 +124,19 @@ class _Worker:
         address = dict(zip(VARIABLES, (name, LOOPBACK, str(port))))
         self.environment = {**address, "no_proxy": no_proxy}
         self.log = folder / "workers" / f"{name}.log"
-        self.process: subprocess.Popen | None = None
+        self.process = self.start()
         self.deaths = 0
         self.ended_trials = -1  # at the last death
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen:
         module = ["dualnet.tuning.worker_process", str(self.folder)]
         with open(self.log, "ab") as log:
-            self.process = processes.start(module, log, **self.environment)
+            return processes.start(module, log, **self.environment)
 
     def is_running(self) -> bool:
         """Return whether the worker has trials to run; start it again if it has died."""
-        code = self.process.poll() if self.process else 0
-        if self.process is None or code is None or code == 0:
+        code = self.process.poll()
+        if code in (None, 0):
             return code is None
         processes.stop(self.process)
         ended = sum(read_outcome(path) is not None for path in (self.folder / TRIALS).glob("*"))
@@ -156,7 +147,7 @@ class _Worker:
                 f"{self.name} has died {self.deaths} times while no trial ended (exit code {code})."
                 f" Its output is in {str(self.log)!r}."
             )
-        self.start()
+        self.process = self.start()
         return True
 
 

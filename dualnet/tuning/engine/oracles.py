@@ -154,6 +154,9 @@ class _Hyperband(SafeOracle, oracles.HyperbandOracle): ...
 class _Grid(SafeOracle, oracles.GridSearchOracle): ...
 
 
+ORACLES = {"random": _Random, "bayesian": _Bayesian, "hyperband": _Hyperband, "grid": _Grid}
+
+
 def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     """Return the oracle of `job`, with its whole space declared.
 
@@ -174,11 +177,8 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
         "max_consecutive_failed_trials": 10**9,  # it would raise and lock out other workers
         **job.tuner_options,
     }
-    if job.tuner == "hyperband":
-        oracle: SafeOracle = _Hyperband(max_epochs=epochs, **settings)
-    else:
-        kind = {"random": _Random, "bayesian": _Bayesian, "grid": _Grid}[job.tuner]
-        oracle = kind(max_trials=job.max_trials, **settings)
+    size = {"max_epochs": epochs} if job.tuner == "hyperband" else {"max_trials": job.max_trials}
+    oracle = ORACLES[job.tuner](**size, **settings)
     oracle.verbose = 0
     return oracle
 

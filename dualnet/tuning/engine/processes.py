@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.training.interrupts import Stopped
-from dualnet.tuning.trial import STOPPED, read_outcome
+from dualnet.tuning.trial import STOPPED, failed, read_outcome
 
 ATTEMPTS = 3  # of a trial whose process is killed
 HEARTBEAT_SECONDS = 10.0
@@ -24,16 +24,12 @@ def run_task(
 ) -> dict[str, Any]:
     """Run the task in `folder` in a process of its own, and return its outcome.
 
-    A process that is killed is started again and continues from its last checkpoint.
-
-    Args:
-        folder: of the trial.
-        poll: called several times a second; if it returns true, the process saves and ends.
-        beat: called every `HEARTBEAT_SECONDS`.
+    A process that is killed is started again and continues from its last checkpoint. `poll` is
+    called several times a second; if it returns true, the process saves and ends. `beat` is
+    called every `HEARTBEAT_SECONDS`.
     """
     for _ in range(ATTEMPTS):
-        outcome = read_outcome(folder)
-        if outcome is not None:
+        if outcome := read_outcome(folder):
             return outcome
         with (
             open(folder / "log.txt", "ab") as log,
@@ -46,14 +42,12 @@ def run_task(
                 raise
         if code == STOPPED and poll():  # the whole group received the signal
             raise Stopped("Stopped.")
-    outcome = read_outcome(folder)
-    if outcome is not None:
+    if outcome := read_outcome(folder):
         return outcome
     cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     hint = " It may need more memory than there is." if code == -9 else ""
-    message = f"Its process ended {cause}, {ATTEMPTS} times.{hint}"
-    message += f" Its output is in {str(folder / 'log.txt')!r}."
-    return {"status": "failed", "message": message, "val_perplexity": None}
+    output = f"Its output is in {str(folder / 'log.txt')!r}."
+    return failed(f"Its process ended {cause}, {ATTEMPTS} times.{hint} {output}")
 
 
 def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
@@ -74,8 +68,7 @@ def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
 
 def stop(process: subprocess.Popen) -> None:
     """Ask `process` to save and end; kill it if it does not."""
-    if process.poll() is None:
-        process.terminate()
+    process.terminate()  # does nothing to a process that has ended
     try:
         process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -21,20 +21,13 @@ class Display:
     """Shows the trials of a running search, as a context manager.
 
     On a terminal, a table that is redrawn; elsewhere, a line for each trial that ends.
-
-    Attributes:
-        job: `Job`.
-        rows: Returns the `Row` of each trial so far.
-        total: Largest number of trials, None if unknown.
-        deadline: Time, as `time.time()`, at which the search stops; None for never.
-        show: Whether to show anything.
     """
 
     job: Job
-    rows: Callable[[], list[Row]]
-    total: int | None
-    deadline: float | None
-    show: bool
+    rows: Callable[[], list[Row]]  # returns the `Row` of each trial so far
+    total: int | None  # largest number of trials, None if unknown
+    deadline: float | None  # `time.time()` at which the search stops; None for never
+    show: bool  # whether to show anything
 
     def __enter__(self) -> Display:
         self.start, self.updated = time.monotonic(), -math.inf

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dualnet.tuning.report.tables import Row, best_row, completed_rows, in_order, text_of
-
-if TYPE_CHECKING:
-    from dualnet.tuning.job import Job
-    from dualnet.tuning.space import Parameter
+from dualnet.tuning.job import Job
+from dualnet.tuning.report.tables import Row, best_row, completed_rows, text_of
+from dualnet.tuning.space import Parameter
 
 LEAST = 8  # completed trials needed to estimate importances
 FOLDS = 5  # of the cross-validation
 Ticks = list[tuple[float, str]]
 
 
-def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -> None:
+def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> None:
     """Draw `parallel_coordinates.png` and `importance.png`.
 
     The first shows the completed trials coloured by perplexity, the best in red, and the
@@ -34,7 +31,7 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
 
     completed = completed_rows(rows)
-    failed = [row for row in in_order(rows) if row.status == "failed"]
+    failed = [row for row in rows if row.status == "failed"]
     axes = {parameter.name: _axis(parameter, [*completed, *failed]) for parameter in job.space}
     best = best_row(rows)
     title = f"{job.name}: {len(completed)} trials completed, {len(failed)} failed (grey)"
@@ -43,7 +40,7 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
     plot_parallel_coordinates(
         axes,
         [row.val_perplexity or math.nan for row in completed] + [math.nan] * len(failed),
-        Path(folder) / "parallel_coordinates.png",
+        folder / "parallel_coordinates.png",
         title=title,
         result="validation\nperplexity",
     )
@@ -69,7 +66,7 @@ def write_plots(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -
             f"\npermutation importance in a random forest on log perplexity{clipped}\n"
             f"cross-validated R² = {r2:.2f}{warning}"
         )
-    plot_importance(bars, Path(folder) / "importance.png", title=title, text=text)
+    plot_importance(bars, folder / "importance.png", title=title, text=text)
 
 
 def importances(
@@ -77,15 +74,10 @@ def importances(
 ) -> tuple[dict[str, tuple[float, float]], float]:
     """Return the importance of each parameter in a random forest, and the forest's R².
 
-    Args:
-        places: name to the position of each trial on its scale, nan where it is inactive.
-        values: `(trials,)`, not all equal.
-
-    Returns:
-        For each name the rise of the squared error when its places are shuffled, as a
-        fraction of the variance of `values`: mean and standard deviation over `FOLDS` folds,
-        each predicted by a forest fitted to the others. Then the R² of these predictions: at
-        most 1, and negative if the mean predicts better.
+    `places` maps each name to the position of each trial on its scale, nan where it is
+    inactive. The importance is the rise of the squared error when these are shuffled, as a
+    fraction of the variance of `values`: mean and standard deviation over `FOLDS` folds, each
+    predicted by a forest fitted to the others.
     """
     from sklearn.ensemble import RandomForestRegressor  # imported here: takes a second
     from sklearn.inspection import permutation_importance

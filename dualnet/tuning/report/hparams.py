@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dualnet import _tensorboard
 from dualnet._files import folder_beside
-from dualnet.tuning.report.tables import Row, in_order, text_of
+from dualnet.tuning.job import Job
+from dualnet.tuning.report.tables import Row, text_of
+from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import TRIALS, read_epochs
 
-if TYPE_CHECKING:
-    from dualnet.tuning.job import Job
-    from dualnet.tuning.space import Parameter
 
-
-def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row]) -> None:
+def write_hparams(folder: Path, job: Job, rows: Iterable[Row]) -> None:
     """Write TensorBoard's HParams into `tensorboard/`, replacing what is there.
 
     Each trial is a session with its drawn values, its status, the metric `val_perplexity`,
@@ -28,7 +25,6 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
     """
     from tensorboard.plugins.hparams import summary_v2
 
-    folder = Path(folder)
     domains = {parameter.name: _domain(parameter) for parameter in job.space}
     config = summary_v2.hparams_config_pb(
         hparams=[summary_v2.HParam(name, domain) for name, domain in domains.items()],
@@ -37,7 +33,7 @@ def write_hparams(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row])
     with folder_beside(folder / "tensorboard") as target:
         with (target / _tensorboard.NAME).open("wb") as file:
             _tensorboard.EventWriter(file).write(0, config)
-        for row in in_order(rows):
+        for row in rows:
             drawn = {
                 name: _convert(domains[name].dtype, value)
                 for name, value in row.drawn.items()

@@ -7,17 +7,14 @@ import dataclasses
 import io
 import json
 import math
-import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dualnet._files import write_whole
+from dualnet.tuning.job import Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
-
-if TYPE_CHECKING:
-    from dualnet.tuning.job import Job
 
 RESULTS = "results.json"
 COLUMNS = (
@@ -27,41 +24,26 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One trial of a search.
+    """One trial of a search."""
 
-    Attributes:
-        trial: Its number as KerasTuner writes it, e.g. "07".
-        status: "completed", "failed", "running" or "unfinished".
-        drawn: Values of the searched parameters that are active.
-        val_perplexity: The lowest so far; None before the first epoch.
-        best_epoch: The epoch, from 1, with that perplexity; None for an evaluation.
-        epochs: Number of epochs so far; None for an evaluation.
-        parameters: Number of weights of the model.
-        seconds: Duration; of a trial that has not ended, of its epochs only.
-        ended: How a completed trial ended: "all epochs", "hopeless" (pruned) or "time".
-        message: Why a failed trial failed.
-    """
-
-    trial: str
-    status: str
-    drawn: dict[str, Any]
-    val_perplexity: float | None = None
-    best_epoch: int | None = None
-    epochs: int | None = None
-    parameters: int | None = None
-    seconds: float | None = None
-    ended: str = ""
-    message: str = ""
+    trial: str  # its number as KerasTuner writes it, e.g. "07"
+    status: str  # "completed", "failed", "running" or "unfinished"
+    drawn: dict[str, Any]  # values of the searched parameters that are active
+    val_perplexity: float | None = None  # the lowest so far; None before the first epoch
+    best_epoch: int | None = None  # with that perplexity, from 1; None for an evaluation
+    epochs: int | None = None  # number so far; None for an evaluation
+    parameters: int | None = None  # number of weights of the model
+    seconds: float | None = None  # of a trial that has not ended, of its epochs only
+    ended: str = ""  # of a completed trial: "all epochs", "hopeless" (pruned) or "time"
+    message: str = ""  # why a failed trial failed
 
     @property
     def has_ended(self) -> bool:
         return self.status in ("completed", "failed")
 
 
-def read_rows(
-    folder: str | os.PathLike[str], job: Job, trials: Iterable[Any], running: Collection[str]
-) -> list[Row]:
-    """Return the rows of KerasTuner's `trials`, by number.
+def read_rows(folder: Path, job: Job, trials: Iterable[Any], running: Collection[str]) -> list[Row]:
+    """Return the rows of KerasTuner's `trials`.
 
     A process is working on those whose ids are in `running`; any other trial without an
     outcome is unfinished.
@@ -69,7 +51,7 @@ def read_rows(
     names = {field.name for field in dataclasses.fields(Row)}
     rows = []
     for trial in trials:
-        trial_folder = Path(folder) / TRIALS / trial.trial_id
+        trial_folder = folder / TRIALS / trial.trial_id
         outcome = None if trial.trial_id in running else read_outcome(trial_folder)
         if outcome is not None:
             fields = outcome
@@ -83,12 +65,7 @@ def read_rows(
         fields = {key: fields[key] for key in names & fields.keys() if fields[key] is not None}
         fields |= {"trial": trial.trial_id, "drawn": job.drawn(trial.hyperparameters.values)}
         rows.append(Row(**fields))
-    return in_order(rows)
-
-
-def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows by number of trial."""
-    return sorted(rows, key=lambda row: int(row.trial))
+    return rows
 
 
 def best_row(rows: Iterable[Row]) -> Row | None:
@@ -100,7 +77,7 @@ def completed_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the completed trials with a finite perplexity."""
     return [
         row
-        for row in in_order(rows)
+        for row in rows
         if row.status == "completed" and math.isfinite(row.val_perplexity or math.nan)
     ]
 
@@ -113,16 +90,8 @@ def text_of(value: Any) -> str:
 # --- tables
 
 
-def write_tables(folder: str | os.PathLike[str], job: Job, rows: Sequence[Row]) -> None:
-    """Write `trials.csv` and, once a trial is completed, `best.toml`; fast."""
-    write_trials(folder, job, rows)
-    best = best_row(rows)
-    if best is not None:
-        write_best(folder, job, best, len(rows))
-
-
-def write_trials(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row]) -> None:
-    """Write `trials.csv`, one line per trial, in UTF-8.
+def write_tables(folder: Path, job: Job, rows: Sequence[Row]) -> None:
+    """Write `trials.csv`, one line per trial, and, once a trial is completed, `best.toml`; fast.
 
     After `COLUMNS` come the parameters of the space, empty where inactive, lists and booleans
     in JSON; a parameter with the name of another column is called `space.NAME`. The last
@@ -134,16 +103,18 @@ def write_trials(folder: str | os.PathLike[str], job: Job, rows: Iterable[Row]) 
     taken = (*COLUMNS, "message")
     columns = [f"space.{name}" if name in taken else name for name in names]
     writer.writerow([*COLUMNS, *columns, "message"])
-    for row in in_order(rows):
+    for row in rows:
         fields = [getattr(row, column) for column in COLUMNS]
         drawn = [text_of(row.drawn[name]) if name in row.drawn else "" for name in names]
         message = next(iter(row.message.strip().splitlines()), "").strip()
         # A path in a message may not be valid UTF-8.
         writer.writerow([*fields, *drawn, message.encode("utf-8", "replace").decode()])
-    write_whole(Path(folder) / "trials.csv", text.getvalue())
+    write_whole(folder / "trials.csv", text.getvalue())
+    if best := best_row(rows):
+        write_best(folder, job, best, len(rows))
 
 
-def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) -> None:
+def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     """Write `best.toml`, which reproduces the perplexity of trial `row`, with the command to use.
 
     For a training or a gate it is a card for `dualnet train best.toml`: the trial's card, with
@@ -155,7 +126,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     result = f"validation perplexity {row.val_perplexity:.2f}{epoch}"
     note = f"Best of {number} trials of job {job.name}: {result}."
-    trial_folder = Path(folder) / TRIALS / row.trial
+    trial_folder = folder / TRIALS / row.trial
     task = json.loads((trial_folder / TASK).read_text("utf-8"))
     corpus = task["corpus"]
     if corpus and (Path(corpus) / "corpus.json").is_file():  # one that has no name or path
@@ -179,7 +150,7 @@ def write_best(folder: str | os.PathLike[str], job: Job, row: Row, number: int) 
         words = f"--corpus {shlex.quote(corpus or 'CORPUS')}{weights} --output RUN"
         comment = f"To reproduce it:\n  dualnet train best.toml {words}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
-    write_whole(Path(folder) / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
+    write_whole(folder / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
 
 
 def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
