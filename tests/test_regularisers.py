@@ -12,7 +12,7 @@ from dualnet.builders import CELLS
 from dualnet.builders.functional import language_model
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from tests import reference
-from tests.checks import array, check_layer, gradients, normal, randomise, total
+from tests.checks import array, gradients, normal, randomise, total
 from tests.conftest import nll
 
 BATCH, TIME, UNITS, WORDS = 3, 5, 4, 7
@@ -89,33 +89,6 @@ def test_past_decode_and_its_gradients_match_the_paper(rng):
         np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-5)
     layer([tokens, logits], training=False)
     assert total(layer.losses) == 0
-
-
-# --- common checks
-
-
-def test_the_layers_pass_the_common_checks(rng, tmp_path):
-    tokens, embedded = some_tokens(rng)[..., None], normal(rng, BATCH, TIME, UNITS)
-    for name, layer, inputs in (
-        ("dropout", EmbeddingDropout(0.2, vocabulary_size=WORDS), [tokens[..., 0], embedded]),
-        ("penalties", ActivationRegularization(activation=1.0), [embedded, embedded]),
-    ):
-        (tmp_path / name).mkdir()
-        check_layer(layer, inputs, folder=tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("layer", "arguments", "name"),
-    [
-        (EmbeddingDropout, {"rate": 1.0, "vocabulary_size": 3}, "rate"),
-        (ActivationRegularization, {"activation": -1}, "activation"),
-        (ActivationRegularization, {"temporal": math.nan}, "temporal"),
-        (PastDecode, {"factor": -0.1, "tied_to": None}, "factor"),
-    ],
-)
-def test_factors_out_of_range_are_refused(layer, arguments, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a"):
-        layer(**arguments)
 
 
 # --- in a model
