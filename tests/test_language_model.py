@@ -102,30 +102,23 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
-def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(
-    build, corpus, tmp_path
-):
+def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(build, tmp_path):
     model = build("lstm")
     model.compile(optimizer="sgd")
     model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(3)
     model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "tokens.npy", corpus.test[None, :2])
-    np.save(tmp_path / "logits.npy", ops.convert_to_numpy(model(corpus.test[None, :2])))
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, keras, numpy as np, dualnet.layers\n"
-        "folder = sys.argv[1]\n"
-        "model = keras.models.load_model(folder + '/model.keras')\n"
+        "import sys, keras, dualnet.layers\n"
+        "assert 'dualnet.builders' not in sys.modules\n"
+        "model = keras.models.load_model(sys.argv[1])\n"
         "from dualnet.builders import LanguageModel\n"
         "assert type(model) is LanguageModel\n"
-        "assert keras.saving.get_registered_object('dualnet>LanguageModel') is LanguageModel\n"
-        "logits = keras.ops.convert_to_numpy(model(np.load(folder + '/tokens.npy')))\n"
-        "np.testing.assert_allclose(logits, np.load(folder + '/logits.npy'), atol=1e-6)\n"
         "assert model.compiled and int(model.optimizer.iterations) == 3\n"
     )
     finished = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
+        [sys.executable, script, tmp_path / "model.keras"], capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stderr
     # Python shows the warning by default, since it points at the user's script.

@@ -108,12 +108,6 @@ def test_a_gate_starts_as_the_released_code_does():
     assert not np.array_equal(embeddings, kernel.T) and not bias.any()
 
 
-def test_the_gate_of_ptb_has_the_weights_that_the_papers_tables_add():
-    gate = IOGate(10_000)
-    gate.build([(1, 2), (1, 2, 10_000)])
-    assert gate.count_params() == 6_010_000
-
-
 def gates_under_dropout(gate, tokens, members=1):
     ones = np.ones((*tokens.shape, WORDS), "float32")
     return gate([tokens, *[ones] * members], training=True)
