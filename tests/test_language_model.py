@@ -88,8 +88,8 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
 
 def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     train = corpus.batches("valid", batch_size=4, sequence_length=6)
-    model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
-    model.compile(optimizer="nadam", jit_compile=JAX)
+    model = build("dual_mdlstm", **{f"{place}_dropout": 0.3 for place in PLACES})
+    model.compile(optimizer="nadam", run_eagerly=EAGERLY)
     model.fit(train, epochs=1, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = dualnet.load(tmp_path / "model.keras")

@@ -163,6 +163,7 @@ def test_loss_of_a_language_model_and_its_gradients_match_the_papers(rng):
 
 
 TIED = {"tied_to": keras.layers.Embedding(WORDS, UNITS)}
+PAIR = [(2, 3), (2, 5)]
 EXACT = ["float32"]  # under every policy
 
 
@@ -220,12 +221,8 @@ def test_a_layer_of_several_inputs_passes_on_the_mask_of_its_manual(layer, place
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
-        (DualConnection(4), [(2, 3), (2, 5)], dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
-        (
-            DualConnection(4, use_input=False),
-            [(2, 3), (2, 5)],
-            dict(hidden_kernel=(5, 4), bias=(4,)),
-        ),
+        (DualConnection(4), PAIR, dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
+        (DualConnection(4, use_input=False), PAIR, dict(hidden_kernel=(5, 4), bias=(4,))),
         (OutputProjection(7), (2, 3, 4), dict(kernel=(4, 7), bias=(7,))),
         (OutputProjection(7, use_bias=False), (2, 3, 4), dict(kernel=(4, 7))),
     ],
@@ -329,26 +326,14 @@ def test_dropouts_are_the_identity_outside_training_and_at_rate_zero(kind, rng):
 
 
 @each_dropout
-def test_dropouts_zero_their_rate_and_keep_the_expectation(kind):
-    ones = np.ones((64, 5, 400), "float32")
-    out = array(kind(0.3, seed=2)(ones, training=True))
+def test_dropouts_zero_their_rate_in_each_row_and_a_locked_one_alike_at_all_steps(kind):
+    out = array(kind(0.3, seed=2)(np.ones((64, 5, 400), "float32"), training=True))
     np.testing.assert_allclose(np.unique(out), [0, 1 / 0.7], rtol=1e-6)
     assert np.mean(out == 0) == pytest.approx(0.3, abs=0.015)
     assert np.mean(out) == pytest.approx(1, abs=0.02)
-
-
-def test_locked_dropout_keeps_its_mask_over_time_and_not_over_rows():
-    out = array(LockedDropout(0.5, seed=2)(np.ones((3, 6, 50), "float32"), training=True))
-    np.testing.assert_array_equal(out, np.repeat(out[:, :1], 6, axis=1))
-    assert np.any(out[0] != out[1])
-    assert np.any(out[1] != out[2])
-
-
-def test_step_dropout_draws_afresh_at_every_step():
-    out = array(StepDropout(0.5, seed=2)(np.ones((2, 6, 50), "float32"), training=True))
-    for t in range(5):
-        assert np.any(out[:, t] != out[:, t + 1])
-    assert np.any(out[0] != out[1])
+    assert np.all(np.any(out[1:] != out[:-1], axis=(1, 2)))
+    for t in range(4):
+        assert np.array_equal(out[:, t], out[:, t + 1]) == (kind is LockedDropout)
 
 
 @each_seeded

@@ -57,7 +57,6 @@ def built(cell, rng):
 
 
 each_kind = pytest.mark.parametrize("kind", STEPS, ids=name_of)
-each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED, ids=name_of)
 
 # --- values and gradients against the papers
 
@@ -298,14 +297,6 @@ def test_a_stack_without_depth_gates_and_peepholes_is_one_of_lstm_cells(peephole
 
 
 # --- layer normalisation
-
-
-def test_layer_norm_equals_that_of_keras(rng):
-    vector = 5 * normal(rng, BATCH, 12) + 3
-    stock = keras.layers.LayerNormalization(epsilon=EPSILON, center=False, scale=False)
-    assert_close([layer_norm(vector, EPSILON)], [stock(vector)])
-    parts = [array(layer_norm(part, EPSILON)) for part in np.split(vector, 3, axis=1)]
-    assert_close([layer_norm(vector, EPSILON, parts=3)], [np.concatenate(parts, axis=1)])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -578,7 +569,7 @@ def test_masks_per_gate_are_refused_if_the_gates_share_their_input():
         MogrifierLSTMCell(UNITS, mask_per_gate=True)
 
 
-@each_normalised_kind
+@pytest.mark.parametrize("kind", NORMALISED)
 def test_one_unit_will_do_if_nothing_is_normalised(kind):
     assert kind(1, placement="none").units == 1
 

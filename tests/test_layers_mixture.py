@@ -291,7 +291,6 @@ def test_a_compiled_model_of_any_length_learns(rng, small_chunks):
             "`experts` must contain a count above 0.*OutputProjection",
         ),
         (lambda: DOCOutput(5, [2, -1], 2), "`experts\\[1\\]` must be an integer of at least 0"),
-        (lambda: DOCOutput(5, [2], 2, balance_form="codes"), "Did you mean 'code'"),
         (lambda: DOCOutput(5, [0, 1], 2, balance=0.1), "`balance` must be 0 with a single expert"),
         (
             lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(6, 2)),

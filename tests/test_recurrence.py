@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from dualnet.builders.functional import language_model
 from dualnet.layers import (
     DepthGatedLSTMCell,
     GRUCell,
@@ -312,25 +311,6 @@ def test_nothing_is_dropped_or_drawn_outside_training_or_without_dropout(options
     for training in (None, False) if options else (False, True):
         assert_close(layer(sequence, initial_state=states, training=training), expected)
     np.testing.assert_array_equal(array(layer.seed_generator.state), before)
-
-
-def test_every_generator_of_a_language_model_goes_on_after_a_reload(tmp_path):
-    places = ("input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier")
-    model = language_model(
-        7,
-        units=3,
-        recurrent_layers=2,
-        cell="mogrifier_lstm",
-        rounds=2,
-        connection="dual",
-        **{f"{place}_dropout": 0.5 for place in places},
-    )
-    tokens = np.array([[1, 2, 3], [4, 5, 6]])
-    model(tokens, training=True)
-    model.save(tmp_path / "m.keras")
-    expected = [array(model(tokens, training=True)) for _ in range(2)]
-    again = keras.models.load_model(tmp_path / "m.keras")
-    assert_close([again(tokens, training=True) for _ in range(2)], expected)
 
 
 def test_a_recurrence_trains_in_a_compiled_model_with_new_masks_at_each_step(rng):

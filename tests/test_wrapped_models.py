@@ -475,7 +475,6 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
         ({"experts": -1}, "`experts` must be an integer of at least 0"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
         ({"latent_dropout": 0.1}, "`latent_dropout` needs experts"),
-        ({"balance_regularization": 0.1}, "`balance_regularization` needs experts"),
         ({"latent_units": 4}, "`latent_units` needs experts"),
     ],
 )

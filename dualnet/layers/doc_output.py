@@ -86,7 +86,7 @@ class DOCOutput(TiedLayer, SeededLayer):
     (2, 5, 10)
     """
 
-    masked_input = -1
+    masked_input: int | None = -1
 
     def __init__(
         self,
