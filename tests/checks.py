@@ -6,6 +6,7 @@ import json
 
 import keras
 import numpy as np
+import pytest
 from keras import ops, tree
 
 from dualnet import layers
@@ -16,6 +17,13 @@ if keras.backend.backend() == "jax":
 
     # Tests compile much and run little.
     jax.config.update("jax_disable_most_optimizations", True)
+
+
+# The marks of a module whose models take a few steps each, for which tracing takes too long.
+UNTRACED = [
+    pytest.mark.usefixtures("without_tracing"),
+    pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly"),
+]
 
 
 def array(tensor):

@@ -81,17 +81,12 @@ def mogrifier_step(x, states, weights, masks, *, rounds, rank, capped_input_gate
 def highway_step(x, states, weights, masks, *, depth):
     """The weights hold the gates side by side: h, t; no bias is a bias of zero."""
     [s] = states
-    x_masks = gate_masks(masks, "input", "ht", x)
-    s_masks = gate_masks(masks, "recurrent", "ht", s)
-    W = dict(zip("ht", np.split(weights["kernel"], 2, axis=1)))
+    W = per_gate(x, weights, "kernel", "ht", masks.get("input"))
     for k in range(1, depth + 1):
-        R = dict(zip("ht", np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)))
-        b = dict(zip("ht", np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)))
-        z = {gate: (s * s_masks[gate]) @ R[gate] + b[gate] for gate in "ht"}
-        if k == 1:
-            z = {gate: z[gate] + (x * x_masks[gate]) @ W[gate] for gate in "ht"}
-        t = sigmoid(z["t"])
-        s = np.tanh(z["h"]) * t + s * (1 - t)
+        R = per_gate(s, weights, f"recurrent_kernel_{k}", "ht", masks.get("recurrent"))
+        b = np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)
+        h, t = (R[gate] + part + (W[gate] if k == 1 else 0) for gate, part in zip("ht", b))
+        s = np.tanh(h) * sigmoid(t) + s * (1 - sigmoid(t))
     return [s]
 
 
@@ -106,7 +101,7 @@ def depth_gated_step(
         on_h = "ijo" if coupled else "ifjo"
         on_x = on_h if k == 1 and first_gate == "none" else on_h + "d"
         W = dict(zip(on_x, np.split(layer["kernel"], len(on_x), axis=1)))
-        U = dict(zip(on_h, np.split(layer["recurrent_kernel"], len(on_h), axis=1)))
+        U = per_gate(h, layer, "recurrent_kernel", on_h, masks.get(f"recurrent_{k}"))
         b = dict(zip(on_x, np.split(layer.get("bias", np.zeros(len(on_x) * units)), len(on_x))))
         if k == 1:
             m = gate_masks(masks, "input", on_x + ("M" if first_gate == "own" else ""), x)
@@ -121,9 +116,7 @@ def depth_gated_step(
                 x = x @ layer["affine_kernel"] + layer.get("affine_bias", 0)
         if stabilised:
             x = np.exp(layer["stabiliser"]) * x
-        h_masks = gate_masks(masks, f"recurrent_{k}", on_h, h)
-        z = {gate: (x * m[gate]) @ W[gate] + b[gate] for gate in on_x}
-        z |= {gate: z[gate] + (h * h_masks[gate]) @ U[gate] for gate in on_h}
+        z = {gate: (x * m[gate]) @ W[gate] + b[gate] + U.get(gate, 0) for gate in on_x}
 
         def peep(gate, memory, layer=layer):
             P = layer[f"peephole_{gate}"]

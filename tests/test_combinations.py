@@ -10,14 +10,10 @@ import pytest
 import dualnet
 from dualnet.builders import CELLS, language_model
 from dualnet.training import Recipe
-from tests.checks import array
+from tests.checks import UNTRACED, array
 from tests.conftest import values
 
-pytestmark = [
-    pytest.mark.usefixtures("without_tracing"),
-    pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly"),
-]
-
+pytestmark = UNTRACED
 TENSORFLOW = keras.config.backend() == "tensorflow"
 OUTPUTS = {
     "tied": {},
@@ -38,7 +34,7 @@ STATIONS = {
     "output": list(OUTPUTS),
     "gate": ["none", "input", "input_and_hidden", "lstm"],
     "recipe": list(RECIPES),
-    "evaluation": ["static", "samples", "nadam", "sgd", "rms", "cache", "by_sentence"],
+    "evaluation": ["samples", "nadam", "rms", "cache", "by_sentence"],
 }
 IMPOSSIBLE = {(("recipe", "sentences"), ("evaluation", "cache"))}  # a cache reaches across them
 
@@ -81,7 +77,7 @@ def test_the_rows_hold_every_pair_of_choices():
     )
     assert len(seen - IMPOSSIBLE) == expected - len(IMPOSSIBLE)
     assert not seen & IMPOSSIBLE
-    assert len(ROWS) <= 70
+    assert len(ROWS) <= 50
 
 
 def built(row, words):
@@ -103,12 +99,12 @@ def built(row, words):
 
 def trained(model, row, corpus):
     """Train a step by the recipe; return the weights before."""
-    recipe = Recipe(batch_size=4, sequence_length=6, **RECIPES[row["recipe"]])
+    recipe = Recipe(batch_size=2, sequence_length=3, **RECIPES[row["recipe"]])
     if recipe.batching == "sentences":
-        data = corpus.sentence_batches("train", batch_size=4)
+        data = corpus.sentence_batches("train", batch_size=2)
     else:
         data = corpus.batches(
-            "train", batch_size=4, sequence_length=6, length_deviation=recipe.length_deviation
+            "train", batch_size=2, sequence_length=3, length_deviation=recipe.length_deviation
         )
     before = values(model)
     model.loss_reduction = recipe.loss_reduction
@@ -124,17 +120,17 @@ def trained(model, row, corpus):
 
 
 def evaluated(model, row, corpus):
-    tokens = corpus.test[:11]
+    tokens = corpus.test[:7]
     how = row["evaluation"]
-    if how in ("nadam", "sgd", "rms"):
+    if how in ("nadam", "rms"):
         extra = {}
         if how == "rms":
             extra["statistics"] = dualnet.gradient_statistics(
-                model, corpus.train[:21], batch_size=4, sequence_length=5
+                model, corpus.train[:9], batch_size=2, sequence_length=3
             )
-        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=5, **extra)
+        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=3, **extra)
     if how == "cache":
-        return dualnet.evaluate(dualnet.with_cache(model, size=7), tokens)
+        return dualnet.evaluate(dualnet.with_cache(model, size=4), tokens)
     if how == "samples":
         return dualnet.evaluate(model, tokens, mc_dropout_samples=2)
     return dualnet.evaluate(model, tokens, by_sentence=how == "by_sentence")
@@ -163,7 +159,7 @@ def test_a_combination_builds_trains_a_step_evaluates_saves_and_loads(row, corpu
 
     model.save(tmp_path / "model.keras")
     again = dualnet.load(tmp_path / "model.keras")
-    tokens = corpus.test[None, :9]
+    tokens = corpus.test[None, :4]
     np.testing.assert_allclose(array(again(tokens)), array(model(tokens)), rtol=1e-6, atol=1e-6)
 
 
@@ -174,7 +170,7 @@ EXPORTED = [
     ("layernorm_lstm", "dual_without_input", "untied", "lstm"),
     ("mogrifier_lstm", "dual", "doc", "none"),
     ("recurrent_highway", "plain", "tied", "input_and_hidden"),
-    ("lstm_per_gate", "plain", "mixture", "lstm"),
+    ("lstm_per_gate", "plain", "mixture", "none"),
 ]
 
 

@@ -15,6 +15,8 @@ from dualnet.corpora import Vocabulary
 from tests.checks import total
 from tests.conftest import nll, values
 
+JAX = keras.config.backend() == "jax"
+EAGERLY = keras.config.backend() == "tensorflow"  # tracing takes longer than a few steps
 PLACES = ["input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier"]
 
 
@@ -64,9 +66,9 @@ def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(b
 
 
 def test_neither_validation_nor_another_evaluation_disturbs_training(build, corpus):
-    train = corpus.batches("train", batch_size=4, sequence_length=9)
-    valid = corpus.batches("valid", batch_size=2, sequence_length=5)
-    others = corpus.batches("valid", batch_size=3, sequence_length=5)
+    train, valid, others = (
+        corpus.batches("valid", batch_size=rows, sequence_length=6) for rows in (4, 2, 3)
+    )
 
     class Look(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -76,7 +78,7 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
     for settings in ({}, {"validation_data": valid}, {"callbacks": [Look()]}):
         keras.utils.set_random_seed(1)
         model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
-        model.compile(optimizer="nadam")
+        model.compile(optimizer="nadam", run_eagerly=EAGERLY)
         model.fit(train, epochs=2, verbose=0, **settings)
         ends.append(values(model))
     for weights in zip(*ends):
@@ -85,9 +87,9 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
 
 
 def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
-    train = corpus.batches("train", batch_size=4, sequence_length=9)
-    model = build("dual_lstm", input_dropout=0.3, recurrent_dropout=0.3, output_dropout=0.2)
-    model.compile(optimizer="nadam")
+    train = corpus.batches("valid", batch_size=4, sequence_length=6)
+    model = build("dual_mdlstm", **{f"{place}_dropout": 0.3 for place in PLACES})
+    model.compile(optimizer="nadam", run_eagerly=EAGERLY)
     model.fit(train, epochs=1, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = dualnet.load(tmp_path / "model.keras")
@@ -100,30 +102,23 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
-def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(
-    build, corpus, tmp_path
-):
-    model = build("dual_mdlstm")
-    model.compile(optimizer="nadam")
+def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(build, tmp_path):
+    model = build("lstm")
+    model.compile(optimizer="sgd")
     model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(3)
     model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "tokens.npy", corpus.test[None, :9])
-    np.save(tmp_path / "logits.npy", ops.convert_to_numpy(model(corpus.test[None, :9])))
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, keras, numpy as np, dualnet.layers\n"
-        "folder = sys.argv[1]\n"
-        "model = keras.models.load_model(folder + '/model.keras')\n"
+        "import sys, keras, dualnet.layers\n"
+        "assert 'dualnet.builders' not in sys.modules\n"
+        "model = keras.models.load_model(sys.argv[1])\n"
         "from dualnet.builders import LanguageModel\n"
         "assert type(model) is LanguageModel\n"
-        "assert keras.saving.get_registered_object('dualnet>LanguageModel') is LanguageModel\n"
-        "logits = keras.ops.convert_to_numpy(model(np.load(folder + '/tokens.npy')))\n"
-        "np.testing.assert_allclose(logits, np.load(folder + '/logits.npy'), atol=1e-6)\n"
         "assert model.compiled and int(model.optimizer.iterations) == 3\n"
     )
     finished = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
+        [sys.executable, script, tmp_path / "model.keras"], capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stderr
     # Python shows the warning by default, since it points at the user's script.
@@ -132,23 +127,23 @@ def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(
 
 
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
-    model = build()
-    model.compile(optimizer="nadam")
-    model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
+    model = build("lstm")
+    model.compile(optimizer="nadam", run_eagerly=EAGERLY)
+    model.fit(corpus.batches("valid", batch_size=4, sequence_length=9), verbose=0)
     model.save_weights(tmp_path / "model.weights.h5")
-    other = build()
+    other = build("lstm")
     assert model.count_params() == other.count_params()  # carried rows are no weights
     other.load_weights(tmp_path / "model.weights.h5")
-    other.compile(optimizer="nadam")
-    other.fit(corpus.batches("train", batch_size=2, sequence_length=30), verbose=0)
+    other.compile(optimizer="nadam", run_eagerly=EAGERLY)
+    other.fit(corpus.batches("valid", batch_size=2, sequence_length=9), verbose=0)
     other.load_weights(tmp_path / "model.weights.h5")
     for one, two in zip(values(model), values(other)):
         np.testing.assert_array_equal(one, two)
 
 
 def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
-    model = build()
-    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    model = build("lstm")
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
     callbacks = [
         keras.callbacks.EarlyStopping("val_perplexity", patience=2, restore_best_weights=True),
         keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_perplexity", mode="min"),
@@ -156,8 +151,8 @@ def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
         keras.callbacks.TerminateOnNaN(),
     ]
     history = model.fit(
-        corpus.batches("train", batch_size=4, sequence_length=9),
-        validation_data=corpus.batches("valid", batch_size=2, sequence_length=9),
+        corpus.batches("valid", batch_size=4, sequence_length=9),
+        validation_data=corpus.batches("valid", batch_size=4, sequence_length=9),
         epochs=9,
         callbacks=callbacks,
         verbose=0,
@@ -167,8 +162,8 @@ def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
 
 
 def test_fit_takes_arrays_and_generators(build, corpus):
-    model = build()
-    model.compile(optimizer="nadam")
+    model = build("lstm")
+    model.compile(optimizer="nadam", run_eagerly=EAGERLY)
     x = tokens_of((8, 5), words=5)
     model.fit(x, x, batch_size=4, verbose=0)
     assert model.training_rows.batch_size == 4
@@ -229,7 +224,7 @@ def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
         model = zoo.build("dual_lstm", vocabulary_size=len(corpus.vocabulary), units=8)
     finally:
         keras.config.set_dtype_policy("float32")
-    model.compile(optimizer="nadam")
+    model.compile(optimizer="nadam", jit_compile=JAX)
     history = model.fit(
         corpus.batches("train", batch_size=4, sequence_length=9), epochs=2, verbose=0
     ).history
@@ -243,7 +238,7 @@ def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
 
 def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corpus):
     model = build("lstm", padded=True)
-    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    model.compile(optimizer=keras.optimizers.SGD(0.0), jit_compile=JAX)
     batches = corpus.sentence_batches("train", batch_size=7, shuffle=False)
     found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
     wanted = dualnet.perplexity(model, corpus.train, by_sentence=True)

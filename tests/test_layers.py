@@ -11,10 +11,18 @@ from dualnet import layers
 from dualnet.builders import token_losses
 from dualnet.builders.functional import language_model
 from dualnet.layers import (
+    ActivationRegularization,
+    DOCOutput,
     DualConnection,
+    EmbeddingDropout,
+    FeatureGate,
+    IOGate,
     LockedDropout,
     LSTMCell,
+    MeanOfProbabilities,
+    MixtureSoftmax,
     OutputProjection,
+    PastDecode,
     Recurrence,
     StepDropout,
 )
@@ -49,11 +57,6 @@ ONES = np.ones((2, 4, 50), "float32")
 def trained(layer):
     """Return the outputs of `layer` in training."""
     return array(tree.flatten(layer(ONES, training=True))[0])
-
-
-def an_output(tied, **options):
-    embedding = keras.layers.Embedding(WORDS, UNITS, **options) if tied else None
-    return OutputProjection(WORDS, tied_to=embedding, **options)
 
 
 # --- values and gradients against the papers
@@ -159,35 +162,67 @@ def test_loss_of_a_language_model_and_its_gradients_match_the_papers(rng):
 # --- what every layer owes its users
 
 
-@use_input_or_not
-def test_dual_connection_passes_the_common_checks(use_input, rng, tmp_path):
-    inputs = [normal(rng, BATCH, TIME, FEATURES), normal(rng, BATCH, TIME, UNITS)]
-    check_layer(DualConnection(5, use_input=use_input, dual_l2=0.1), inputs, folder=tmp_path)
+TIED = {"tied_to": keras.layers.Embedding(WORDS, UNITS)}
+PAIR = [(2, 3), (2, 5)]
+EXACT = ["float32"]  # under every policy
 
 
-@tied_or_not
-def test_output_projection_passes_the_common_checks(tied, rng, tmp_path):
-    inputs = normal(rng, BATCH, TIME, UNITS)
-    check_layer(an_output(tied), inputs, folder=tmp_path, dtypes=["float32"])
+@pytest.mark.parametrize(
+    ("layer", "inputs", "dtypes"),
+    [
+        (ActivationRegularization(activation=1.0), "hidden hidden", ["bfloat16"]),
+        (DOCOutput(WORDS, [1, 0, 2], UNITS, **TIED), "embedded embedded hidden", EXACT),
+        (DualConnection(5, dual_l2=0.1), "embedded hidden", ["bfloat16"]),
+        (DualConnection(5, use_input=False), "embedded hidden", ["bfloat16"]),
+        (EmbeddingDropout(0.2, vocabulary_size=WORDS), "tokens embedded", ["bfloat16"]),
+        (FeatureGate(WORDS), "hidden logits logits", EXACT * 2),
+        (IOGate(WORDS, UNITS, dropout=0.3), "tokens logits", EXACT),
+        (IOGate(WORDS, use_hidden=True), "tokens hidden logits logits", EXACT * 2),
+        (LockedDropout(0.3, seed=5), "hidden", ["bfloat16"]),
+        (MeanOfProbabilities(), "logits logits", EXACT),
+        (MixtureSoftmax(WORDS, 2, UNITS, use_bias=False), "hidden", EXACT),
+        (OutputProjection(WORDS), "hidden", EXACT),
+        (OutputProjection(**TIED), "hidden", EXACT),
+        (StepDropout(0.3, seed=5), "hidden", ["bfloat16"]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_layer_passes_the_common_checks(layer, inputs, dtypes, rng, tmp_path):
+    sizes = {"embedded": FEATURES, "hidden": UNITS, "logits": WORDS}
+    arrays = {name: normal(rng, BATCH, TIME, size) for name, size in sizes.items()}
+    arrays["tokens"] = rng.integers(WORDS, size=(BATCH, TIME)).astype("int32")
+    first, *others = (arrays[name] for name in inputs.split())
+    check_layer(layer, [first, *others] if others else first, folder=tmp_path, dtypes=dtypes)
 
 
-@each_dropout
-def test_dropouts_pass_the_common_checks(kind, rng, tmp_path):
-    check_layer(kind(0.3, seed=5), normal(rng, BATCH, TIME, FEATURES), folder=tmp_path)
-
-
-PAIR = [(None, None, 3), (None, None, 5)]
+@pytest.mark.parametrize(
+    ("layer", "place"),
+    [
+        (ActivationRegularization(), 0),
+        (DOCOutput(WORDS, [1, 1, 2], UNITS), 2),
+        (DualConnection(UNITS), 1),
+        (EmbeddingDropout(0.2, vocabulary_size=WORDS), 1),
+        (MeanOfProbabilities(), 0),
+        (PastDecode(0.1, **TIED), 1),
+        (FeatureGate(WORDS), slice(1, None)),
+        (IOGate(WORDS), slice(1, None)),
+        (IOGate(WORDS, use_hidden=True), 2),
+        (MixtureSoftmax(WORDS, 2, UNITS), slice(None)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_layer_of_several_inputs_passes_on_the_mask_of_its_manual(layer, place):
+    masks = [np.full((BATCH, TIME), value) for value in (True, False, True)]
+    assert layer.compute_mask([None] * 3) is None
+    np.testing.assert_array_equal(layer.compute_mask([None] * 3, masks), masks[place])
+    assert layer.supports_masking
 
 
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
-        (DualConnection(4), [(2, 3), (2, 5)], dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
-        (
-            DualConnection(4, use_input=False),
-            [(2, 3), (2, 5)],
-            dict(hidden_kernel=(5, 4), bias=(4,)),
-        ),
+        (DualConnection(4), PAIR, dict(kernel=(3, 4), hidden_kernel=(5, 4), bias=(4,))),
+        (DualConnection(4, use_input=False), PAIR, dict(hidden_kernel=(5, 4), bias=(4,))),
         (OutputProjection(7), (2, 3, 4), dict(kernel=(4, 7), bias=(7,))),
         (OutputProjection(7, use_bias=False), (2, 3, 4), dict(kernel=(4, 7))),
     ],
@@ -243,17 +278,6 @@ def test_all_penalties_of_a_model_join_its_loss(rng):
     assert float(array(loss)) == pytest.approx(expected, rel=1e-5)
 
 
-# --- the dual connection
-
-
-def test_dual_connection_passes_on_the_mask_of_hidden():
-    layer = DualConnection(UNITS)
-    masks = [np.array([[True, True]]), np.array([[True, False]])]
-    assert layer.compute_mask([None, None], masks) is masks[1]
-    assert layer.compute_mask([None, None], [masks[0], None]) is None
-    assert layer.compute_mask([None, None]) is None
-
-
 # --- the output
 
 
@@ -289,44 +313,27 @@ def test_output_projection_refuses_sizes_that_contradict_each_other(rng):
 
 
 @each_dropout
-def test_dropouts_return_their_inputs_and_draw_nothing_outside_training(kind, rng):
+def test_dropouts_are_the_identity_outside_training_and_at_rate_zero(kind, rng):
     layer = kind(0.5, seed=1)
     before = array(layer.seed_generator.state)
     inputs = normal(rng, BATCH, TIME, FEATURES)
     np.testing.assert_array_equal(array(layer(inputs)), inputs)
     np.testing.assert_array_equal(array(layer(inputs, training=False)), inputs)
+    np.testing.assert_array_equal(array(kind(0)(inputs, training=True)), inputs)
     np.testing.assert_array_equal(array(layer.seed_generator.state), before)
     layer(inputs, training=True)
     assert np.any(array(layer.seed_generator.state) != before)
 
 
 @each_dropout
-def test_a_dropout_of_rate_zero_is_the_identity_in_training(kind, rng):
-    inputs = normal(rng, BATCH, TIME, FEATURES)
-    np.testing.assert_array_equal(array(kind(0)(inputs, training=True)), inputs)
-
-
-@each_dropout
-def test_dropouts_zero_their_rate_and_keep_the_expectation(kind):
-    ones = np.ones((64, 5, 400), "float32")
-    out = array(kind(0.3, seed=2)(ones, training=True))
+def test_dropouts_zero_their_rate_in_each_row_and_a_locked_one_alike_at_all_steps(kind):
+    out = array(kind(0.3, seed=2)(np.ones((64, 5, 400), "float32"), training=True))
     np.testing.assert_allclose(np.unique(out), [0, 1 / 0.7], rtol=1e-6)
     assert np.mean(out == 0) == pytest.approx(0.3, abs=0.015)
     assert np.mean(out) == pytest.approx(1, abs=0.02)
-
-
-def test_locked_dropout_keeps_its_mask_over_time_and_not_over_rows():
-    out = array(LockedDropout(0.5, seed=2)(np.ones((3, 6, 50), "float32"), training=True))
-    np.testing.assert_array_equal(out, np.repeat(out[:, :1], 6, axis=1))
-    assert np.any(out[0] != out[1])
-    assert np.any(out[1] != out[2])
-
-
-def test_step_dropout_draws_afresh_at_every_step():
-    out = array(StepDropout(0.5, seed=2)(np.ones((2, 6, 50), "float32"), training=True))
-    for t in range(5):
-        assert np.any(out[:, t] != out[:, t + 1])
-    assert np.any(out[0] != out[1])
+    assert np.all(np.any(out[1:] != out[:-1], axis=(1, 2)))
+    for t in range(4):
+        assert np.array_equal(out[:, t], out[:, t + 1]) == (kind is LockedDropout)
 
 
 @each_seeded
@@ -385,6 +392,7 @@ REQUIRED = {
     "experts": 2, "factor": 0.1, "tied_to": None,
 }  # fmt: skip
 REFUSED = {
+    layers.ActivationRegularization: {"activation": [-1], "temporal": [float("nan")]},
     layers.DOCOutput: {
         "vocabulary_size": [0],
         "experts": [3, []],
@@ -401,6 +409,8 @@ REFUSED = {
         "depth": [0],
         "peepholes": ["diag", None, True],
         "first_gate": ["owned"],
+        "stabilised": [0],
+        "affine": ["False"],
         "internal_dropout": [1],
         "locked": [["mogrifier"]],
     },
@@ -416,8 +426,9 @@ REFUSED = {
         "weight_dropout": [1.0],
         "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
         "forget_bias": FINITE,
+        "capped_input_gate": ["no"],
     },
-    layers.LayerNormGRUCell: {"units": [1], "placement": [None]},
+    layers.LayerNormGRUCell: {"units": [1], "placement": [None], "affine": ["False"]},
     layers.LayerNormLSTMCell: {"epsilon": [0, -1e-5, *FINITE], "placement": ["Separate", 1]},
     layers.MixtureSoftmax: {"experts": [0, [2]]},
     layers.MogrifierLSTMCell: {

@@ -57,32 +57,31 @@ def built(cell, rng):
 
 
 each_kind = pytest.mark.parametrize("kind", STEPS, ids=name_of)
-each_normalised_kind = pytest.mark.parametrize("kind", NORMALISED, ids=name_of)
 
 # --- values and gradients against the papers
 
 NORMALISED_STEPS = [
-    (kind, {"placement": placement, "affine": affine, "use_bias": use_bias, "epsilon": EPSILON})
-    for kind, placement, affine, use_bias in itertools.product(NORMALISED, PLACEMENTS, BOTH, BOTH)
+    (kind, {"placement": placement, "affine": both, "use_bias": both, "epsilon": EPSILON})
+    for kind, placement, both in itertools.product(NORMALISED, PLACEMENTS, BOTH)
 ]
 DEPTH_GATED = [
-    {"depth": 2, "peepholes": peepholes, "coupled": coupled, "first_gate": gate}
-    for peepholes in ("full", "diagonal")
-    for coupled in BOTH
-    for gate in ("own", "shared", "none")
-] + [
-    {},
+    *[
+        {"depth": 2, "peepholes": peepholes, "coupled": peepholes == "full", "first_gate": gate}
+        for peepholes in ("full", "diagonal")
+        for gate in ("own", "shared", "none")
+    ],
     {"use_bias": False, "coupled": False},
-    {"depth": 2, "affine": True},
     {"depth": 2, "affine": True, "use_bias": False, "peepholes": "diagonal"},
-    {"depth": 2, "stabilised": True},
     {"stabilised": True, "first_gate": "shared"},
     {"depth": 3, "stabilised": True, "affine": True, "coupled": False},
 ]
 UNDROPPED = [
     *[(kind, {"use_bias": b}) for kind in (ElmanCell, GRUCell, PerGateLSTMCell) for b in BOTH],
     *[(LSTMCell, options) for options in ({}, {"use_bias": False}, {"capped_input_gate": True})],
-    *[(MogrifierLSTMCell, {"rounds": n, "rank": rank}) for n in (0, 1, 2, 5) for rank in (None, 2)],
+    *[
+        (MogrifierLSTMCell, {"rounds": rounds, "rank": rank})
+        for rounds, rank in ((0, None), (1, 2), (2, None), (5, 2))
+    ],
     (MogrifierLSTMCell, {"rounds": 3, "rank": 0, "use_bias": False}),
     (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
     *NORMALISED_STEPS,
@@ -133,8 +132,7 @@ def test_a_masked_step_and_its_gradients_match_the_papers(kind, options, mask_pe
     [
         *[
             (MogrifierLSTMCell, {"rounds": rounds, "rank": rank, "mogrifier_dropout": 0.4})
-            for rounds in (0, 1, 2, 5)
-            for rank in (None, 2)
+            for rounds, rank in ((1, None), (2, 2), (5, None))
         ],
         *[
             (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.4, **options})
@@ -299,14 +297,6 @@ def test_a_stack_without_depth_gates_and_peepholes_is_one_of_lstm_cells(peephole
 
 
 # --- layer normalisation
-
-
-def test_layer_norm_equals_that_of_keras(rng):
-    vector = 5 * normal(rng, BATCH, 12) + 3
-    stock = keras.layers.LayerNormalization(epsilon=EPSILON, center=False, scale=False)
-    assert_close([layer_norm(vector, EPSILON)], [stock(vector)])
-    parts = [array(layer_norm(part, EPSILON)) for part in np.split(vector, 3, axis=1)]
-    assert_close([layer_norm(vector, EPSILON, parts=3)], [np.concatenate(parts, axis=1)])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -490,55 +480,57 @@ def test_penalties_are_on_the_matrices_of_the_manual(kind, options, rng):
 # --- masks
 
 
-def specs(cell):
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (LSTMCell(4, recurrent_dropout=0.1), ["recurrent 0.1 4 True"]),
+        (LSTMCell(4, recurrent_dropout=0.1, locked=[]), ["recurrent 0.1 4 False"]),
+        (
+            MogrifierLSTMCell(4, rounds=3, mogrifier_dropout=0.2, locked=[]),
+            [f"mogrifier_{i} 0.2 {size} False" for i, size in ((1, 4), (2, 3), (3, 4))],
+        ),
+        (
+            MogrifierLSTMCell(
+                4, rounds=1, rank=2, locked=["mogrifier"], mogrifier_dropout=0.2, input_dropout=0.1
+            ),
+            ["input 0.1 3 False", "mogrifier_1 0.2 2 True"],
+        ),
+        (
+            RecurrentHighwayCell(4, depth=2, **DROPPED, locked=["input"]),
+            [
+                "input 0.4 3 True", "recurrent 0.4 4 False",
+                "recurrent_kernel_1 0.4 (4, 8) True", "recurrent_kernel_2 0.4 (4, 8) True",
+            ],
+        ),
+        (
+            DepthGatedLSTMCell(4, depth=2, **DROPPED, internal_dropout=0.1, locked=["internal"]),
+            [
+                "input 0.4 3 False", "recurrent_1 0.4 4 False", "recurrent_2 0.4 4 False",
+                "internal_1 0.1 4 True",
+                "recurrent_kernel_1 0.4 (4, 12) True", "recurrent_kernel_2 0.4 (4, 12) True",
+            ],
+        ),
+        *[
+            (
+                DepthGatedLSTMCell(
+                    4, first_gate=gate, coupled=False, mask_per_gate=True, input_dropout=0.4
+                ),
+                [f"input 0.4 {3 * masks} True"],
+            )
+            for gate, masks in (("own", 6), ("shared", 5), ("none", 4))
+        ],
+    ],
+)  # fmt: skip
+def test_the_cells_ask_for_the_masks_of_their_manual(cell, expected):
     cell.build((None, FEATURES))
-    return [tuple(spec) for spec in cell.mask_specs()]
-
-
-def test_the_cells_ask_for_the_masks_of_their_manual():
-    assert specs(LSTMCell(4, recurrent_dropout=0.1)) == [("recurrent", 0.1, 4, True)]
-    fresh = LSTMCell(4, recurrent_dropout=0.1, locked=[])
-    assert specs(fresh) == [("recurrent", 0.1, 4, False)]
-    assert specs(MogrifierLSTMCell(4, rounds=3, mogrifier_dropout=0.2, locked=[])) == [
-        ("mogrifier_1", 0.2, 4, False),
-        ("mogrifier_2", 0.2, 3, False),
-        ("mogrifier_3", 0.2, 4, False),
-    ]
-    rates = {"mogrifier_dropout": 0.2, "recurrent_dropout": 0.1}
-    assert specs(MogrifierLSTMCell(4, rounds=2, rank=2, locked=["mogrifier"], **rates)) == [
-        ("recurrent", 0.1, 4, False),
-        ("mogrifier_1", 0.2, 2, True),
-        ("mogrifier_2", 0.2, 2, True),
-    ]
-
-
-def test_the_deep_cells_ask_for_the_masks_of_their_manual():
-    highway = RecurrentHighwayCell(4, depth=2, **DROPPED, locked=["input"])
-    assert specs(highway) == [
-        ("input", 0.4, 3, True),
-        ("recurrent", 0.4, 4, False),
-        ("recurrent_kernel_1", 0.4, (4, 8), True),
-        ("recurrent_kernel_2", 0.4, (4, 8), True),
-    ]
-    stack = DepthGatedLSTMCell(4, depth=2, **DROPPED, internal_dropout=0.1, locked=["internal"])
-    assert specs(stack) == [
-        ("input", 0.4, 3, False),
-        ("recurrent_1", 0.4, 4, False),
-        ("recurrent_2", 0.4, 4, False),
-        ("internal_1", 0.1, 4, True),
-        ("recurrent_kernel_1", 0.4, (4, 12), True),
-        ("recurrent_kernel_2", 0.4, (4, 12), True),
-    ]
-    options = {"coupled": False, "mask_per_gate": True, "input_dropout": 0.4}
-    for first_gate, masks in (("own", 6), ("shared", 5), ("none", 4)):
-        stack = DepthGatedLSTMCell(4, depth=2, first_gate=first_gate, **options)
-        assert specs(stack) == [("input", 0.4, masks * 3, True)]
+    assert [" ".join(map(str, spec)) for spec in cell.mask_specs()] == expected
 
 
 # --- what every cell owes its users
 
 CHECKED = [
-    *[(kind, {"mask_per_gate": True, **options}) for kind, options in MASKED],
+    *[(kind, {"mask_per_gate": True}) for kind in STEPS if kind is not MogrifierLSTMCell],
+    *[(kind, {"placement": "output", "epsilon": EPSILON}) for kind in NORMALISED],
     (MogrifierLSTMCell, {"mogrifier_dropout": 0.2, "mogrifier_l2": 1e-3}),
     (MogrifierLSTMCell, {"rounds": 4, "rank": 2, "capped_input_gate": True}),
     (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.2}),
@@ -577,7 +569,7 @@ def test_masks_per_gate_are_refused_if_the_gates_share_their_input():
         MogrifierLSTMCell(UNITS, mask_per_gate=True)
 
 
-@each_normalised_kind
+@pytest.mark.parametrize("kind", NORMALISED)
 def test_one_unit_will_do_if_nothing_is_normalised(kind):
     assert kind(1, placement="none").units == 1
 

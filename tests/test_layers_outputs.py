@@ -108,12 +108,6 @@ def test_a_gate_starts_as_the_released_code_does():
     assert not np.array_equal(embeddings, kernel.T) and not bias.any()
 
 
-def test_the_gate_of_ptb_has_the_weights_that_the_papers_tables_add():
-    gate = IOGate(10_000)
-    gate.build([(1, 2), (1, 2, 10_000)])
-    assert gate.count_params() == 6_010_000
-
-
 def gates_under_dropout(gate, tokens, members=1):
     ones = np.ones((*tokens.shape, WORDS), "float32")
     return gate([tokens, *[ones] * members], training=True)
@@ -143,17 +137,6 @@ def test_all_members_are_under_one_gate_with_one_draw(rng):
     first, second = (array(g) for g in gates_under_dropout(gate, tokens, members=2))
     np.testing.assert_array_equal(first, second)
     assert np.abs(first - array(gate.gates(tokens))).max() > 0.01
-
-
-def test_gates_pass_the_common_checks(rng, tmp_path):
-    tokens, hidden, logits = some_tokens(rng), normal(rng, BATCH, TIME, HIDDEN), some_logits(rng, 2)
-    for name, layer, inputs, dtypes in (
-        ("one", IOGate(WORDS, UNITS, dropout=0.3), [tokens, *logits[:1]], ["float32"]),
-        ("hidden", IOGate(WORDS, use_hidden=True), [tokens, hidden, *logits], ["float32"] * 2),
-        ("features", FeatureGate(WORDS), [hidden, *logits], ["float32"] * 2),
-    ):
-        (tmp_path / name).mkdir()
-        check_layer(layer, inputs, folder=tmp_path / name, dtypes=dtypes)
 
 
 def test_logits_keep_float32_under_every_policy(rng):
@@ -324,6 +307,9 @@ def test_the_cache_passes_the_common_checks(rng, tmp_path):
     _, states = read_in_segments(NeuralCache(SIZE, **options), a_text(rng, time=3), [3])
     cache = NeuralCache(SIZE, **options)
     check_layer(cache, a_text(rng), states, folder=tmp_path, dtypes=["float32"] * 4)
+    mask = np.ones((BATCH, TIME), bool)
+    assert cache.compute_mask([None] * 3, [None, None, mask])[0] is mask
+    assert cache.compute_mask([None] * 3) is None
 
 
 # --- ensemble
@@ -347,26 +333,7 @@ def test_an_ensemble_of_sure_members_stays_finite():
     np.testing.assert_allclose(array(mean), [[[-np.log(2), -500, -np.log(2)]]], rtol=1e-6)
 
 
-def test_the_mean_passes_the_common_checks(rng, tmp_path):
-    check_layer(MeanOfProbabilities(), some_logits(rng, 2), folder=tmp_path, dtypes=["float32"])
-
-
-# --- masks and bad input
-
-
-def test_the_mask_of_the_logits_is_passed_on(rng):
-    tokens, [hidden, logits] = some_tokens(rng), [np.zeros((BATCH, TIME, HIDDEN)), "logits"]
-    other, mask, second = (np.full((BATCH, TIME), value) for value in (False, True, True))
-    assert IOGate(WORDS).compute_mask([tokens, logits], [other, mask]) is mask
-    assert IOGate(WORDS).compute_mask([tokens, logits, logits], [other, mask, second])[1] is second
-    with_hidden = IOGate(WORDS, use_hidden=True)
-    assert with_hidden.compute_mask([tokens, hidden, logits], [other, other, mask]) is mask
-    assert FeatureGate(WORDS).compute_mask([hidden, logits], [other, mask]) is mask
-    masks = NeuralCache(2).compute_mask([tokens, hidden, logits], [other, other, mask])
-    assert masks[0] is mask and masks[1:] == [None] * 3
-    assert MeanOfProbabilities().compute_mask([logits, logits], [mask, mask]) is mask
-    for layer in (IOGate(WORDS), FeatureGate(WORDS), NeuralCache(2), MeanOfProbabilities()):
-        assert layer.compute_mask([logits, logits, logits]) is None
+# --- bad input
 
 
 def tensors(*shapes):

@@ -23,8 +23,8 @@ def use(model, corpus):
     optimizer = Recipe(optimizer="nadam", batch_size=2, sequence_length=5).make_optimizer()
     model.compile(optimizer=optimizer, jit_compile=keras.config.backend() == "jax")
     model.train_on_batch(*corpus.batches("train", batch_size=2, sequence_length=5)[0])
-    dualnet.evaluate(model, corpus.test[:7])
-    dualnet.dynamic_evaluation(model, corpus.test[:7], sequence_length=3)
+    dualnet.evaluate(model, corpus.test[:4])
+    dualnet.dynamic_evaluation(model, corpus.test[:7], sequence_length=2)
 
 
 def count_graphs():
@@ -33,14 +33,15 @@ def count_graphs():
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("dual_mdlstm", {"rounds": 1}), ("lstm", {"experts": 2})]
+    ("name", "options"),
+    [("dual_mdlstm", {"rounds": 1, "recurrent_layers": 1}), ("lstm", {"experts": 2})],
 )
 def test_a_model_that_was_used_leaves_no_graph_behind_and_is_freed(build, corpus, name, options):
     model = build(name, **options)
     use(model, corpus)
     if TENSORFLOW:
         before = count_graphs()
-        dualnet.dynamic_evaluation(model, corpus.test[:7], sequence_length=3)
+        dualnet.dynamic_evaluation(model, corpus.test[:7], sequence_length=2)
         assert count_graphs() == before
     parts = [model, *model.core.layers]
     parts += [layer.cell for layer in model.core.layers if hasattr(layer, "cell")]
@@ -52,7 +53,9 @@ def test_a_model_that_was_used_leaves_no_graph_behind_and_is_freed(build, corpus
 
 
 @pytest.mark.skipif(not TENSORFLOW, reason="tests tf.function")
-@pytest.mark.parametrize(("name", "options"), [("dual_mdlstm", {}), ("lstm", {"experts": 2})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("dual_mdlstm", {"recurrent_layers": 1}), ("lstm", {"experts": 2})]
+)
 def test_gradients_flow_through_a_tf_function(build, rng, name, options):
     import tensorflow as tf
 

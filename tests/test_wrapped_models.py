@@ -5,8 +5,6 @@ import json
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
@@ -166,11 +164,11 @@ def lstm_gated(base):
     return strong(dualnet.with_gate(base, units=3, gate="lstm"), 5, only="gate")
 
 
-@given(cuts=st.lists(st.sampled_from([2, 4, 6]), unique=True))  # few lengths: JAX compiles each
+@pytest.mark.parametrize("cuts", [[2], [2, 4, 6]])  # few lengths: JAX compiles each
 def test_the_state_of_an_lstm_gate_is_carried(lstm_gated, cuts):
     tokens = TEXT[:16].reshape(2, 8)
     state, parts = lstm_gated.initial_state(2), []
-    for segment in np.split(tokens, sorted(cuts), axis=1):
+    for segment in np.split(tokens, cuts, axis=1):
         logits, state = lstm_gated.advance(segment, state)
         parts.append(array(logits))
     whole = logits_of(lstm_gated, tokens)
@@ -317,22 +315,22 @@ def test_what_is_no_ensemble_is_told(base):
 
 
 def test_an_ensemble_is_sampled_with_the_dropouts_of_its_members(two):
-    still = dualnet.evaluate(two, TEXT).token_losses
+    still = dualnet.evaluate(two, TEXT[:9]).token_losses
     found = [
-        dualnet.evaluate(two, TEXT, mc_dropout_samples=2, seed=seed).token_losses
+        dualnet.evaluate(two, TEXT[:9], mc_dropout_samples=2, seed=seed).token_losses
         for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(found[0], found[1])
     assert np.abs(found[0] - still).max() > 1e-3 and np.abs(found[0] - found[2]).max() > 1e-4
 
 
-LEARN = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 8}
+LEARN = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 4}
 
 
 def moved(model):
     """Return the names of the weights that dynamic evaluation moves."""
     before, flags = weights_by_name(model), flags_of(model)
-    dualnet.dynamic_evaluation(model, TEXT, **LEARN, keep=True)
+    dualnet.dynamic_evaluation(model, TEXT[:9], **LEARN, keep=True)
     assert flags_of(model) == flags
     return {
         name for name, w in weights_by_name(model).items() if not np.array_equal(w, before[name])
@@ -360,7 +358,7 @@ def flags_of(model):
 def test_all_members_go_on_learning_from_the_text_that_they_are_scored_on(base, other):
     model = dualnet.ensemble([base, other])
     before = weights_by_name(model)
-    dualnet.dynamic_evaluation(model, TEXT, **LEARN)
+    dualnet.dynamic_evaluation(model, TEXT[:9], **LEARN)
     for name, weight in weights_by_name(model).items():
         np.testing.assert_array_equal(weight, before[name])
     assert moved(model) == set(weight_names(model))
@@ -388,8 +386,7 @@ def with_experts(kind, **arguments):
     return a_model(**MIXTURES[kind], **arguments)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("kind", list(MIXTURES))
+@pytest.mark.parametrize(("kind", "padded"), [("mixture", False), ("doc", True)])
 def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind, padded):
     x, y = batch_of()
     weight = np.ones(x.shape, "float32")
@@ -421,7 +418,7 @@ def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind
 
 def test_padding_has_no_part_in_the_balance_of_experts():
     found = []
-    for rubbish in (3, 30):
+    for rubbish in (2, 9):
         model = with_experts("doc", padded=True)
         x, y = batch_of(rows=3, steps=4)
         x = np.pad(x, [(0, 0), (rubbish, 0)], constant_values=-1)
@@ -478,7 +475,6 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
         ({"experts": -1}, "`experts` must be an integer of at least 0"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
         ({"latent_dropout": 0.1}, "`latent_dropout` needs experts"),
-        ({"balance_regularization": 0.1}, "`balance_regularization` needs experts"),
         ({"latent_units": 4}, "`latent_units` needs experts"),
     ],
 )

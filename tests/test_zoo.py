@@ -8,7 +8,9 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe
-from tests.checks import array
+from tests.checks import UNTRACED, array
+
+pytestmark = UNTRACED
 
 # Table 2 of Oliva and Lago-Fernandez, from the sizes alone.
 DUAL = {
@@ -209,13 +211,12 @@ def test_the_cache_of_a_published_result_is_in_its_card():
 ALIKE = {f"{name}_iog" for name in GATED if name != "zaremba_medium"} | {
     "awd_lstm_doc_5", "dlstm", "dual_dlstm", "dual_mdlstm_tuned", "mdlstm",
     "variational_lstm_large", "variational_rhn_5", "variational_rhn_10", "variational_rhn_10_iog",
-    "zaremba_large",
+    "variational_rhn_tied", "zaremba_large",
 }  # fmt: skip
 # Other backends compile each step: only those with a cell or a regulariser of their own.
 SOME = ("awd_lstm_doc", "dglstm", "layernorm_gru", "mogrifier_lstm", "variational_rhn_iog_lstm")
 TRAINED = [name for name in PTB if name not in ALIKE]
 TRAINED = TRAINED if keras.config.backend() == "tensorflow" else SOME
-EXPORTED = ("awd_lstm", "dglstm", "gru", "mogrifier_lstm", "variational_rhn")
 # Something happens between their layers.
 LAYERED = ("awd_dual_lstm", "awd_lstm", "awd_lstm_doc", "dual_mdlstm_doc", "mogrifier_lstm")
 
@@ -236,8 +237,7 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     model = zoo.build(name, vocabulary_size=len(corpus.vocabulary), **small_sizes(name))
     model.vocabulary = corpus.vocabulary
     model.loss_reduction = recipe.loss_reduction
-    eagerly = keras.config.backend() == "tensorflow"  # tracing takes longer than two steps
-    model.compile(optimizer=recipe.make_optimizer(), run_eagerly=eagerly)
+    model.compile(optimizer=recipe.make_optimizer())
     if recipe.batching == "sentences":
         batches = corpus.sentence_batches("train", batch_size=3)
     else:
@@ -250,26 +250,9 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     model.compile(optimizer="sgd")
     model.save(tmp_path / "model.keras")
     loaded = dualnet.load(tmp_path / "model.keras")
-    tokens = corpus.test[None, :4]
+    tokens = corpus.test[None, :2]
     logits = [array(m.advance(tokens, m.initial_state(1))[0]) for m in (model, loaded)]
     np.testing.assert_array_equal(*logits)
-
-
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow alone exports")
-@pytest.mark.parametrize("name", EXPORTED)
-def test_a_model_of_the_zoo_is_exported(name, tmp_path):
-    import tensorflow as tf
-
-    model = zoo.build(name, vocabulary_size=20, **small_sizes(name))
-    tokens = np.arange(9, dtype="int32")[None]
-    logits, state = model.advance(tokens, model.initial_state(1))
-    dualnet.export(model, tmp_path / "saved_model")
-    step = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["step"]
-    states = {f"state_{i}": s for i, s in enumerate(model.initial_state(1), start=1)}
-    outputs = step(ids=tf.constant(tokens), **states)
-    np.testing.assert_allclose(outputs["logits"], array(logits), rtol=1e-5, atol=1e-6)
-    last = outputs[f"state_{len(state)}"]
-    np.testing.assert_allclose(last, array(state[-1]), rtol=1e-5, atol=1e-6)
 
 
 def sizes(model):

@@ -4,8 +4,7 @@ from dualnet.builders.cells import CELLS
 from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.graph import token_losses
-from dualnet.builders.model import LanguageModel
-from dualnet.builders.registry import BUILDERS
+from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.weights import Transfer, transfer, weight_names
 from dualnet.builders.wrapping import with_cache, with_gate
 

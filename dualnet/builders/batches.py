@@ -1,5 +1,7 @@
 """What a model must know of its batches before the first step."""
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -31,14 +33,8 @@ def look_ahead(data, batch_size, lowest, vocabulary_size):
         first = data[0]
     elif iter(data) is data:  # a generator: the first batch is put back
         first = next(data)
-        data = _chain(first, data)
+        data = (batch for batch in itertools.chain([first], data))  # the only kind for Keras
     else:
         first = next(iter(data))
     tokens = first[0] if isinstance(first, (tuple, list)) else first
     return data, int(tokens.shape[0])
-
-
-def _chain(first, rest):
-    # A generator, since Keras takes no other iterator.
-    yield first
-    yield from rest

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.model import LanguageModel
-from dualnet.builders.registry import BUILDERS, builder
+from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import WRAPPERS, Cache, Gate, documented, without_regularization
 from dualnet.builders.weights import check_model
 from dualnet.builders.wrapping import copy_weights, wrap
 
 
-@builder("ensemble")
 @documented([Gate, Cache])
 def ensemble_model(
     *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
@@ -47,8 +45,7 @@ def ensemble_model(
     for key in arguments:
         if key not in WRAPPERS:
             raise TypeError(f"ensemble_model() got an unexpected keyword argument {key!r}")
-    gate = Gate(**{key: arguments[key] for key in Gate.names() if key in arguments})
-    cache = Cache(**{key: arguments[key] for key in Cache.names() if key in arguments})
+    gate, cache = Gate(**Gate.fields_of(arguments)), Cache(**Cache.fields_of(arguments))
     if isinstance(members, (str, Mapping)) or not members:
         raise ArgumentError(
             "members", f"must be a list of at least one model. Received: members={members!r}."
@@ -77,6 +74,9 @@ def ensemble_model(
     return LanguageModel(
         wrap(models, gate, cache), builder="ensemble", arguments=arguments, name=name
     )
+
+
+BUILDERS["ensemble"] = ensemble_model
 
 
 def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:

@@ -8,8 +8,7 @@ import keras
 
 from dualnet._checks import check_count
 from dualnet.builders.graph import Graph
-from dualnet.builders.model import LanguageModel
-from dualnet.builders.registry import builder
+from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import (
     STATIONS,
     WRAPPERS,
@@ -20,7 +19,6 @@ from dualnet.builders.stations import (
 from dualnet.builders.wrapping import wrap
 
 
-@builder("language_model")
 @documented(STATIONS.values(), rest="cell_options")
 def language_model(
     vocabulary_size: int, *, name: str = "language_model", **arguments: Any
@@ -62,6 +60,9 @@ def language_model(
     else:
         graph = _graph(vocabulary_size, stations)
     return LanguageModel(graph, builder="language_model", arguments=arguments, name=name)
+
+
+BUILDERS["language_model"] = language_model
 
 
 def _graph(vocabulary_size: int, stations: Stations) -> Graph:

@@ -1,5 +1,6 @@
 """`LanguageModel`: a graph with explicit state, and the state that training carries along."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,12 +13,12 @@ from dualnet.builders.batches import look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.reader import ClearsAllGradients
-from dualnet.builders.registry import BUILDERS
 from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
 from dualnet.text import Vocabulary
 
+BUILDERS: dict[str, Callable[..., Any]] = {}  # by name: a saved model names its own
 LOSS_REDUCTIONS = ("mean", "sum")
 
 

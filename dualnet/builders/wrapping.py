@@ -9,8 +9,7 @@ import keras
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet.builders.graph import Graph
-from dualnet.builders.model import LanguageModel
-from dualnet.builders.registry import BUILDERS
+from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import Cache, Gate, state_inputs
 from dualnet.builders.weights import check_model, copy_weight, weight_names
 from dualnet.layers import MeanOfProbabilities

@@ -11,6 +11,17 @@ class ConfiguredLayer(keras.layers.Layer):
     Its configuration follows from the signatures of `__init__` in the class and its bases.
     """
 
+    masked_input: int | None = None  # of several inputs, the one whose mask is passed on
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs, mask=None):
+        return mask if mask is None or self.masked_input is None else mask[self.masked_input]
+
+    # --- configuration
+
     def get_config(self):
         config = super().get_config()
         bases = type(self).__mro__

@@ -49,7 +49,6 @@ class SeededDropout(SeededLayer):
     def __init__(self, rate, *, seed=None, **kwargs):
         super().__init__(seed=seed, **kwargs)
         self.rate = check_rate("rate", rate)
-        self.supports_masking = True
 
     def call(self, inputs, training=False):
         if not training or self.rate == 0:

@@ -38,11 +38,12 @@ class ActivationRegularization(ConfiguredLayer):
     [2.0, 0.0]
     """
 
+    masked_input = 0
+
     def __init__(self, *, activation=0.0, temporal=0.0, **kwargs):
         super().__init__(**kwargs)
         self.activation = check_penalty("activation", activation)
         self.temporal = check_penalty("temporal", temporal)
-        self.supports_masking = True
 
     def call(self, inputs, mask=None, training=False):
         dropped, raw = (ops.cast(hidden, "float32") for hidden in inputs)
@@ -55,9 +56,6 @@ class ActivationRegularization(ConfiguredLayer):
                 change, pairs = raw[:, 1:] - raw[:, :-1], counted[:, 1:] * counted[:, :-1]
                 self.add_loss(self.temporal * _mean_square(change, pairs))
         return inputs[0]
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[0]
 
 
 def _mean_square(values, counted):

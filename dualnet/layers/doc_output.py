@@ -86,6 +86,8 @@ class DOCOutput(TiedLayer, SeededLayer):
     (2, 5, 10)
     """
 
+    masked_input: int | None = -1
+
     def __init__(
         self,
         vocabulary_size,
@@ -125,7 +127,6 @@ class DOCOutput(TiedLayer, SeededLayer):
                 "must be 0 with a single expert, which needs no balance. "
                 f"Received: balance={balance!r}, experts={experts!r}.",
             )
-        self.supports_masking = True
 
     def build(self, inputs_shape):
         if not isinstance(inputs_shape[0], (list, tuple)):
@@ -205,9 +206,6 @@ class DOCOutput(TiedLayer, SeededLayer):
         batch, time = inputs[-1].shape[:2]
         shape = (batch, time) if targets is not None else (batch, time, self.vocabulary_size)
         return keras.KerasTensor(shape, dtype="float32")
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[-1]
 
     def _log_priors(self, inputs):
         kernel = ops.cast(self.prior_kernel, self.compute_dtype)

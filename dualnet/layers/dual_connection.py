@@ -40,12 +40,13 @@ class DualConnection(ConfiguredLayer):
     (2, 5, 6)
     """
 
+    masked_input = 1
+
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = check_count("units", units, least=1)
         self.use_input = check_flag("use_input", use_input)
         self.dual_l2 = check_penalty("dual_l2", dual_l2)
-        self.supports_masking = True
 
     def build(self, input_shape):
         embedded_shape, hidden_shape = input_shape
@@ -62,6 +63,3 @@ class DualConnection(ConfiguredLayer):
         if self.use_input:
             d = d + ops.matmul(embedded, self.kernel)
         return ops.relu(d)  # (batch, time, units)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[1]

@@ -41,6 +41,8 @@ class EmbeddingDropout(SeededDropout):
     True
     """
 
+    masked_input = 1
+
     def __init__(self, rate, *, vocabulary_size, per_row=False, seed=None, **kwargs):
         super().__init__(rate, seed=seed, **kwargs)
         self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
@@ -61,6 +63,3 @@ class EmbeddingDropout(SeededDropout):
         else:
             mask = ops.take(kept[0], tokens)
         return embedded * ops.expand_dims(mask, -1)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[1]

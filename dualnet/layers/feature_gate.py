@@ -1,10 +1,12 @@
 import keras
+from keras import ops
 
-from dualnet.layers._gate import Gate
+from dualnet._checks import ArgumentError, check_count, check_penalty
+from dualnet.layers._configured import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class FeatureGate(Gate):
+class FeatureGate(ConfiguredLayer):
     """Gates logits by given feature vectors: `sigmoid(f W + b) * s`.
 
     With the outputs of a separate LSTM as f, it is the LSTM gate g'' of the paper. For a
@@ -38,12 +40,63 @@ class FeatureGate(Gate):
     (2, 5, 10)
     """
 
+    names: tuple[str, ...] = ("features",)  # of the inputs before the logits
+
+    def __init__(self, vocabulary_size, *, initializer_range=0.05, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # Keras would cast the logits, too
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.initializer_range = check_penalty("initializer_range", initializer_range)
+
     def build(self, input_shape):
         self.check_inputs(input_shape)
         self.add_gate(input_shape[0][-1])
 
     def call(self, inputs):
         features, *logits = inputs
-        return self.apply_gates(self.gates(features), logits)
+        return apply_gates(self.gates(features), logits)
 
-    gates = Gate.compute_gates
+    def gates(self, features):
+        """Return the gates for `features` `(..., units)`, float32 `(..., vocabulary)`."""
+        kernel = ops.cast(self.kernel, self.compute_dtype)
+        product = ops.matmul(ops.cast(features, self.compute_dtype), kernel)
+        return ops.sigmoid(ops.cast(product, "float32") + ops.cast(self.bias, "float32"))
+
+    def compute_mask(self, inputs, mask=None):
+        if mask is None:
+            return None
+        masks = list(mask[len(self.names) :])
+        return masks[0] if len(masks) == 1 else masks
+
+    def check_inputs(self, shapes):
+        """Raise `ValueError` unless `shapes` are those of `names`, followed by logits."""
+        names = ", ".join(self.names)
+        logits = shapes[len(self.names) :] if isinstance(shapes, list) else []
+        if not logits:
+            raise ArgumentError(
+                "inputs",
+                f"must be a list of {names} and the logits of one or more models. "
+                f"Received: shapes {shapes!r}.",
+            )
+        for shape in logits:
+            if len(shape) != 3 or shape[-1] != self.vocabulary_size:
+                raise ArgumentError(
+                    "inputs",
+                    f"must hold logits (batch, time, {self.vocabulary_size}) after {names}, since "
+                    f"`vocabulary_size` is {self.vocabulary_size}. Received: logits of shape "
+                    f"{tuple(shape)!r}.",
+                )
+
+    def add_gate(self, features):
+        """Add the weights of a gate that reads vectors of size `features`."""
+        self.kernel = self.add_uniform("kernel", (features, self.vocabulary_size))
+        self.bias = self.add_zeros("bias", self.vocabulary_size)
+
+    def add_uniform(self, name, shape):
+        scale = self.initializer_range
+        return self.add_matrix(name, shape, keras.initializers.RandomUniform(-scale, scale))
+
+
+def apply_gates(gates, logits):
+    """Return `gates` times each of `logits`: a list, or a single tensor for a single one."""
+    gated = [gates * ops.cast(member, "float32") for member in logits]
+    return gated[0] if len(gated) == 1 else gated

@@ -55,12 +55,15 @@ class GRUCell(FusedCell):
 
     def step(self, projection, states, masks):
         (h,) = states
-        recurrent = self.recurrent_product(h, masks)
+        z, n = self.gates_and_candidate(projection, self.recurrent_product(h, masks))
+        h = (1.0 - z) * n + z * h
+        return h, [h]
+
+    def gates_and_candidate(self, projection, recurrent):
+        """Return z and n, given the product of h."""
         if self.use_bias:
             recurrent = recurrent + self.bias[1]
         x_z, x_r, x_n = ops.split(projection, 3, axis=-1)  # (batch, units) each
         h_z, h_r, h_n = ops.split(recurrent, 3, axis=-1)
         z, r = ops.sigmoid(x_z + h_z), ops.sigmoid(x_r + h_r)
-        n = ops.tanh(x_n + r * h_n)
-        h = (1.0 - z) * n + z * h
-        return h, [h]
+        return z, ops.tanh(x_n + r * h_n)

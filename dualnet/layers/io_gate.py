@@ -2,12 +2,12 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_rate
-from dualnet.layers._gate import Gate
+from dualnet.layers.feature_gate import FeatureGate, apply_gates
 from dualnet.layers.step_dropout import StepDropout
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class IOGate(Gate):
+class IOGate(FeatureGate):
     """Input-to-output gate: the current word gates the logits of the next word.
 
     g_t = sigmoid(W_g drop(e'_t) + b_g),  P_(t+1) = softmax(g_t * s_t)
@@ -82,7 +82,7 @@ class IOGate(Gate):
     def call(self, inputs, training=False):
         tokens, *logits = inputs
         hidden = logits.pop(0) if self.use_hidden else None
-        return self.apply_gates(self._gates(tokens, hidden, training), logits)
+        return apply_gates(self._gates(tokens, hidden, training), logits)
 
     def gates(self, tokens, hidden=None):
         """Return the gates without dropout, float32 `(..., vocabulary)`.
@@ -108,4 +108,4 @@ class IOGate(Gate):
         if hidden is not None:
             hidden = ops.cast(hidden, self.compute_dtype)
             features = ops.concatenate([hidden, features], axis=-1)
-        return self.compute_gates(features)
+        return super().gates(features)

@@ -81,37 +81,31 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
     def input_projection(self, inputs, masks):
         if self.placement in ("output", "none"):
             return super().input_projection(inputs, masks)
-        gates, candidate = self._gates_and_candidate(
-            product(inputs, self.kernel, masks.get("input"))
-        )
-        return [
-            self.normalise("input_gates", gates),
-            self.normalise("input_candidate", candidate),
-        ]
+        gates, n = self._split(product(inputs, self.kernel, masks.get("input")))
+        return [self.normalise("input_gates", gates), self.normalise("input_candidate", n)]
 
     def step(self, projection, states, masks):
+        h, _ = super().step(projection, states, masks)
+        h = self.normalise("output", h)
+        return h, [h]
+
+    def gates_and_candidate(self, projection, recurrent):
         if self.placement in ("output", "none"):
-            h, _ = super().step(projection, states, masks)
-            h = self.normalise("output", h)
-            return h, [h]
-        (x_gates, x_n), (h,) = projection, states
-        h_gates, h_n = self._gates_and_candidate(self.recurrent_product(h, masks))
-        h_gates = self.normalise("recurrent_gates", h_gates)
+            return super().gates_and_candidate(projection, recurrent)
+        (x_gates, x_n), (h_gates, h_n) = projection, self._split(recurrent)
         h_n = self.normalise("recurrent_candidate", h_n)
         gates_bias = bias_n = None
         if self.use_bias:
-            gates_bias, bias_n = self._gates_and_candidate(self.bias[0])
-            recurrent_gates_bias, recurrent_bias_n = self._gates_and_candidate(self.bias[1])
+            gates_bias, bias_n = self._split(self.bias[0])
+            recurrent_gates_bias, recurrent_bias_n = self._split(self.bias[1])
             gates_bias = gates_bias + recurrent_gates_bias
             h_n = h_n + recurrent_bias_n
-        gates = x_gates + h_gates
+        gates = x_gates + self.normalise("recurrent_gates", h_gates)
         parts = 2 if self.placement == "gates" else 1
         gates = ops.sigmoid(self.normalise_sum("gates", gates, gates_bias, parts))
         z, r = ops.split(gates, 2, axis=-1)
-        n = x_n + r * h_n
-        n = ops.tanh(self.normalise_sum("candidate", n, bias_n))
-        h = (1.0 - z) * n + z * h
-        return h, [h]
+        return z, ops.tanh(self.normalise_sum("candidate", x_n + r * h_n, bias_n))
 
-    def _gates_and_candidate(self, vector):
+    def _split(self, vector):
+        """Return the parts of the gates z and r, and of the candidate n."""
         return ops.split(vector, [2 * self.units], axis=-1)

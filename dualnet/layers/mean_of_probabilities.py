@@ -4,10 +4,11 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
+from dualnet.layers._configured import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class MeanOfProbabilities(keras.layers.Layer):
+class MeanOfProbabilities(ConfiguredLayer):
     """Ensemble: the log of the arithmetic mean of the members' probabilities.
 
     log(1/M sum_m softmax(s^(m))), which is Eq. 9 of the paper if the logits s^(m) are gated.
@@ -34,9 +35,10 @@ class MeanOfProbabilities(keras.layers.Layer):
     [[[0.3 0.7]]]
     """
 
+    masked_input = 0
+
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)  # logits stay float32 under every policy
-        self.supports_masking = True
 
     def build(self, input_shape):
         if not isinstance(input_shape, list):
@@ -56,6 +58,3 @@ class MeanOfProbabilities(keras.layers.Layer):
         if len(members) == 1:
             return members[0]
         return ops.logsumexp(ops.stack(members), axis=0) - math.log(len(members))
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[0]

@@ -41,6 +41,8 @@ class MixtureSoftmax(DOCOutput):
     (2, 5, 10)
     """
 
+    masked_input = None
+
     def __init__(
         self, vocabulary_size, experts, latent_units, *, latent_dropout_per_expert=True, **kwargs
     ):
@@ -68,9 +70,6 @@ class MixtureSoftmax(DOCOutput):
         self, inputs, targets=None, mask=None, training=False, temperature=None
     ):
         return super().compute_output_spec([inputs], targets)
-
-    def compute_mask(self, inputs, mask=None):
-        return mask
 
     def get_config(self):
         return {**super().get_config(), "experts": self.experts[0]}

@@ -7,6 +7,7 @@ from dualnet._checks import ArgumentError, check_choice, check_count, check_frac
 from dualnet.layers._configured import ConfiguredLayer
 
 STARTS = ("at_once", "when_full")
+WEIGHT, SCALE = 0.2, 0.3  # the defaults, those of Takase et al.
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
@@ -71,13 +72,12 @@ class NeuralCache(ConfiguredLayer):
     2
     """
 
-    def __init__(self, size, *, weight=0.2, scale=0.3, start="at_once", **kwargs):
+    def __init__(self, size, *, weight=WEIGHT, scale=SCALE, start=STARTS[0], **kwargs):
         super().__init__(autocast=False, **kwargs)  # bfloat16 would change the ids
         self.size = check_count("size", size, least=1)
         self.weight = check_fraction("weight", weight)
         self.scale = check_penalty("scale", scale)
         self.start = check_choice("start", start, STARTS)
-        self.supports_masking = True
 
     def state_sizes(self, units):
         """Return the sizes of the three states for hidden vectors of size `units`."""

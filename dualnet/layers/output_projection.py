@@ -66,7 +66,6 @@ class OutputProjection(TiedLayer):
         super().__init__(tied_to=tied_to, **kwargs)
         self.vocabulary_size = vocabulary_size or tied_to.input_dim
         self.use_bias = use_bias
-        self.supports_masking = True
 
     def build(self, input_shape):
         units = input_shape[-1]

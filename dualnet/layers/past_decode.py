@@ -43,10 +43,11 @@ class PastDecode(TiedLayer):
     1
     """
 
+    masked_input = 1
+
     def __init__(self, factor, *, tied_to, **kwargs):
         super().__init__(tied_to=tied_to, autocast=False, **kwargs)  # the logits stay float32
         self.factor = check_penalty("factor", factor)
-        self.supports_masking = True
 
     def build(self, input_shape):
         self.build_embedding()
@@ -72,6 +73,3 @@ class PastDecode(TiedLayer):
         losses = ops.sparse_categorical_crossentropy(ops.maximum(tokens, 0), past, from_logits=True)
         counted = ops.cast(tokens >= 0, "float32")
         return ops.sum(losses * counted) / ops.maximum(ops.sum(counted), 1.0)
-
-    def compute_mask(self, inputs, mask=None):
-        return None if mask is None else mask[1]

@@ -74,7 +74,6 @@ class Recurrence(SeededLayer):
             cell.input_projection = cell.input_part
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
-        self.supports_masking = True
         # The plan of a step by training mode and masks. Keras would track and save a dict.
         self.step_plans = types.SimpleNamespace(by_mode={})
 

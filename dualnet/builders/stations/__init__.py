@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.stations.cache import Cache
@@ -17,7 +17,7 @@ from dualnet.builders.stations.dropouts import PLACES, Dropouts
 from dualnet.builders.stations.embedding import Embedding
 from dualnet.builders.stations.gate import GATES, Gate
 from dualnet.builders.stations.output import Output
-from dualnet.builders.stations.recurrent import Recurrent, RecurrentOutput
+from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
 from dualnet.builders.stations.sizes import LayerSizes, Sizes
 from dualnet.builders.stations.station import Station, documented, state_inputs
@@ -28,17 +28,7 @@ __all__ = [
     "STATIONS",
     "WRAPPERS",
     "Cache",
-    "Connection",
-    "Dropouts",
-    "Embedding",
     "Gate",
-    "Initialization",
-    "LayerSizes",
-    "Output",
-    "Recurrent",
-    "RecurrentOutput",
-    "Regularization",
-    "Sizes",
     "Station",
     "Stations",
     "documented",
@@ -71,12 +61,9 @@ class Stations:
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
-        rest = dict(arguments)
-        fields = {
-            name: {key: rest.pop(key) for key in station.names() if key in rest}
-            for name, station in STATIONS.items()
-        }
-        fields["recurrent"]["options"] = rest
+        fields = {name: station.fields_of(arguments) for name, station in STATIONS.items()}
+        known = {key for values in fields.values() for key in values}
+        fields["recurrent"]["options"] = {k: v for k, v in arguments.items() if k not in known}
         stations: dict[str, Any] = {
             name: station(**fields[name]) for name, station in STATIONS.items()
         }
@@ -125,18 +112,7 @@ class Stations:
         return self.sizes.resolve()
 
 
-STATIONS: dict[str, type[Station]] = {
-    "sizes": Sizes,
-    "embedding": Embedding,
-    "recurrent": Recurrent,
-    "connection": Connection,
-    "output": Output,
-    "dropouts": Dropouts,
-    "regularization": Regularization,
-    "initialization": Initialization,
-    "gate": Gate,
-    "cache": Cache,
-}
+STATIONS: dict[str, type[Station]] = get_type_hints(Stations)
 # Arguments of the stations over a whole model, and the values that leave these out.
 WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}
 

@@ -6,7 +6,7 @@ from typing import Any
 from dualnet._checks import ArgumentError, check_fraction
 from dualnet.builders.stations.station import Station, choice, state_inputs
 from dualnet.layers import NeuralCache
-from dualnet.layers.neural_cache import STARTS
+from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Cache(Station):
     """
 
     cache_size: int = 0
-    cache_weight: float = 0.2
-    cache_scale: float = 0.3
-    cache_start: str = choice("at_once", STARTS)
+    cache_weight: float = WEIGHT
+    cache_scale: float = SCALE
+    cache_start: str = choice(STARTS[0], STARTS)
 
     def __post_init__(self) -> None:
         check_fraction("cache_weight", self.cache_weight)

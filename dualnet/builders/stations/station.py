@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -39,6 +39,11 @@ class Station:
     def names(cls) -> list[str]:
         """Return the names of the fields."""
         return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def fields_of(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of `arguments` that are fields of this station."""
+        return {name: arguments[name] for name in cls.names() if name in arguments}
 
     def arguments(self) -> dict[str, Any]:
         """Return the builder arguments that make this station."""
