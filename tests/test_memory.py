@@ -13,6 +13,14 @@ from tests.checks import array, assert_close
 TENSORFLOW = keras.config.backend() == "tensorflow"
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_objects():
+    """Leave what earlier tests made to itself, which the collector would count again each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def collect():
     for _ in range(2):  # the second time for what the model referred to
         gc.collect()

@@ -267,5 +267,5 @@ def test_options_are_no_settings(tmp_path, capsys):
     arguments = ["tune", write_job(tmp_path), "--corpus", "x", "--output", tmp_path / "DIR"]
     for setting in ("seed=1", "workers=2", "output=x", "resume=true", "job=x"):
         assert main([str(word) for word in [*arguments, "--set", setting]]) == 2
-        assert "`--set` must name arguments of the model" in capsys.readouterr().err
+        assert "`--set` takes an argument of the model" in capsys.readouterr().err
     assert not (tmp_path / "DIR").exists()
