@@ -176,21 +176,19 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
             "must be a dict from the names of dualnet.weight_names(model) to arrays. Received: "
             f"{type(arrays).__name__}.",
         )
-    values = {name: _numbers(array) for name, array in arrays.items() if name in weights}
+    read = {name: _numbers(array) for name, array in arrays.items() if name in weights}
+    values = {name: value for name, value in read.items() if value is not None}
     missing = [] if partial else [name for name in weights if name not in arrays]
     shapes = [
         f"{name} {value.shape} for {_shape(weights[name])}"
         for name, value in values.items()
-        if value is not None and value.shape != _shape(weights[name])
+        if value.shape != _shape(weights[name])
     ]
     faults = [
         _line("unknown", [str(name) for name in arrays if name not in weights]),
         _line("missing", missing),
         _line("of another shape", shapes),
-        _line(
-            "that NumPy does not read as real numbers",
-            [name for name, value in values.items() if value is None],
-        ),
+        _line("that NumPy does not read as real numbers", [n for n in read if n not in values]),
     ]
     if any(faults):
         raise ArgumentError(
