@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from dualnet._checks import ArgumentError as ArgumentError
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.builders import assign as assign
     from dualnet.builders import ensemble as ensemble
     from dualnet.builders import transfer as transfer
+    from dualnet.builders import weight_names as weight_names
     from dualnet.builders import with_cache as with_cache
     from dualnet.builders import with_gate as with_gate
     from dualnet.devices import data_parallel as data_parallel
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
 _FUNCTIONS = {
     "ArgumentError": "_checks",
+    "assign": "builders",
     "best_temperature": "evaluation",
     "data_parallel": "devices",
     "dynamic_evaluation": "adaptation",
@@ -44,6 +47,7 @@ _FUNCTIONS = {
     "score": "evaluation",
     "train": "training",
     "transfer": "builders",
+    "weight_names": "builders",
     "with_cache": "builders",
     "with_gate": "builders",
 }

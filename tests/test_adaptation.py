@@ -97,6 +97,36 @@ def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tok
     np.testing.assert_allclose(dynamic.segment_losses, expected, rtol=1e-4)
 
 
+def test_statistics_go_by_the_names_of_the_weights(model, tokens):
+    found = dualnet.gradient_statistics(model, tokens, batch_size=2)
+    trainable = {id(weight) for weight in model.trainable_variables}
+    weights = {n: w for n, w in dualnet.weight_names(model).items() if id(w) in trainable}
+    assert found.by_name.keys() == weights.keys()
+    for name, root in found.by_name.items():
+        assert root.shape == weights[name].shape
+    reverse = GradientStatistics(found.roots[::-1], found.batches, found.names[::-1])
+    by_position = GradientStatistics(found.roots, found.batches)
+    settings = {"rule": "rms", "learning_rate": 0.1, "sequence_length": 12}
+    losses = [
+        dualnet.dynamic_evaluation(model, tokens, statistics=given, **settings).segment_losses
+        for given in (found, reverse, by_position)
+    ]
+    np.testing.assert_array_equal(losses[1:], [losses[0]] * 2)
+    assert losses[0][-1] != losses[0][0]
+
+
+def test_statistics_of_another_model_are_refused_with_the_weights_that_differ(model, tokens):
+    plain = zoo.build("lstm", vocabulary_size=WORDS, units=4)
+    wider = zoo.build("dual_lstm", vocabulary_size=WORDS, units=4, dual_units=6, tied=False)
+    for other, message in (
+        (plain, "connection/kernel is missing; connection/hidden_kernel is missing; .*bias is"),
+        (wider, r"output/kernel is not in this model; connection/kernel \(4, 6\) for \(4, 4\)"),
+    ):
+        statistics = dualnet.gradient_statistics(other, tokens, batch_size=2)
+        with pytest.raises(ValueError, match=message):
+            dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=statistics)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
     settings = {"learning_rate": 0.01, "beta_1": momentum, "clipnorm": 0.1}
@@ -205,7 +235,7 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
         (
             {"rule": "rms", "statistics": GradientStatistics([np.ones(3)], batches=1)},
-            "`statistics` must be those of this model's",
+            "`statistics` must be those of this model's.* 1 roots for 7 weights",
         ),
         ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"temperature": -1}, "`temperature` must be a finite number above 0"),

@@ -7,6 +7,11 @@ from nbclient import NotebookClient
 NOTEBOOK = pathlib.Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
 
 
+def text_of(cell):
+    """Return what `cell` printed, without what TensorFlow logs."""
+    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+
+
 def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
@@ -19,6 +24,11 @@ def test_the_quickstart_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
         float(part.split()[1].rstrip(",")) for part in dynamic.outputs[0].text.split(", ")
     )
     assert adapted < static  # the paper's claim holds on the embedded text
+    # Tagging and forecasting, beside a baseline each.
+    accuracy, by_sign, error, unchanged = (
+        float(part.split()[-1]) for cell in notebook.cells[-2:] for part in text_of(cell).split(",")
+    )
+    assert accuracy > by_sign + 0.1 and error < 0.5 * unchanged
 
 
 def test_the_committed_notebook_holds_no_outputs():

@@ -283,6 +283,167 @@ def test_state_left_out_is_the_zero_state(rng):
     assert_close(layer(sequence), layer(sequence, initial_state=[zeros, zeros]))
 
 
+# --- in the place of `keras.layers.RNN`
+
+BOTH = [False, True]
+MASK = np.array([[False, True, False, True, False], [True, True, True, False, False], [True] * 5])
+
+
+@pytest.mark.parametrize("masked", BOTH)
+@pytest.mark.parametrize("go_backwards", BOTH)
+@pytest.mark.parametrize("return_state", BOTH)
+@pytest.mark.parametrize("return_sequences", BOTH)
+def test_values_and_gradients_are_those_of_keras_rnn(
+    return_sequences, return_state, go_backwards, masked, rng
+):
+    options = {
+        "return_sequences": return_sequences,
+        "return_state": return_state,
+        "go_backwards": go_backwards,
+    }
+    layer = Recurrence(LSTMCell(UNITS), **options)
+    layer.build((None, None, FEATURES))
+    randomise(layer, rng)
+    # Without sequences the last output is the last word's, which is Keras's own default.
+    kerass = keras.layers.RNN(layer.cell, **options, zero_output_for_mask=return_sequences)
+    sequence = keras.Variable(normal(rng, *MASK.shape, FEATURES))
+    states = [keras.Variable(normal(rng, len(MASK), UNITS)) for _ in range(2)]
+    mask = ops.convert_to_tensor(MASK) if masked else None
+    shape = (*(MASK.shape if return_sequences else MASK.shape[:1]), UNITS)
+    projections = [normal(rng, *shape), *(normal(rng, len(MASK), UNITS) for _ in states)]
+
+    def found(run):
+        def call():
+            given = [ops.convert_to_tensor(state) for state in states]
+            outputs = run(ops.convert_to_tensor(sequence), initial_state=given, mask=mask)
+            return list(outputs) if return_state else [outputs]
+
+        def scalar():
+            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(call(), projections))
+
+        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+
+    (values, slopes), (expected, expected_slopes) = found(layer), found(kerass)
+    assert_close(values, expected)
+    assert_close(slopes, expected_slopes, rtol=1e-4, atol=1e-5)
+    symbolic = layer(keras.Input((None, FEATURES)))
+    shapes = [out.shape for out in (symbolic if return_state else [symbolic])]
+    assert shapes == [(*[None] * (value.ndim - 1), UNITS) for value in map(array, values)]
+
+
+def a_tagger(recurrence):
+    """Return a model of features padded with 0: a recurrence, and a number at each step."""
+    return keras.Sequential(
+        [
+            keras.Input((None, FEATURES)),
+            keras.layers.Masking(),
+            recurrence,
+            keras.layers.Dense(1, name="tags"),
+        ]
+    )
+
+
+def padded_features(rng):
+    return np.where(MASK[..., None], normal(rng, *MASK.shape, FEATURES), 0)
+
+
+@pytest.mark.parametrize(
+    ("merge_mode", "return_sequences"),
+    [("concat", True), ("concat", False), ("sum", False), ("ave", True), ("mul", True)],
+)
+def test_a_bidirectional_recurrence_is_a_bidirectional_rnn_of_keras(
+    merge_mode, return_sequences, rng
+):
+    cell, options = LSTMCell(UNITS), {"return_sequences": return_sequences}
+    ours, kerass = (
+        a_tagger(keras.layers.Bidirectional(layer, merge_mode=merge_mode))
+        for layer in (
+            Recurrence(cell, **options, return_state=False),
+            keras.layers.RNN(cell, **options),
+        )
+    )
+    kerass.set_weights(randomise(ours, rng).get_weights())
+    features = padded_features(rng)
+    assert_close([ours(features)], [kerass(features)])
+    assert ours.output_shape == kerass.output_shape
+
+
+@pytest.mark.parametrize("return_state", BOTH)
+def test_a_bidirectional_recurrence_may_return_both_directions_and_their_states(return_state, rng):
+    options = {"return_sequences": True, "return_state": return_state}
+    ours, kerass = (
+        keras.layers.Bidirectional(kind(LSTMCell(UNITS), **options), merge_mode=None)
+        for kind in (Recurrence, keras.layers.RNN)
+    )
+    sequence, states = a_sequence(rng), [normal(rng, BATCH, UNITS) for _ in range(4)]
+    for layer in (ours, kerass):
+        layer.build(sequence.shape)
+    kerass.set_weights(randomise(ours, rng).get_weights())
+    found, expected = (layer(sequence, initial_state=states) for layer in (ours, kerass))
+    assert len(found) == (6 if return_state else 2)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("bidirectional", BOTH)
+def test_a_sequential_model_of_features_trains_and_is_saved(bidirectional, rng, tmp_path):
+    cell = MogrifierLSTMCell(UNITS, rounds=2, rank=2, recurrent_dropout=0.2)
+    layer = Recurrence(cell, return_state=False, seed=3)
+    model = a_tagger(keras.layers.Bidirectional(layer) if bidirectional else layer)
+    model.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=True)
+    features, targets = padded_features(rng), normal(rng, *MASK.shape, 1)
+    before = model.get_weights()
+    model.fit(features, targets, epochs=1, verbose=0)
+    assert all(np.any(a != b) for a, b in zip(model.get_weights(), before) if a.dtype == "float32")
+    model.save(tmp_path / "tagger.keras")
+    reloaded = keras.models.load_model(tmp_path / "tagger.keras")
+    assert_close([reloaded(features)], [model(features)])
+    assert_close([reloaded(features, training=True)], [model(features, training=True)])
+
+
+def test_backwards_the_mask_goes_on_in_the_order_of_the_outputs(rng):
+    inputs = keras.layers.Masking()(padded_features(rng))
+    outputs, *_ = Recurrence(LSTMCell(UNITS), go_backwards=True)(inputs)
+    mask = array(outputs._keras_mask)
+    np.testing.assert_array_equal(mask, MASK[:, ::-1])
+    np.testing.assert_array_equal(np.any(array(outputs), axis=-1), mask)
+
+
+def test_the_last_output_of_a_row_of_padding_is_zero(rng):
+    layer = Recurrence(LSTMCell(UNITS), return_sequences=False, return_state=False)
+    sequence, states = a_sequence(rng), [normal(rng, BATCH, UNITS) for _ in range(2)]
+    mask = np.array([[False] * TIME, [True] * TIME])
+    padded, read = array(layer(sequence, initial_state=states, mask=mask))
+    assert not np.any(padded) and np.all(read)
+
+
+def test_one_state_may_be_given_alone_and_a_missing_one_is_told(rng):
+    layer, sequence, state = a_recurrence("GRUCell", rng), a_sequence(rng), normal(rng, BATCH, 4)
+    assert_close(layer(sequence, initial_state=state), layer(sequence, initial_state=[state]))
+    with pytest.raises(ValueError, match="`initial_state` must be a list of 2 tensors"):
+        a_recurrence("LSTMCell", rng)(sequence, initial_state=[state])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"return_state": 1}, "`return_state` must be"),
+        ({"stateful": True}, "Unrecognized keyword arguments.*stateful"),
+        ({"unroll": True}, "Unrecognized keyword arguments.*unroll"),
+    ],
+)
+def test_arguments_that_there_are_not_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Recurrence(LSTMCell(UNITS), **arguments)
+
+
+def test_a_configuration_of_the_first_release_returns_outputs_and_states(rng):
+    layer = a_recurrence("LSTMCell", rng)
+    config = layer.get_config()
+    for name in ("return_sequences", "return_state", "go_backwards"):
+        del config[name]
+    assert len(Recurrence.from_config(config)(a_sequence(rng))) == 3
+
+
 # --- masks
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import tomllib
+import zipfile
 from pathlib import Path
 
 import keras
@@ -209,16 +210,27 @@ def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run
     (tmp_path / "empty.keras").write_bytes(b"")
     stock = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     stock.save(tmp_path / "stock.keras")
+    for name, config in {
+        "bomb": " " * (1 << 26),
+        "layers": json.dumps({"config": {"vocabulary": ["the"], "layers": [{}] * 300_000}}),
+    }.items():
+        with zipfile.ZipFile(tmp_path / f"{name}.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("config.json", config)
     for name, message in {
         "cut": "damaged or of another kind",
         "empty": "damaged or of another kind",
         "stock": "must hold a language model of dualnet.*Sequential",
+        "bomb": "config.json is too large to be that of one model: 67,108,864 bytes",
+        "layers": "config.json is too large to be that of one model: 1,200,",
     }.items():
         with pytest.raises(ValueError, match=message):
             dualnet.load(tmp_path / f"{name}.keras")
     run.model.core.save_weights(tmp_path / "x.weights.h5")
     with pytest.raises(ValueError, match="must be a RUN folder or a .keras file.*load_weights"):
         dualnet.load(tmp_path / "x.weights.h5")
+    for value in (None, 3, b"runs/dual", run.model):
+        with pytest.raises(ValueError, match="`path` must be the path of a RUN folder or a .ker"):
+            dualnet.load(value)
 
 
 def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):

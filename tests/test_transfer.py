@@ -133,6 +133,86 @@ def test_a_model_of_which_nothing_matches_is_refused():
         dualnet.transfer(source, target.core)
 
 
+# --- from other programs
+
+
+def test_arrays_of_any_dtype_are_assigned_by_name(rng):
+    model = build(output_bias=True)
+    arrays = {name: rng.normal(size=w.shape) for name, w in weight_names(model).items()}
+    arrays["output/bias"] = list(range(7))
+    dualnet.assign(model, arrays)
+    for name, value in by_name(model).items():
+        np.testing.assert_array_equal(value, np.asarray(arrays[name], "float32"))
+    kept = by_name(model)
+    dualnet.assign(model, {"output/bias": np.ones(7, "float16")}, partial=True)
+    expected = {**kept, "output/bias": np.ones(7)}
+    for name, value in by_name(model).items():
+        np.testing.assert_array_equal(value, expected[name])
+    half = ops.convert_to_tensor(np.full(7, 0.5), dtype="bfloat16")
+    if keras.config.backend() != "torch":  # which has no way to NumPy for it
+        dualnet.assign(model, {"output/bias": half}, partial=True)
+        np.testing.assert_array_equal(by_name(model)["output/bias"], np.full(7, 0.5))
+
+
+BIAS = "recurrence_1/cell_1/bias"
+
+
+@pytest.mark.parametrize(
+    ("change", "partial", "message"),
+    [
+        ({BIAS: None}, False, rf"1 missing: {BIAS}\. Nothing was assigned\. Use partial=True"),
+        ({BIAS: None, "rnn": np.ones(3)}, True, r"1 unknown: rnn\. Nothing was assigned\.$"),
+        (
+            {BIAS: np.ones((4, 4)), "embedding/embeddings": np.ones((4, 7)), "rnn": 1.0},
+            False,
+            r"1 unknown: rnn\. 2 of another shape: embedding/embeddings \(4, 7\) for \(7, 4\), "
+            rf"{BIAS} \(4, 4\) for \(16,\)\.",
+        ),
+        ({BIAS: ["1"] * 16}, False, f"not read as real numbers: {BIAS}"),
+        ({BIAS: [[1.0], [1.0, 2.0]]}, False, f"not read as real numbers: {BIAS}"),
+        ({BIAS: np.ones(16, complex)}, False, f"not read as real numbers: {BIAS}"),
+    ],
+)
+def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, message):
+    model = build()
+    before = by_name(model)
+    arrays = {name: value + 1 for name, value in before.items()}
+    arrays = {name: value for name, value in {**arrays, **change}.items() if value is not None}
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        dualnet.assign(model, arrays, partial=partial)
+    for name, value in by_name(model).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_what_is_no_dict_or_no_model_is_refused():
+    with pytest.raises(ValueError, match="`arrays` must be a dict.*Received: list"):
+        dualnet.assign(build(), [np.ones(3)])
+    for function in (dualnet.weight_names, lambda core: dualnet.assign(core, {})):
+        with pytest.raises(ValueError, match="`model` must be a LanguageModel"):
+            function(build().core)
+
+
+def test_a_tied_lstm_of_torch_has_the_same_logits_after_the_import():
+    torch = pytest.importorskip("torch")
+    embedding = torch.nn.Embedding(7, 4)
+    lstm = torch.nn.LSTM(4, 4, num_layers=2, batch_first=True)
+    output = torch.nn.Linear(4, 7)
+    output.weight = embedding.weight
+    with torch.no_grad():
+        expected = output(lstm(embedding(torch.from_numpy(TOKENS)))[0]).numpy()
+        state = {name: value.cpu().numpy() for name, value in lstm.state_dict().items()}
+    tensors = {"embedding/embeddings": embedding.weight, "output/bias": output.bias}
+    arrays = {name: tensor.detach() for name, tensor in tensors.items()}
+    for i in range(2):
+        cell = f"recurrence_{i + 1}/cell_{i + 1}"
+        arrays[f"{cell}/kernel"] = state[f"weight_ih_l{i}"].T
+        arrays[f"{cell}/recurrent_kernel"] = state[f"weight_hh_l{i}"].T
+        arrays[f"{cell}/bias"] = state[f"bias_ih_l{i}"] + state[f"bias_hh_l{i}"]
+    model = build(recurrent_layers=2, output_bias=True)
+    dualnet.assign(model, arrays)
+    np.testing.assert_allclose(ops.convert_to_numpy(model(TOKENS)), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_cache_of_a_member_counts_as_one_of_the_ensemble():
     small, large = (dualnet.with_cache(build(), size) for size in (3, 20))
     both = dualnet.ensemble([small, dualnet.ensemble([large])])

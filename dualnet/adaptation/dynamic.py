@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from dualnet.adaptation.rules import (
     SquaredGradients,
     rule_settings,
 )
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, weight_names
 from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
@@ -119,8 +119,9 @@ def dynamic_evaluation(
         beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
         clipnorm: float above 0. Each weight's gradient is clipped to this norm.
         temperature: float above 0. Logits are divided by it, in the score and in the step.
-        statistics: for "rms", the result of `gradient_statistics`, or the int tokens of the
-            training text, from which it is computed.
+        statistics: for "rms", the result of `gradient_statistics`, for this model or another
+            one with the same names and shapes of weights, or the int tokens of the training
+            text, from which it is computed.
         keep: bool. Whether to leave the adapted weights in the model.
 
     Example:
@@ -165,13 +166,7 @@ def dynamic_evaluation(
             )
         if not isinstance(statistics, GradientStatistics):
             statistics = gradient_statistics(model, statistics, sequence_length=length)
-        if [root.shape for root in statistics.roots] != [value.shape for value in before]:
-            raise ArgumentError(
-                "statistics",
-                "must be those of this model's trainable weights. Received: statistics of "
-                f"{len(statistics.roots)} weights of other shapes. Call gradient_statistics with "
-                "this model.",
-            )
+        statistics = _in_order(statistics, _names(model, weights), before)
         optimizer: keras.optimizers.Optimizer = DecayToPrior(statistics=statistics, **settings)
     elif statistics is not None:
         raise ArgumentError(
@@ -218,19 +213,29 @@ class GradientStatistics:
     """The result of `gradient_statistics`: the root mean square of each weight's gradient.
 
     Attributes:
-        roots: list of float32 arrays, in the order of the weights.
+        roots: list of float32 arrays of the weights' shapes.
         batches: Number of gradients in the mean.
+        names: list of the weights' names, as in `dualnet.weight_names`, in the order of `roots`.
+            Without names, `roots` are in the order of the model's trainable weights.
 
     Example:
 
     >>> import numpy as np
     >>> from dualnet.adaptation import GradientStatistics
-    >>> GradientStatistics([np.ones((2, 3), "float32")], batches=7)
-    GradientStatistics(batches=7)
+    >>> roots = [np.full((2, 3), 0.5, "float32")]
+    >>> statistics = GradientStatistics(roots, batches=7, names=["embedding/embeddings"])
+    >>> statistics.by_name["embedding/embeddings"].mean()
+    np.float32(0.5)
     """
 
     roots: list[np.ndarray] = dataclasses.field(repr=False)
     batches: int
+    names: list[str] = dataclasses.field(default_factory=list, repr=False)
+
+    @property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The roots by the names of the weights."""
+        return dict(zip(self.names, self.roots))
 
 
 def gradient_statistics(
@@ -269,8 +274,43 @@ def gradient_statistics(
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)
             learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
+        names = _names(model, learner.trainable_variables)
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
-    return GradientStatistics([np.sqrt(square) for square in squares], batches)
+    return GradientStatistics([np.sqrt(square) for square in squares], batches, names)
+
+
+def _names(model: LanguageModel, weights: Iterable[keras.Variable]) -> list[str]:
+    """Return the name of each of `weights` in `model`."""
+    names = {id(weight): name for name, weight in weight_names(model).items()}
+    return [names[id(weight)] for weight in weights]
+
+
+def _in_order(
+    statistics: GradientStatistics, names: list[str], values: list[np.ndarray]
+) -> GradientStatistics:
+    """Return `statistics` in the order of the weights with these names and values."""
+    there = statistics.names or names  # without names, in the order of the weights
+    shapes = {name: value.shape for name, value in zip(names, values)}
+    faults = [
+        f"{len(statistics.roots)} roots for {len(there)} weights"
+        if len(there) != len(statistics.roots)
+        else "",
+        *[f"{name} is missing" for name in names if name not in there],
+        *[f"{name} is not in this model" for name in there if name not in shapes],
+        *[
+            f"{name} {root.shape} for {shapes[name]}"
+            for name, root in zip(there, statistics.roots)
+            if root.shape != shapes.get(name, root.shape)
+        ],
+    ]
+    if any(faults):
+        raise ArgumentError(
+            "statistics",
+            "must be those of this model's trainable weights, by name and shape. Received: "
+            f"{'; '.join(filter(None, faults))}. Call gradient_statistics with this model.",
+        )
+    roots = dict(zip(there, statistics.roots))
+    return GradientStatistics([roots[name] for name in names], statistics.batches, names)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.graph import token_losses
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.weights import Transfer, transfer, weight_names
+from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.wrapping import with_cache, with_gate
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "CELLS",
     "LanguageModel",
     "Transfer",
+    "assign",
     "ensemble",
     "ensemble_model",
     "language_model",

@@ -1,14 +1,15 @@
-"""Weights by name, and from one model into another."""
+"""Weights by name, from one model into another, and from other programs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_flag
 from dualnet.builders.model import LanguageModel
 
 Shape = tuple[int, ...]
@@ -60,11 +61,16 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
 
     Example:
 
-    >>> from dualnet import zoo
-    >>> from dualnet.builders import weight_names
-    >>> list(weight_names(zoo.build("lstm", vocabulary_size=9, units=4)))[:2]
-    ['embedding/embeddings', 'recurrence_1/cell_1/kernel']
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> for name, weight in dualnet.weight_names(model).items():
+    ...     print(name, weight.shape)
+    embedding/embeddings (9, 4)
+    recurrence_1/cell_1/kernel (4, 16)
+    recurrence_1/cell_1/recurrent_kernel (4, 16)
+    recurrence_1/cell_1/bias (16,)
     """
+    check_model("model", model)
     weights: dict[str, keras.Variable] = {}
     seen: set[int] = set()
 
@@ -136,6 +142,74 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
         missing=tuple(name for name in here if name not in there),
         unused=tuple(name for name in there if name not in here),
     )
+
+
+def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = False) -> None:
+    """Assign arrays, from another program for example, to the weights of `model` by name.
+
+    All names and shapes are checked first: with an error, no weight changes.
+
+    Args:
+        model: `LanguageModel`.
+        arrays: dict from the names of `weight_names(model)` to arrays of the weights' shapes:
+            NumPy arrays, or whatever NumPy reads, such as a tensor on the CPU. They are cast to
+            the weights' dtype. A matrix that several layers share has one name.
+        partial: bool. Whether `arrays` may leave out weights, which then stay unchanged.
+
+    Raises:
+        ValueError: if `arrays` has unknown names, lacks names without `partial`, or holds arrays
+            of other shapes or not of numbers. The message lists all of them.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> bias = np.ones(16)
+    >>> dualnet.assign(model, {"recurrence_1/cell_1/bias": bias}, partial=True)
+    """
+    check_flag("partial", partial)
+    weights = weight_names(model)
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(
+            "arrays",
+            "must be a dict from the names of dualnet.weight_names(model) to arrays. Received: "
+            f"{type(arrays).__name__}.",
+        )
+    read = {name: _numbers(array) for name, array in arrays.items() if name in weights}
+    values = {name: value for name, value in read.items() if value is not None}
+    missing = [] if partial else [name for name in weights if name not in arrays]
+    shapes = [
+        f"{name} {value.shape} for {_shape(weights[name])}"
+        for name, value in values.items()
+        if value.shape != _shape(weights[name])
+    ]
+    faults = [
+        _line("unknown", [str(name) for name in arrays if name not in weights]),
+        _line("missing", missing),
+        _line("of another shape", shapes),
+        _line("that NumPy does not read as real numbers", [n for n in read if n not in values]),
+    ]
+    if any(faults):
+        raise ArgumentError(
+            "arrays",
+            "must hold one array of the right shape for each name in "
+            f"dualnet.weight_names(model). Received: {' '.join(filter(None, faults))} Nothing was "
+            f"assigned.{' Use partial=True to leave out weights.' if missing else ''}",
+        )
+    for name, value in values.items():
+        weights[name].assign(value.astype(keras.backend.standardize_dtype(weights[name].dtype)))
+
+
+def _numbers(array: Any) -> np.ndarray | None:
+    """Return `array` in NumPy, or None if it does not hold real numbers."""
+    try:
+        values = np.asarray(array)
+        # NumPy has no bfloat16; that of JAX and TensorFlow is of kind "V".
+        values = values.astype("float32") if values.dtype.kind == "V" else values
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return values if values.dtype.kind in "biuf" else None
 
 
 def check_model(name: str, model: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
@@ -25,6 +26,9 @@ from dualnet.runs.folder import (
     read_vocabulary,
 )
 
+# Of a model's configuration in a .keras file: in all, and without its words.
+MAX_CONFIG_BYTES, MAX_SETTINGS_BYTES = 1 << 25, 1 << 20
+
 
 def load(path: str | os.PathLike[str]) -> LanguageModel:
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
@@ -47,6 +51,12 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     >>> loaded.count_params() == model.count_params()
     True
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(
+            "path",
+            f"must be the path of a RUN folder or a .keras file. Received: path={path!r} of type "
+            f"{type(path).__name__}.",
+        )
     path = Path(path)
     if path.is_dir():
         return _load_folder(path)
@@ -64,6 +74,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
+            _check_config(path)
             model = keras.models.load_model(path)
     except Exception as error:  # Keras, zipfile, json and h5py each raise their own
         raise ArgumentError(
@@ -78,6 +89,22 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             f"{type(model).__name__}. Load it with keras.models.load_model.",
         )
     return model
+
+
+def _check_config(path: Path) -> None:
+    """Raise `ValueError` if the configuration in a `.keras` file is too large to be a model's.
+
+    Keras would build every layer that it names, for hours, before it noticed any mistake.
+    """
+    with zipfile.ZipFile(path) as archive:
+        size = archive.getinfo("config.json").file_size
+        if size <= MAX_CONFIG_BYTES:
+            config = json.loads(archive.read("config.json"))
+            config["config"].pop("vocabulary", None)
+            size = len(json.dumps(config))
+            if size <= MAX_SETTINGS_BYTES:
+                return
+    raise ValueError(f"its config.json is too large to be that of one model: {size:,} bytes")
 
 
 def _load_folder(folder: Path) -> LanguageModel:

@@ -128,6 +128,8 @@ def _newest_first(folder: Path) -> list[Path]:
 def _read(path: Path) -> Progress:
     """Return the progress of the checkpoint `path` after verifying all its files."""
     try:
+        if not (path / PROGRESS).is_file():  # a pipe would be waited for
+            raise FileNotFoundError
         body = json.loads((path / PROGRESS).read_text("utf-8"))
         intact = body.pop("sha256") == _sum(body)
         files = body.pop("files").items()
