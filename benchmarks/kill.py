@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/kill.py [--kills 30] [--seed 0] [--folder FOLDER] [--skip-cost]
 Two of three kills hit `train`, which is then resumed; one hits `export`, which is then
-repeated. Prints one line per kill, what was lost, and the cost of checkpoints in tokens per
-second. Exits with 1 if anything was lost. KERAS_BACKEND=jax tests `train` only.
+repeated: a SavedModel and a LiteRT file with its vocabulary in turn. Prints one line per kill,
+what was lost, and the cost of checkpoints in tokens per second. Exits with 1 if anything was
+lost. KERAS_BACKEND=jax tests `train` only.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import numpy as np
 MODEL = "dual_lstm"
 SETTINGS = ["units=64", "batch_size=32", "sequence_length=25", "learning_rate=0.002"]
 EPOCHS, INTERVAL = 3, 10
+WRITING = {"": 3.0, ".tflite": 0.002}  # by suffix: seconds from the first file to the last
 INTERVALS = (10**9, 500, 100, 10)  # to time; the first saves only at the end of an epoch
 
 # Hashes the answers of SavedModels to a fixed request, in a separate process.
@@ -76,29 +78,8 @@ def main():
         print(f"{'train':8} {after:11.1f} s  {there:34} {verdict(same)}", flush=True)
         shutil.rmtree(place)
     if exports:
-        seconds = run(export(reference, folder / "saved_model"))
-        places = []
-        for i in range(exports):
-            place = folder / f"export-{i}"
-            after = random.uniform(0, seconds)
-            running += kill(export(reference, place), after)
-            whole = (place / "saved_model.pb").exists()
-            part = place.exists() and not whole
-            there = "whole" if whole else "a part" if part else "nothing"
-            if not whole:
-                run(export(reference, place))
-            left = sorted(p.name for p in folder.glob(f".*{place.name}*"))
-            places.append((after, there, place, left))
-            lost += part
-        directories = [str(folder / "saved_model"), *(str(place) for _, _, place, _ in places)]
-        answers = subprocess.run(
-            [sys.executable, "-c", ANSWERS, *directories],
-            capture_output=True, text=True, check=True,
-        ).stdout.split()  # fmt: skip
-        for (after, there, _, left), answer in zip(places, answers[1:]):
-            same = answer == answers[0] and not left
-            lost += not same
-            print(f"{'export':8} {after:11.1f} s  {there:34} {verdict(same)}")
+        killed, unequal = kill_exports(reference, folder, exports)
+        running, lost = running + killed, lost + unequal
     print(f"{options.kills} kills ({running} before the command had ended), {lost} with a loss")
     if not options.skip_cost:
         cost(folder)
@@ -123,6 +104,52 @@ def export(run_folder, directory):
     return ["export", run_folder, directory]
 
 
+def kill_exports(reference, folder, exports):
+    """Kill `exports` exports of the RUN `reference`; return how many were running, and lost."""
+    lost = running = 0
+    references = {suffix: folder / f"undisturbed-export{suffix}" for suffix in WRITING}
+    seconds = {suffix: run(export(reference, path)) for suffix, path in references.items()}
+    places = []
+    for i in range(exports):
+        suffix = list(WRITING)[i % 2]
+        place = folder / f"export-{i}{suffix}"
+        # Half of the kills wait for the first file: imports take most of the time.
+        first = f".{place.name}.unfinished-*" if i // 2 % 2 else None
+        after = random.uniform(0, WRITING[suffix] if first else seconds[suffix])
+        running += kill(export(reference, place), after, folder, first)
+        whole = (place if suffix else place / "saved_model.pb").exists()
+        part = not whole and (place.exists() or words_of(place).exists())
+        there = "whole" if whole else "a part" if part else "nothing"
+        there += " (killed while writing)" if first else ""
+        if not whole:
+            run(export(reference, place))
+        left = sorted(p.name for p in folder.glob(f".*{place.name}*"))
+        places.append((after, there, place, left))
+        lost += part
+    answers = digests([*references.values(), *(place for _, _, place, _ in places)])
+    for after, there, place, left in places:
+        same = answers[place] == answers[references[place.suffix]] and not left
+        lost += not same
+        print(f"{'export':8} {after:11.1f} s  {there:34} {verdict(same)}")
+    return running, lost
+
+
+def words_of(path):
+    """Return the vocabulary beside the exported file `path`."""
+    return path.with_name(f"{path.name}.vocabulary.txt")
+
+
+def digests(paths):
+    """Return for each path a hash of the answers of a SavedModel, or of the bytes of files."""
+    folders = [path for path in paths if path.is_dir()]
+    found = {p: p.read_bytes() + words_of(p).read_bytes() for p in paths if p.is_file()}
+    answers = subprocess.run(
+        [sys.executable, "-c", ANSWERS, *map(str, folders)],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    return {**found, **dict(zip(folders, answers, strict=True))}
+
+
 def start(command):
     return subprocess.Popen(
         [sys.executable, "-m", "dualnet", *map(str, command)],
@@ -140,9 +167,14 @@ def run(command):
     return time.perf_counter() - began
 
 
-def kill(command, after):
-    """Start a command and kill it `after` seconds; return whether it was still running."""
+def kill(command, after, folder=None, first=None):
+    """Start a command and kill it `after` seconds; return whether it was still running.
+
+    With `first`, the seconds count from the first file in `folder` that matches it.
+    """
     process = start(command)
+    while first and not any(folder.glob(first)) and process.poll() is None:
+        time.sleep(0.0001)
     time.sleep(after)
     running = process.poll() is None
     process.kill()  # SIGKILL

@@ -363,11 +363,11 @@ def test_no_newline_is_added_to_a_text_option(capsys, run):
     assert result["temperature"] == 2
 
 
-def test_nan_and_infinity_are_null_in_json(capsys, run):
+def test_an_empty_text_has_perplexity_1_and_infinity_is_null_in_json(capsys, run):
     result = strictly(called(capsys, "score", run, "--text", "", "--json"))
-    assert result["perplexity"] is None and result["texts"][0]["perplexity"] is None
+    assert result["perplexity"] == result["texts"][0]["perplexity"] == 1
     out = called(capsys, "score", run, "--text", "")
-    assert "perplexity nan on 0 tokens of 1 text\n" in out
+    assert "perplexity 1.00 on 0 tokens of 1 text\n" in out
     cold = ["--text", "sees cat", "--temperature", 1e-4]
     assert strictly(called(capsys, "score", run, *cold, "--json"))["perplexity"] is None
 
@@ -425,9 +425,11 @@ def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     path = tmp_path / "m.tflite"
     code, _, err = call(capsys, "export", run, path, "--format", "onnx")
     assert code == 2 and "`path` must be a file that ends in '.onnx'" in err
-    monkeypatch.setattr(serving, "export", lambda model, path, format: path)
-    out = called(capsys, "export", run, path, "--format", "litert", "--json")
-    assert json.loads(out) == {"path": str(path), "format": "litert", "endpoints": ["step"]}
+    monkeypatch.setattr(serving, "export", lambda model, path, **settings: settings)
+    for arguments in [], ["--format", "litert", "--max-tokens", 7]:
+        out = json.loads(called(capsys, "export", run, path, *arguments, "--json"))
+        assert out["format"] == "litert" and out["endpoints"] == ["step"]
+    assert out["path"] == str({"format": "litert", "max_tokens": 7})
 
 
 def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):

@@ -7,11 +7,12 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import hypothesis
@@ -28,6 +29,7 @@ if keras.config.backend() != "tensorflow":
 import tensorflow as tf
 
 import dualnet
+from benchmarks import clients
 from dualnet import serving, zoo
 from dualnet.builders import language_model
 from dualnet.serving import exporting, sampling, saved_model
@@ -96,7 +98,7 @@ def a_model(words=WORDS, name="dual_lstm", **arguments):
 def served(tmp_path_factory):
     """A model, its exported folder, and `served.ask(endpoint, **columns)`."""
     model = a_model()
-    path = dualnet.export(model, tmp_path_factory.mktemp("served") / "model")
+    path = dualnet.export(model, tmp_path_factory.mktemp("served") / "model", max_tokens=100)
     return SimpleNamespace(model=model, path=path, ask=client_of(path))
 
 
@@ -123,7 +125,7 @@ def graph_client(model):
         return graph.get_concrete_function(**specs)
 
     parts = ChunkedReader(model), GraphTokenizer(model.vocabulary)
-    score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts)
+    score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts, 100)
     return asker({"score_text": graph(*score), "generate_text": graph(*generate)})
 
 
@@ -226,6 +228,46 @@ def test_an_empty_request_gets_an_empty_answer(served, shape):
     assert answer["log_probabilities"].shape == (shape[0], 0)
 
 
+ROWS = "must have one row for each row of `ids`. Received rows of both:"
+BOUNDS = "Received lowest and highest:"
+LENGTHS = f"`lengths` must be at least 0 and at most the number of columns of `ids`. {BOUNDS}"
+IDS = f"`ids` must be ids of the vocabulary, 0 to 8. {BOUNDS}"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ids", "changed", "message"),
+    [
+        ("score", [[1, 2], [3, 4]], {"lengths": [2]}, f"`lengths` {ROWS}] [1] [2]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [2, 2, 2]}, f"`lengths` {ROWS}] [3] [2]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [2, -1]}, f"{LENGTHS}] [-1] [2]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [3, 2]}, f"{LENGTHS}] [2] [3]"),
+        ("score", [[1, 2], [3, -1]], {"lengths": [2, 2]}, f"{IDS}] [-1] [3]"),
+        ("score", [[9, 2], [3, 4]], {"lengths": [1, 2]}, f"{IDS}] [0] [9]"),
+        ("step", [[1], [2]], {"state_1": 1}, f"`state_1` {ROWS}] [1] [2]"),
+        ("step", [[1]], {"state_2": 2}, f"`state_2` {ROWS}] [2] [1]"),
+        ("step", [[1, 2], [-1, 4]], {}, f"{IDS}] [-1] [4]"),
+        ("step", [[9]], {}, f"{IDS}] [9] [9]"),
+        ("step", np.zeros((1, 0)), {}, "`ids` must hold at least one word in each row."),
+    ],
+)
+def test_ids_lengths_and_states_that_do_not_fit_are_refused(
+    served, endpoint, ids, changed, message
+):
+    if endpoint == "step":
+        sizes = zip(state_names(served.model), served.model.state_size)
+        changed = {name: np.zeros((changed.get(name, len(ids)), size)) for name, size in sizes}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        served.ask(endpoint, ids=ids, **changed)
+
+
+def test_padding_beyond_the_lengths_is_not_read(served):
+    ids, lengths = [[1, 3, 4], [2, 0, 0], [0, 0, 0]], [3, 1, 0]
+    expected = served.ask("score", ids=ids, lengths=lengths)["log_probabilities"]
+    ids[1][1:], ids[2] = [-1, 99], [-7, -1, 2**31 - 1]
+    answer = served.ask("score", ids=ids, lengths=lengths)["log_probabilities"]
+    np.testing.assert_array_equal(answer, expected)
+
+
 # --- text in
 
 NASTY = [*"\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u3000"]
@@ -311,7 +353,7 @@ def test_texts_are_scored_as_by_the_model(served):
 
 def test_a_long_text_is_scored_in_little_memory(remote, tmp_path):
     model = a_model([*WORDS, *(f"w{i}" for i in range(30_000))], "lstm", units=2)
-    saved_model.write_saved_model(model, str(tmp_path / "model"), ["score_text"])
+    saved_model.write_saved_model(model, str(tmp_path / "model"), ["score_text"], 100)
     ask = functools.partial(remote, tmp_path / "model", "score_text")
     before = ask(texts=["the cat"])["peak"]
     answer = ask(texts=["the cat\n" * 1666 + "the"])
@@ -467,75 +509,47 @@ def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperat
         ("temperature", float("inf"), "`temperature` must be finite and at least 0"),
         ("top_p", 0.0, "`top_p` must be above 0 and at most 1. Received:"),
         ("top_p", 1.5, "`top_p` must be above 0 and at most 1. Received:.*1.5"),
-        ("max_tokens", -3, "`max_tokens` must be at least 0. Received:.*-3"),
+        ("max_tokens", -3, "`max_tokens` must be at least 0 and at most 100, .* Received.*-3"),
+        ("max_tokens", 101, "`max_tokens` must be at least 0 and at most 100, .* Received.*101"),
     ],
 )
 def test_a_request_out_of_range_says_what_is_required(name, value, message):
     settings = {"max_tokens": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, name: value}
     settings = {key: tf.constant([one], sampling.SETTINGS[key]) for key, one in settings.items()}
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
-        sampling.checked(settings, 1)
+        sampling.checked(tf.constant([""]), settings, 100)
 
 
-def test_the_settings_of_a_request_are_checked(served):
+def test_the_settings_of_a_request_are_checked(served, documented):
     for settings, message in (
         ({"top_k": [1, -1, 1]}, "`top_k` must be at least 0 .*-1"),
-        ({"seed": [1, 2]}, "`seed` must hold one value per row of `prompts`.*2"),
+        ({"seed": [1, 2]}, r"`seed` must have one row for each row of `prompts`.* \[2\] \[3\]"),
+        ({"max_tokens": [1, 101, 1]}, r"`max_tokens` must be .* at most 100, the bound of this"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             generate(served.ask, ["the"] * 3, **settings)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 1000, the bound"):
+        generate(documented.ask, ["the"], max_tokens=1001)
 
 
 # --- clients
 
 
 def test_200_interleaved_clients_each_get_the_answers_they_would_get_alone(served):
-    rng = np.random.default_rng(20)
-    names = state_names(served.model)
-    zeros = {name: np.zeros((1, n), "float32") for name, n in zip(names, served.model.state_size)}
-
-    def client(endpoint, unread):
-        """Yield an answer to each request; `step` reads one more token, in the client's state."""
-        state = zeros
-        for item in unread:
-            if endpoint == "step":
-                answer = served.ask("step", ids=[[item]], **state)
-                state = {name: answer[name] for name in names}
-            elif endpoint == "score_text":
-                answer = served.ask("score_text", texts=[item])
-            else:
-                answer = generate(served.ask, [item], seed=len(item), max_tokens=5)
-            yield answer
-
-    steps = 3
-    inputs = []
-    for endpoint in (["step"] * 18 + ["score_text", "generate_text"]) * 10:
-        tokens = rng.integers(len(WORDS), size=steps).tolist()
-        texts = [" ".join(WORDS[k] for k in rng.integers(len(WORDS), size=4)) for _ in tokens]
-        inputs.append((endpoint, tokens if endpoint == "step" else texts))
-    alone = [list(client(*of_client)) for of_client in inputs]
+    signatures = served.ask.signatures
+    of_clients = clients.clients_of(200, 3, WORDS, seed=20)
+    alone = [list(clients.answers(signatures, *client)) for client in of_clients]
     # The state of a client matters: with that of another, which read another word, it would get
     # another answer.
-    other = next(i for i in range(18) if inputs[i][1][0] != inputs[0][1][0])
-    wrong = served.ask("step", ids=[[inputs[0][1][1]]], **{k: alone[other][0][k] for k in zeros})
+    own, other = of_clients[0][1], of_clients[1][1]
+    assert own[0] != other[0]
+    states = {name: alone[1][0][name] for name in state_names(served.model)}
+    wrong = served.ask("step", ids=[[own[1]]], **states)
     assert np.any(wrong["logits"] != alone[0][1]["logits"])
-
-    for threads in (1, 8):
-        clients = [client(*of_client) for of_client in inputs]
-        turns = rng.permutation(np.repeat(np.arange(200), steps))
-        interleaved = [[] for _ in clients]
-
-        # A client stays in one thread, since it waits for its answer; the threads race.
-        def serve(thread, threads=threads, clients=clients, turns=turns, answers=interleaved):
-            for i in turns[turns % threads == thread]:
-                answers[i].append(next(clients[i]))
-
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(serve, range(threads)))
-        for answers, expected in zip(interleaved, alone, strict=True):
-            for answer, right in zip(answers, expected, strict=True):
-                for name in right:
-                    np.testing.assert_array_equal(answer[name], right[name])
+    for threads in (1, 16):
+        assert clients.count_wrong(signatures, of_clients, alone, threads, seed=20) == 0
+    alone[7][2]["logits"] += 1e-3  # a wrong answer is counted
+    assert clients.count_wrong(signatures, of_clients, alone, 16, seed=20) == 1
 
 
 # --- the folder
@@ -549,10 +563,42 @@ def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, t
         dualnet.export(served.model, served.path)
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "place"),
+    [  # The bytes that fit: less than the weights, the graph, the file, what LiteRT converts.
+        ("model", 8, "directory"),
+        ("model", 20_000, "directory"),
+        ("model.onnx", 100, "path"),
+        ("model.tflite", 100, "TMPDIR"),
+    ],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, name, limit, place):
+    resource = pytest.importorskip("resource")
+    model = zoo.build("lstm", vocabulary_size=9, units=2)
+    if name == "model.onnx":
+        needed("onnx", "onnx", "tf2onnx")
+        model.vocabulary = Vocabulary(WORDS)
+    (tmp_path / "model.onnx").write_text("the earlier one")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError) as caught:  # the whole text is compared
+            dualnet.export(model, tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    received = tempfile.gettempdir() if place == "TMPDIR" else str(tmp_path / name)
+    assert str(caught.value) == (
+        f"`{place}` must be a place where files can be written. Received: {received!r} "
+        "(File too large). Choose another place."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    assert (tmp_path / "model.onnx").read_text() == "the earlier one"
+
+
 def stub_write(monkeypatch, before=lambda: None):
     """Make an export write one file instead of a model, after `before()`."""
 
-    def write(model, directory, names):
+    def write(model, directory, names, max_tokens):
         before()
         (pathlib.Path(directory) / "saved_model.pb").write_text(model)
 
@@ -663,7 +709,7 @@ def test_saved_model_cli_shows_the_golden_signatures(documented, capsys):
     )
 
 
-URL = "POST http://localhost:8501/v1/models/dualnet:predict"
+URL = "http://localhost:8501/v1/models/dualnet:predict"
 
 
 def columns_of(body, specs):
@@ -685,9 +731,13 @@ def columns_of(body, specs):
 
 def test_the_documented_requests_fit_the_signatures_and_are_answered(documented):
     page = SERVING_PAGE.read_text()
-    bodies = re.findall(rf"`{re.escape(URL)}`[^`]*```json\n(.*?)```", page, re.DOTALL)
+    commands = re.findall(r"^\$ (curl .*?)\n```", page, re.DOTALL | re.MULTILINE)
+    *requests, (_, metadata) = map(shlex.split, commands)
+    assert metadata == URL.replace(":predict", "/metadata")
     names = []
-    for body in map(json.loads, bodies):
+    for _, url, option, body in requests:
+        assert (url, option) == (URL, "-d")
+        body = json.loads(body)
         names.append(body["signature_name"])
         signature = documented.ask.signatures[names[-1]]
         columns = columns_of(body, signature.structured_input_signature[1])
@@ -697,7 +747,7 @@ def test_the_documented_requests_fit_the_signatures_and_are_answered(documented)
         for value in answer.values():
             values = np.char.decode(value.astype(bytes)) if value.dtype == object else value
             json.dumps(values.tolist(), allow_nan=False)
-    assert names == ENDPOINTS and page.count(URL) == 4
+    assert names == ENDPOINTS
 
 
 def test_the_documented_table_names_all_inputs_and_outputs(documented):
@@ -760,7 +810,8 @@ def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_
     onnx, onnxruntime, _ = needed("onnx", "onnx", "onnxruntime", "tf2onnx")
     model, runs = stepped
     path = dualnet.export(model, tmp_path / "new" / "model.onnx", format="onnx")
-    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+    files = ["model.onnx", *(["model.onnx.vocabulary.txt"] if model.vocabulary else [])]
+    assert sorted(file.name for file in path.parent.iterdir()) == files
     proto = onnx.load(path)
     onnx.checker.check_model(proto, full_check=True)
     assert not {node.op_type for node in proto.graph.node} & {"Loop", "Scan", "If"}
@@ -850,6 +901,35 @@ def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_the_vocabulary_of_a_model_is_exported_with_it(served, tmp_path):
+    words = served.path / "assets.extra" / "vocabulary.txt"
+    assert words.read_text() == "".join(f"{word}\n" for word in WORDS)
+    path, model = tmp_path / "model.tflite", a_model(name="lstm")
+    for vocabulary in (model.vocabulary, None):  # the second export replaces the first
+        model.vocabulary = vocabulary
+        dualnet.export(model, path)
+        beside = {file.name: file.read_text() for file in tmp_path.iterdir() if file != path}
+        expected = {"model.tflite.vocabulary.txt": words.read_text()} if vocabulary else {}
+        assert path.exists() and beside == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("m.onnx", "onnx"),
+        ("a/m.TFLITE", "litert"),
+        ("models/1", "saved_model"),
+        ("v1.2", "saved_model"),
+    ],
+)
+def test_the_format_is_that_of_the_suffix(tmp_path, monkeypatch, path, expected):
+    written = []
+    monkeypatch.setattr(exporting, "_export_file", lambda *arguments: written.append(arguments[2]))
+    monkeypatch.setattr(exporting, "_export_folder", lambda *_: written.append("saved_model"))
+    dualnet.export("a model", tmp_path / path)
+    assert written == [serving.format_of(path)] == [expected]
+
+
 def test_a_format_has_its_suffix_and_a_known_name(tmp_path):
     (tmp_path / "folder.onnx").mkdir()
     wrong = {"a.tflite": "onnx", "a": "onnx", "folder.onnx": "onnx", "a.onnx": "litert"}
@@ -859,3 +939,5 @@ def test_a_format_has_its_suffix_and_a_known_name(tmp_path):
             dualnet.export("a model", tmp_path / path, format=kind)
     with pytest.raises(ValueError, match="`format` must be one of .* Did you mean 'onnx'"):
         dualnet.export("a model", tmp_path / "a.onnx", format="onx")
+    with pytest.raises(ValueError, match="`max_tokens` must be an integer of at least 1"):
+        dualnet.export("a model", tmp_path / "a", max_tokens=0)

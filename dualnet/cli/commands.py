@@ -223,11 +223,12 @@ def export(options: argparse.Namespace) -> None:
     from dualnet import serving
 
     model = runs.load(options.run_folder)
-    path = serving.export(model, options.path, format=options.format)
-    endpoints = serving.endpoints(model, format=options.format)
+    format = options.format or serving.format_of(options.path)
+    path = serving.export(model, options.path, format=format, max_tokens=options.max_tokens)
+    endpoints = serving.endpoints(model, format=format)
     if options.json:
-        print(json.dumps({"path": str(path), "format": options.format, "endpoints": endpoints}))
-    elif options.format == "saved_model":
+        print(json.dumps({"path": str(path), "format": format, "endpoints": endpoints}))
+    elif format == "saved_model":
         print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
         if "score_text" not in endpoints:
             print("No text endpoints: they need a vocabulary with <eos>.")

@@ -118,8 +118,11 @@ def make_parser() -> argparse.ArgumentParser:
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
-    option("--format", default="saved_model",
-           help="saved_model (a TensorFlow SavedModel), onnx or litert (default: saved_model)")
+    option("--format",
+           help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
+                "PATH, saved_model unless it is .onnx or .tflite)")
+    option("--max-tokens", type=int, default=1000, metavar="N",
+           help="most words that a request to generate_text may ask for (default: 1000)")
 
     option = add("jobs", tuning.jobs, "List the published searches, or show one.")
     option("name", metavar="JOB", nargs="?", help="name of a job, or the path of your own (.toml)")

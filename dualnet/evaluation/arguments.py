@@ -12,9 +12,12 @@ from dualnet.text import EOS, Vocabulary
 
 
 def perplexity_of(losses: Any) -> float:
-    """Return exp of the mean of `losses`, in nats, summed in float64; nan for none."""
+    """Return exp of the mean of `losses`, in nats, summed in float64; 1 for none.
+
+    An empty text has probability 1, the empty product, and JSON has no nan.
+    """
     if len(losses) == 0:
-        return math.nan
+        return 1.0
     mean = float(np.mean(losses, dtype=np.float64))
     return math.inf if mean > 700 else math.exp(mean)
 

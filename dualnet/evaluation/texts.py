@@ -23,7 +23,8 @@ class Score:
             newline.
         log_probabilities: float32 `(tokens,)`, log p of each token in nats, given those
             before it.
-        perplexity: exp of the mean of -log p, summed in float64; nan without tokens.
+        perplexity: exp of the mean of -log p, summed in float64. 1 without tokens: an empty
+            text has probability 1, the empty product, and JSON has no nan.
         tokens: Number of tokens.
     """
 

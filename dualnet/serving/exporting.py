@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
@@ -14,13 +15,25 @@ from pathlib import Path
 
 import keras
 
-from dualnet._checks import ArgumentError, check_choice
-from dualnet._files import folder_beside, write_whole
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel
 
 SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats
 FORMATS = ("saved_model", *SUFFIXES)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format that `export` takes from the suffix of `path`.
+
+    Example:
+        >>> from dualnet import serving
+        >>> serving.format_of("model.onnx"), serving.format_of("models/dual/1")
+        ('onnx', 'saved_model')
+    """
+    formats = {suffix: format for format, suffix in SUFFIXES.items()}
+    return formats.get(Path(path).suffix.lower(), "saved_model")
 
 
 def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
@@ -45,7 +58,11 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
 
 
 def export(
-    model: LanguageModel, path: str | os.PathLike[str], *, format: str = "saved_model"
+    model: LanguageModel,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    max_tokens: int = 1000,
 ) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras.
 
@@ -55,45 +72,52 @@ def export(
     - `score` maps `ids` int32 `(batch, time)` and `lengths` int32 `(batch,)` to
       `log_probabilities` float32 `(batch, time)`: the log-probability in nats of each token given
       the tokens before it, read from the zero state. It is 0 for the first token, which has no
-      context, and for padding from `lengths` on.
+      context, and for padding from `lengths` on, which may hold any ids.
     - `step` maps `ids` int32 `(batch, time)` and `state_1` ... `state_n` float32 `(batch, size)`
-      to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`. Start a
-      text with states of zeros.
+      to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`; `time` is at
+      least 1. Start a text with states of zeros. `n` is `len(model.state_size)`.
     - `score_text` maps `texts` string `(batch,)` to `words` string `(batch, time)`, the words as
       read; `log_probabilities` float32 `(batch, time)` in nats; `lengths` int32 `(batch,)`, the
       number of words; and `perplexity` float32 `(batch,)`, the exponential of a text's mean
       negative log-probability. Each text is read from the zero state after `<eos>`, so its first
-      word is scored too. Rows are padded with "" and 0. The perplexity of an empty text is 1, and
-      perplexities are capped at the largest float32, since JSON has neither NaN nor infinity.
+      word is scored too. Rows are padded with "" and 0. The perplexity of an empty text is 1, as in
+      `dualnet.score`. Perplexities are capped at the largest float32, since JSON has no infinity.
     - `generate_text` continues prompts. Its inputs, all `(batch,)`: `prompts` string; `max_tokens`
-      int32, at least 0; `temperature` float32, finite and at least 0 (0: greedy); `top_k` int32,
-      at least 0 (0: all words); `top_p` float32, above 0 and at most 1 (1: all words); `seed`
-      int32; `stop_at_eos` bool. Its outputs: `texts` string `(batch,)`, each prompt with its
-      continuation; `log_probabilities` float32 `(batch, time)`, those of the drawn words at
-      temperature 1, in nats, padded with 0; `lengths` int32 `(batch,)`, the number of words drawn.
-      `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never drawn. With
-      `stop_at_eos` a row ends before the first `<eos>`, which appears in no output. Each row draws
-      with its own seed, independently of the rest of the batch.
+      int32, from 0 to the `max_tokens` of the export; `temperature` float32, finite and at least
+      0 (0: greedy); `top_k` int32, at least 0 (0: all words); `top_p` float32, above 0 and at most
+      1 (1: all words); `seed` int32; `stop_at_eos` bool. Its outputs: `texts` string `(batch,)`,
+      each prompt with its continuation; `log_probabilities` float32 `(batch, time)`, those of the
+      drawn words at temperature 1, in nats, padded with 0; `lengths` int32 `(batch,)`, the number
+      of words drawn. `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never
+      drawn. With `stop_at_eos` a row ends before the first `<eos>`, which appears in no output.
+      Each row draws with its own seed, independently of the rest of the batch.
 
     `score_text` and `generate_text` read text as `Vocabulary.encode` does: words are separated by
     white space, a newline is `<eos>`, and a word that is unknown or not UTF-8 is `<unk>`, or fails
     the request if the vocabulary has no `<unk>`. They are omitted if the model has no vocabulary,
     or one without `<eos>`. `score` and `score_text` read in chunks, so long texts need little
-    memory.
+    memory. The words are also in the file `assets.extra/vocabulary.txt`, for clients that send ids.
+
+    A request with an id outside the vocabulary, a setting out of range, or inputs of different
+    numbers of rows fails with `INVALID_ARGUMENT` and a sentence that names the input.
 
     `format="onnx"` and `format="litert"` write one file with a single step and no loop: `ids` int32
     `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to `logits` float32
     `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ... `state_n` under the
     signature `step`; in ONNX, where an output cannot share the name of an input, `new_state_1` ...
-    `new_state_n`. Both compute in float32, whatever the model's dtype policy.
+    `new_state_n`. Both compute in float32, whatever the model's dtype policy. The words of the
+    model's vocabulary are written beside it, to `model.onnx.vocabulary.txt` for `model.onnx`, in
+    UTF-8, one word a line, that of id 0 first.
 
     Batch and time are dynamic. Dropout is off.
 
     Args:
         model: `LanguageModel`.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
-            is overwritten.
-        format: "saved_model", "onnx" or "litert".
+            is overwritten, as is the vocabulary beside it.
+        format: "saved_model", "onnx" or "litert". Default: by the suffix of `path`, "saved_model"
+            unless it is .onnx or .tflite.
+        max_tokens: int, at least 1. The most words that a request to `generate_text` may ask for.
 
     Returns:
         The absolute path of the folder or file.
@@ -101,16 +125,18 @@ def export(
     Raises:
         ImportError: if the backend is not TensorFlow, or packages that `format` needs are missing.
         FileExistsError: if the folder holds files or is a file.
+        OSError: if the disk is full or cannot be written to; nothing is left behind.
 
     Example:
         >>> import tempfile, dualnet
         >>> from dualnet import zoo
         >>> model = zoo.build("lstm", vocabulary_size=3, units=4)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     dualnet.export(model, f"{folder}/model.tflite", format="litert").name
+        ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
-    check_choice("format", format, FORMATS)
+    format = format_of(path) if format is None else check_choice("format", format, FORMATS)
+    max_tokens = check_count("max_tokens", max_tokens, least=1)
     if keras.config.backend() != "tensorflow":
         raise ImportError(
             "`export` needs the TensorFlow backend. Received: the backend "
@@ -119,31 +145,27 @@ def export(
         )
     path = Path(path).resolve()
     if format == "saved_model":
-        _export_folder(model, path)
+        _export_folder(model, path, max_tokens)
     else:
         _export_file(model, path, format)
     return path
 
 
-def _export_folder(model: LanguageModel, directory: Path) -> None:
+def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> None:
     with _explained("directory", directory):
         _check_new_or_empty(directory)
         _make_parent(directory)
-        # Killed exports leave unfinished folders beside the path that they were to become, where
-        # exports to other paths may be under way, so their names tell the path and the process. A
-        # leading dot: a model server takes a name that begins with a digit for a version to serve.
-        prefix = f".{directory.name}.unfinished-"
-        _remove_leftovers(directory.parent, prefix)
-        prefix = f"{prefix}{_owner(os.getpid())}."
+        prefix = _unfinished_prefix(directory)
         with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
             from dualnet.serving import saved_model
 
-            saved_model.write_saved_model(model, str(unfinished), endpoints(model))
+            names = endpoints(model)
+            saved_model.write_saved_model(model, str(unfinished), names, max_tokens)
             _check_new_or_empty(directory)  # another export may have finished first
 
 
 def _export_file(model: LanguageModel, path: Path, format: str) -> None:
-    if path.suffix != SUFFIXES[format] or path.is_dir():
+    if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         raise ArgumentError(
             "path",
             f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
@@ -161,9 +183,22 @@ def _export_file(model: LanguageModel, path: Path, format: str) -> None:
         )
     from dualnet.serving import one_step
 
-    data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
-    with _explained("path", path):
-        write_whole(path, data)
+    with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
+        data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
+    words = path.with_name(f"{path.name}.vocabulary.txt")
+    with (
+        _explained("path", path),
+        tempfile.TemporaryDirectory(prefix=_unfinished_prefix(path), dir=path.parent) as folder,
+    ):
+        unfinished = Path(folder)
+        if model.vocabulary is not None:
+            model.vocabulary.save(unfinished / words.name)
+        (unfinished / path.name).write_bytes(data)
+        flush(unfinished / path.name)
+        for file in sorted(unfinished.iterdir(), reverse=True):  # the words, then the model
+            os.replace(file, path.parent / file.name)
+        if model.vocabulary is None:
+            words.unlink(missing_ok=True)  # the words of a model that this one replaces
 
 
 def _check_new_or_empty(directory: Path) -> None:
@@ -185,15 +220,33 @@ def _make_parent(path: Path) -> None:
 @contextlib.contextmanager
 def _explained(name: str, path: Path) -> Iterator[None]:
     """Turn a file-system error into one sentence about the argument `name`."""
+    import tensorflow as tf
+
     try:
         yield
     except FileExistsError:  # of `_check_new_or_empty`, a sentence already
         raise
-    except OSError as error:
-        raise type(error)(
+    except (OSError, tf.errors.OpError) as error:
+        if isinstance(error, OSError):
+            kind, reason = type(error), error.strerror or error
+        else:  # "{{node ...}} FILE; No space left on device [Op:SaveV2]"
+            kind, reason = OSError, re.sub(r"(?s).*; | \[Op:.*", "", error.message)
+        raise kind(
             f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
-            f"({error.strerror or error}). Choose another place."
+            f"({reason}). Choose another place."
         ) from None
+
+
+def _unfinished_prefix(path: Path) -> str:
+    """Return how the unfinished folder of this export begins; remove those of killed ones.
+
+    They stand beside `path`, where exports to other paths may be under way, so their names tell
+    the path and the process. A leading dot: a model server takes a name that begins with a digit
+    for a version to serve.
+    """
+    prefix = f".{path.name}.unfinished-"
+    _remove_leftovers(path.parent, prefix)
+    return f"{prefix}{_owner(os.getpid())}."
 
 
 def _owner(process: int) -> str:

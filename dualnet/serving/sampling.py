@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from dualnet.serving import requests
 from dualnet.serving.chunked_reader import ChunkedReader
 
 # How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
@@ -19,28 +20,28 @@ SETTINGS = {
 }
 
 
-def checked(settings: dict[str, Any], batch: Any) -> dict[str, Any]:
-    """Return `settings` with assertions that fail if a value is out of range."""
+def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any]:
+    """Return `settings` with assertions that fail if a value is out of range.
+
+    `bound` is the highest `max_tokens`.
+    """
     temperature, top_p = settings["temperature"], settings["top_p"]
-    finite = tf.math.is_finite(temperature)
     ranges = {
-        "max_tokens": ("at least 0", settings["max_tokens"] >= 0),
-        "temperature": ("finite and at least 0", finite & (temperature >= 0)),
+        "temperature": (
+            "finite and at least 0",
+            tf.math.is_finite(temperature) & (temperature >= 0),
+        ),
         "top_k": ("at least 0 (0: all words)", settings["top_k"] >= 0),
         "top_p": ("above 0 and at most 1", (top_p > 0) & (top_p <= 1)),
     }
-    checks = []
-    for name, values in settings.items():
-        one_per_row = tf.equal(tf.size(values), batch)
-        message = f"`{name}` must hold one value per row of `prompts`. Received this many:"
-        checks.append(tf.debugging.Assert(one_per_row, [message, tf.size(values)]))
-        if name in ranges:
-            requirement, valid = ranges[name]
-            message = f"`{name}` must be {requirement}. Received:"
-            invalid = tf.boolean_mask(values, ~valid)
-            checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
-    with tf.control_dependencies(checks):
-        return {name: tf.identity(values) for name, values in settings.items()}
+    checks = requests.same_rows({"prompts": prompts, **settings}, "prompts")
+    limits = f"at least 0 and at most {bound}, the bound of this export"
+    checks.append(requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits))
+    for name, (requirement, valid) in ranges.items():
+        message = f"`{name}` must be {requirement}. Received:"
+        invalid = tf.boolean_mask(settings[name], ~valid)
+        checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
+    return requests.after(checks, settings)
 
 
 def draw_words(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
+from dualnet.serving import requests
 from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
@@ -17,8 +19,14 @@ Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
 
 
-def write_saved_model(model: LanguageModel, directory: str, names: list[str]) -> None:
-    """Write `model` with the endpoints `names`, the first as default, into an empty folder."""
+def write_saved_model(
+    model: LanguageModel, directory: str, names: list[str], max_tokens: int
+) -> None:
+    """Write `model` with the endpoints `names`, the first as default, into an empty folder.
+
+    `max_tokens` is the bound of `generate_text`. The vocabulary goes into `assets.extra`, which
+    TensorFlow leaves to its users.
+    """
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     reader = ChunkedReader(model)
@@ -27,22 +35,34 @@ def write_saved_model(model: LanguageModel, directory: str, names: list[str]) ->
         tokenizer = GraphTokenizer(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(reader, tokenizer)
+        built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
     archive.write_out(directory, verbose=False)
+    if model.vocabulary is not None:
+        extra = Path(directory, "assets.extra")
+        extra.mkdir()
+        model.vocabulary.save(extra / "vocabulary.txt")
 
 
 def _score(reader: ChunkedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
+        inputs = requests.after(requests.same_rows(inputs, "ids"), inputs)
         ids, lengths = inputs["ids"], inputs["lengths"]
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
+        columns = "at least 0 and at most the number of columns of `ids`"
+        in_row = tf.sequence_mask(lengths, time)
+        ids = tf.where(in_row, ids, 0)  # padding may hold anything
+        checks = [
+            requests.in_range("lengths", lengths, 0, time, columns),
+            requests.are_words("ids", ids, reader.words),
+        ]
+        ids = requests.after(checks, {"ids": ids})["ids"]
         log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
         # The 0 of the first token, cut off again from an empty text.
         scores = tf.concat([tf.zeros((batch, 1)), log_p], axis=1)[:, :time]
-        mask = tf.sequence_mask(lengths, time, dtype=tf.float32)
-        return {"log_probabilities": scores * mask}
+        return {"log_probabilities": tf.where(in_row, scores, 0.0)}
 
     return score, {"ids": _spec("ids", tf.int32, None), "lengths": _spec("lengths", tf.int32)}
 
@@ -51,6 +71,14 @@ def _step(reader: ChunkedReader) -> Endpoint:
     states = {f"state_{i}": size for i, size in enumerate(reader.sizes, start=1)}
 
     def step(inputs: Tensors) -> Tensors:
+        ids = inputs["ids"]
+        message = "`ids` must hold at least one word in each row. Received the shape:"
+        checks = [
+            *requests.same_rows(inputs, "ids"),
+            requests.are_words("ids", ids, reader.words),
+            tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)]),
+        ]
+        inputs = requests.after(checks, inputs)
         logits, new_states = reader.advance(inputs["ids"], [inputs[name] for name in states])
         return {"logits": logits, **dict(zip(states, new_states))}
 
@@ -82,11 +110,11 @@ def _score_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
     return score_text, {"texts": _spec("texts", tf.string)}
 
 
-def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
+def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer, max_tokens: int) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}
-        settings = checked(settings, tf.size(inputs["prompts"]))
+        settings = checked(inputs["prompts"], settings, min(max_tokens, tf.int32.max))
         ids = tokenizer.eos_id, tokenizer.unk_id
         drawn, scores = draw_words(reader, prompts, settings, *ids)
         return {

@@ -1,0 +1,112 @@
+"""Serves one SavedModel to many interleaved clients; checks that no client sees another's state.
+
+Usage: python benchmarks/clients.py [--clients 1000] [--threads 16] [--requests 4] [--seed 0]
+Nine of ten clients read words of their own with `step`, one a request, and pass the states of an
+answer to their next request; the others send texts to `score_text` or `generate_text`. The requests
+of all are shuffled and sent from several threads at once. Each answer must equal, bit for bit, the
+one that its client gets alone. Prints one line; exits with 1 if an answer differs.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+
+import dualnet
+from dualnet import zoo
+from dualnet.text import Vocabulary
+
+WORDS = ("<eos>", "<unk>", *(f"w{i}" for i in range(998)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=4, help="of each client")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    model = zoo.build("dual_lstm", vocabulary_size=len(WORDS), units=64)
+    model.vocabulary = Vocabulary(WORDS)
+    with tempfile.TemporaryDirectory() as folder:
+        signatures = tf.saved_model.load(dualnet.export(model, f"{folder}/model")).signatures
+    clients = clients_of(options.clients, options.requests, WORDS, options.seed)
+    alone = [list(answers(signatures, *client)) for client in clients]
+    start = time.perf_counter()
+    wrong = count_wrong(signatures, clients, alone, options.threads, options.seed)
+    seconds = time.perf_counter() - start
+    print(f"{options.clients:,} clients, {options.threads} threads, "
+          f"{options.clients * options.requests:,} requests in {seconds:.1f} s: "
+          f"{wrong:,} wrong answers")  # fmt: skip
+    sys.exit(1 if wrong else 0)
+
+
+def clients_of(count, requests, words, seed):
+    """Return for each of `count` clients its endpoint and what it sends: word ids, or texts."""
+    rng = np.random.default_rng(seed)
+    clients = []
+    for i in range(count):
+        endpoint = {18: "score_text", 19: "generate_text"}.get(i % 20, "step")
+        ids = rng.integers(len(words), size=(requests, 4))
+        texts = [" ".join(words[k] for k in row) for row in ids]
+        clients.append((endpoint, ids[:, 0].tolist() if endpoint == "step" else texts))
+    return clients
+
+
+def answers(signatures, endpoint, items):
+    """Yield the answer to each request of one client: outputs by name."""
+    settings = {"max_tokens": 5, "temperature": 1, "top_k": 0, "top_p": 1, "seed": 7}
+    states = {
+        name: np.zeros((1, spec.shape[1]))
+        for name, spec in signatures["step"].structured_input_signature[1].items()
+        if name != "ids"
+    }
+    for item in items:
+        if endpoint == "step":
+            answer = ask(signatures["step"], ids=[[item]], **states)
+            states = {name: answer[name] for name in states}
+        elif endpoint == "score_text":
+            answer = ask(signatures["score_text"], texts=[item])
+        else:
+            columns = {name: [value] for name, value in settings.items()}
+            answer = ask(
+                signatures["generate_text"], prompts=[item], stop_at_eos=[False], **columns
+            )
+        yield answer
+
+
+def ask(endpoint, **columns):
+    """Return the answer of `endpoint` to one request."""
+    specs = endpoint.structured_input_signature[1]
+    inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
+    return {name: value.numpy() for name, value in endpoint(**inputs).items()}
+
+
+def count_wrong(signatures, clients, alone, threads, seed):
+    """Interleave the requests of `clients`; return how many answers are not those of `alone`."""
+    requests = len(alone[0])
+    turns = np.repeat(np.arange(len(clients)), requests)
+    turns = np.random.default_rng(seed).permutation(turns)
+    streams = [answers(signatures, *client) for client in clients]
+    expected = [iter(of_client) for of_client in alone]
+
+    def serve(thread):
+        # A client stays in one thread, since it waits for its answer; the threads race.
+        return sum(
+            not same(next(streams[i]), next(expected[i])) for i in turns[turns % threads == thread]
+        )
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(serve, range(threads)))
+
+
+def same(answer, expected):
+    return all(np.array_equal(answer[name], expected[name]) for name in expected)
+
+
+if __name__ == "__main__":
+    main()
