@@ -9,6 +9,7 @@ import sys
 import tomllib
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -21,12 +22,12 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 import dualnet
 from dualnet import training, zoo
 from dualnet.adaptation import dynamic_evaluation
-from dualnet.builders import with_cache
+from dualnet.builders import language_model, with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
 from dualnet.tuning.job import Job
-from dualnet.tuning.report import figures, hparams, tables
+from dualnet.tuning.report import effects, figures, hparams, tables
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows
 from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import read_epochs
@@ -158,6 +159,56 @@ def test_the_epochs_of_the_best_card_are_those_of_the_trial():
     assert tables._recipe_as_trained(recipe, early) == {**recipe, "epochs": 4, "finetune": "none"}
     stopped = dataclasses.replace(whole, ended="hopeless")
     assert tables._recipe_as_trained(recipe, stopped) == {**recipe, "finetune_epochs": 4}
+
+
+OFF = {
+    "units": 6, "rounds": 0, "rank": 3, "mogrifier_dropout": 0.1, "mogrifier_l2": 0.1,
+    "internal_dropout": 0.3, "skip_connections": True, "connection": "plain", "dual_l2": 0.1,
+    "dual_input_dropout": 0.2, "cache_size": 0, "cache_weight": 0.2, "gate_units": 7,
+    "cell": "mogrifier_lstm", "balance_form": "paper", "weight_l2": 0.0, "recurrent_units": 9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({}, {"units", "cell", "rounds"}),
+        ({"rounds": 2}, {"units", "cell", "rounds", "rank", "mogrifier_dropout", "mogrifier_l2"}),
+        ({"recurrent_layers": 2, "recurrent_units": 6},
+         {"units", "cell", "rounds", "recurrent_units", "recurrent_layers", "internal_dropout",
+          "skip_connections"}),
+        ({"connection": "dual"},
+         {"units", "cell", "rounds", "recurrent_units", "connection", "dual_l2",
+          "dual_input_dropout"}),
+        ({"experts": 2, "connection": "plain"},
+         {"units", "cell", "rounds", "recurrent_units", "experts", "balance_form"}),
+        ({"cell": "depth_gated_lstm", "depth": 2},
+         {"units", "cell", "rounds", "internal_dropout", "depth"}),
+    ],
+)  # fmt: skip
+def test_the_best_card_leaves_out_what_has_no_effect(changes, kept):
+    config = OFF | changes
+    if config["cell"] != "mogrifier_lstm":
+        config |= {"rounds": 0, "rank": 0, "mogrifier_dropout": 0.0, "mogrifier_l2": 0.0}
+    used = effects.config_with_effect("language_model", config, searched={"rounds"})
+    assert set(used) == kept
+    results = []
+    for arguments in (config, used):
+        keras.utils.set_random_seed(1)
+        model = language_model(11, **arguments)
+        logits = model(np.array([[1, 2, 3]]), training=True)
+        results.append([np.asarray(x).tolist() for x in (logits, *model.losses, *model.weights)])
+    assert results[0] == results[1], "what was left out had an effect"
+
+
+def test_the_recipe_of_the_best_card_leaves_out_what_is_off():
+    recipe = training.Recipe(optimizer="sgd", epochs=3, hold_epochs=2, average_interval=7)
+    used = effects.recipe_with_effect(dataclasses.asdict(recipe), searched={"weight_decay"})
+    assert training.Recipe(**used).epochs == 3
+    assert set(used) == {
+        "optimizer", "learning_rate", "weight_decay", "loss_reduction", "batching", "batch_size",
+        "sequence_length", "epochs", "dtype_policy",
+    }  # fmt: skip
 
 
 def _command(search, **words):
