@@ -4,6 +4,7 @@ import concurrent.futures
 import csv
 import functools
 import json
+import os
 import resource
 import shutil
 import signal
@@ -153,11 +154,17 @@ def flip_a_byte(path):
     path.write_bytes(data)
 
 
-DAMAGES = {
-    "state.npz": flip_a_byte,
-    "progress.json": lambda path: path.write_bytes(path.read_bytes()[:40]),
-    "model.weights.h5": lambda path: path.unlink(),
-}
+def replace_by_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES = [
+    ("state.npz", flip_a_byte),
+    ("progress.json", lambda path: path.write_bytes(path.read_bytes()[:40])),
+    ("progress.json", replace_by_a_pipe),
+    ("model.weights.h5", lambda path: path.unlink()),
+]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
@@ -166,8 +173,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     before, newest = stopped
     card = runs.read_card(tmp_path / "RUN")
     model = start._prepare(newest, card, Recipe(**card.recipe), corpus, None, {}).model
-    for file, damage in DAMAGES.items():
-        copy = shutil.copytree(tmp_path / "RUN", tmp_path / file)
+    for i, (file, damage) in enumerate(DAMAGES):
+        copy = shutil.copytree(tmp_path / "RUN", tmp_path / f"damaged-{i}")
         damage(copy / "checkpoints" / newest.name / file)
         assert checkpoints.restore(copy, model).step == int(before.name[-8:])
         errors = capsys.readouterr().err

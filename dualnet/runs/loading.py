@@ -25,6 +25,9 @@ from dualnet.runs.folder import (
     read_vocabulary,
 )
 
+LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
+MOST_OBJECTS = 10_000  # in it: layers, initializers and others
+
 
 def load(path: str | os.PathLike[str]) -> LanguageModel:
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
@@ -47,6 +50,10 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     >>> loaded.count_params() == model.count_params()
     True
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(
+            "path", f"must be the path of a RUN folder or a .keras file. Received: path={path!r}."
+        )
     path = Path(path)
     if path.is_dir():
         return _load_folder(path)
@@ -62,6 +69,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             "alone, build the model and call model.load_weights.",
         )
     try:
+        _check_config(path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             model = keras.models.load_model(path)
@@ -78,6 +86,17 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             f"{type(model).__name__}. Load it with keras.models.load_model.",
         )
     return model
+
+
+def _check_config(path: Path) -> None:
+    """Raise `ValueError` for a `.keras` file that Keras would read or build for ever."""
+    with zipfile.ZipFile(path) as archive:
+        size = archive.getinfo("config.json").file_size  # zipfile reads no more than it states
+        if size > LARGEST_CONFIG:
+            raise ValueError(f"its config.json has {size:,} bytes, above {LARGEST_CONFIG:,}")
+        objects = archive.read("config.json").count(b'"class_name"')
+    if objects > MOST_OBJECTS:
+        raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
 def _load_folder(folder: Path) -> LanguageModel:
