@@ -1,9 +1,10 @@
-"""Damages cards, corpora, RUN folders and requests at random and runs the command line on them.
+"""Damages cards, corpora, RUN folders and requests at random and runs dualnet on them.
 
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
-Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, an
-unfinished file, or a change to existing files. Prints a table by kind, and each failed case with
-the command that reproduces it. The exit code is 1 if any failed.
+Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, a hang,
+an unfinished file, an escape sequence of a file on the terminal, or a change to existing files.
+Sound requests to a SavedModel must be answered and all others refused. Prints a table by kind,
+and each failed case with what reproduces it. The exit code is 1 if any failed.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import io
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -53,11 +56,22 @@ VALUES = [
     "0", "-1", "1", "3", "1e400", "nan", "inf", "-0.5", "0.5", "true", '"lstm"', "[]", "[1, 2]",
     "{}", "'", "[", "1979-05-27", "99999999999999999999", "\\", "", "a=b", "None", "0x1F", "\u00e9",
 ]  # fmt: skip
+BOMBS = [
+    ".".join("a" * 200_000) + " = 1", "a = " + "[" * 100_000, "[a" + ".b" * 99 + "]",
+    "a = " + "{b=" * 900 + "1" + "}" * 900, "a = 0x" + "f" * 9_000, "units = " + "9" * 9_000,
+    "# " + "a" * 2_000_000, 'note = "\\u001b[2J\\u001b]0;x\\u0007"', 'name = "\\u009b31m"',
+    "units = 1_000_000_000", "recurrent_layers = 1_000_000_000", "experts = 1_000_000_000",
+    "cache_size = 1_000_000_000_000", "rank = 9_000_000_000",
+]  # fmt: skip
+ESCAPES = [b"\x1b[2J", b"\x1b]0;x\x07", b"\xc2\x9b31m", b"\r\x1b[1A", b"\x00", b"\xe2\x80\xae"]
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what may command a terminal
+HANG, MEMORY = 120, 8 * 2**30  # seconds, bytes
 SETTINGS = [
     "units", "rounds", "learning_rate", "clipnorm", "cell", "x", "sequence_length", "name",
     "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
     "recurrent_layers",
 ]  # fmt: skip
+KINDS = ("card", "corpus", "RUN", "request")
 OPTIONS = {
     "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
     "score": ["--text"],
@@ -79,7 +93,9 @@ class Workshop:
             text = [" ".join(chance.choices(WORDS, k=6)) for _ in range(lines)]
             (self.corpus / f"{split}.txt").write_text("\n".join(text) + "\n")
         self.run = self.folder / "RUN"
-        code, log = call(["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK])
+        code, log, _ = call(
+            ["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK]
+        )
         if code:
             raise SystemExit(log)
 
@@ -89,7 +105,7 @@ class Workshop:
         place = self.folder / "case"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        kind = ("card", "corpus", "RUN", "request")[number % 4]
+        kind = KINDS[number % len(KINDS)]
         return kind, *getattr(self, f"_{kind.lower()}")(chance, place)
 
     def _card(self, chance, place):
@@ -169,7 +185,14 @@ def damage_text(chance, text):
     lines = text.splitlines()
     at = chance.choice([i for i, line in enumerate(lines) if "=" in line])
     key, _, value = lines[at].partition(" = ")
-    what = chance.randrange(7)
+    what = chance.randrange(9)
+    if what == 8:
+        bomb = chance.choice(BOMBS)
+        table = chance.choice(["", "[config]\n", "[recipe]\n"])
+        return f"{table}{bomb}\n{text if not table else ''}".encode(), f"bomb {table}{bomb[:40]}"
+    if what == 7:
+        escape = chance.choice(ESCAPES)
+        return text.replace("two layers", "two\\u001blayers").encode() + escape, "escape sequences"
     if what == 0:
         return damage_bytes(chance, text.encode()), "bytes"
     if what == 1:
@@ -193,8 +216,9 @@ def damage_file(chance, path, what=None):
         return f"{path.name} is gone"
     data = path.read_bytes()
     what = what or chance.choice(
-        ["flip", "flip", "cut", "gone", "empty", "bytes", "folder", "other"]
-    )
+        ["flip", "flip", "cut", "gone", "empty", "bytes", "folder", "other", "pipe", "device",
+         "escapes"]
+    )  # fmt: skip
     if what == "flip" and data:
         at = chance.randrange(len(data))
         path.write_bytes(
@@ -206,6 +230,12 @@ def damage_file(chance, path, what=None):
         path.write_bytes(b"")
     elif what == "bytes":
         path.write_bytes(damage_bytes(chance, data[:100_000]))
+    elif what in ("pipe", "device"):
+        path.unlink()
+        os.mkfifo(path) if what == "pipe" else path.symlink_to("/dev/zero")
+    elif what == "escapes":
+        at = chance.randrange(len(data) + 1)
+        path.write_bytes(data[:at] + chance.choice(ESCAPES) + data[at:])
     elif what == "other":
         path.write_bytes(
             chance.choice([b"\x00" * 50, b"{}", b"[]", b"null", b"\n\n", b"\xef\xbb\xbf"])
@@ -218,21 +248,31 @@ def damage_file(chance, path, what=None):
 
 
 def call(command, stdin=b""):
-    """Run `dualnet` in this process; return its exit code (None: a traceback) and its log."""
-    from dualnet.cli import main
+    """Run `dualnet` in this process.
 
+    Return its exit code (None: a traceback), and what it wrote to standard error and output.
+    """
+    from dualnet import cli
+
+    def hang(number, frame):
+        raise RuntimeError(f"it hung for {HANG} seconds")
+
+    signal.signal(signal.SIGALRM, hang)
+    signal.alarm(HANG)
     out, err = io.StringIO(), io.StringIO()
     before = sys.stdin
     sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="surrogateescape")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            return main([str(part) for part in command]), err.getvalue()
+            code = cli.main([str(part) for part in command])
     except SystemExit as stopped:  # of argparse
-        return stopped.code, err.getvalue()
+        code = stopped.code
     except BaseException:
-        return None, traceback.format_exc()
+        return None, traceback.format_exc(), out.getvalue()
     finally:
+        signal.alarm(0)
         sys.stdin = before
+    return code, err.getvalue(), out.getvalue()
 
 
 def fingerprint(folder):
@@ -249,7 +289,7 @@ def check(workshop, number):
     kind, how, command, stdin = workshop.case(number)
     place = workshop.folder / "case"
     before, whole = fingerprint(place), fingerprint(workshop.run)
-    code, log = call(command, stdin)
+    code, log, out = call(command, stdin)
     wrong = ""
     resumed = "--resume" in command
     if code is None:
@@ -264,11 +304,94 @@ def check(workshop, number):
         wrong = f"parts of files: {parts}"
     elif code == 2 and not resumed and fingerprint(place) != before:
         wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
+    elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
+        wrong = f"raw on the terminal: {raw[:9]}"
     elif fingerprint(workshop.run) != whole:
         wrong = "the RUN was changed"
     if wrong:
         wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
     return kind, code, wrong, log
+
+
+# --- a SavedModel
+
+
+class Endpoints:
+    """The SavedModel of a RUN, which is asked sound and unsound questions."""
+
+    def __init__(self, workshop):
+        import tensorflow as tf
+
+        folder = workshop.folder / "saved_model"
+        code, log, _ = call(["export", workshop.run, folder])
+        if code:
+            raise SystemExit(log)
+        self.tf = tf
+        self.model = tf.saved_model.load(str(folder))
+        self.words = 3 + len(WORDS)  # at least: <unk>, <eos> and the words
+        signature = self.model.signatures["step"].structured_input_signature[1]
+        self.states = {name: spec.shape[-1] for name, spec in signature.items() if name != "ids"}
+        self.words = self.ask("step", self.question("step", [[0]]))["logits"].shape[-1]
+
+    def question(self, name, ids):
+        rows, time = len(ids), len(ids[0])
+        if name == "score":
+            return {"ids": ids, "lengths": [time] * rows}
+        return {"ids": ids, **{key: [[0.0] * size] * rows for key, size in self.states.items()}}
+
+    def ask(self, name, question):
+        integers = ("ids", "lengths")
+        tensors = {
+            key: self.tf.constant(value, "int32" if key in integers else "float32")
+            for key, value in question.items()
+        }
+        return self.model.signatures[name](**tensors)
+
+    def check(self, number):
+        """Ask question `number`; return whether it was answered, and what is wrong, or ""."""
+        chance = random.Random(number)
+        name, rows, time = chance.choice(["score", "step"]), chance.choice([1, 2]), 4
+        question = self.question(
+            name, [[chance.randrange(self.words) for _ in range(time)] for _ in range(rows)]
+        )
+        damages = ["", "id", "large id", "time"] + (
+            ["lengths", "negative", "beyond", "padding"] if name == "score" else ["rows"]
+        )
+        how = chance.choice(damages)
+        row, at = chance.randrange(rows), chance.randrange(time)
+        if how in ("id", "large id"):
+            far = chance.choice([self.words, self.words + 1, 10**7, 2**31 - 1])
+            question["ids"][row][at] = far if how == "large id" else -chance.choice([1, 2, 2**31])
+        elif how == "time":
+            question = self.question(name, [[]] * rows)
+        elif how == "lengths":
+            question["lengths"] = [time] * chance.choice([n for n in (1, 2, 3) if n != rows])
+        elif how in ("negative", "beyond"):
+            question["lengths"][row] = -1 if how == "negative" else time + chance.choice([1, 10**9])
+        elif how == "padding":  # is not read
+            question["lengths"][row] = at
+            question["ids"][row][at:] = [-1] * (time - at)
+        elif how == "rows":
+            key = chance.choice(sorted(self.states))
+            others = [n for n in (1, 2, 3) if n != rows]
+            question[key] = [[0.0] * self.states[key]] * chance.choice(others)
+        sound = how in ("", "padding") or (how == "time" and name == "score")
+        try:
+            answer = self.ask(name, question)
+        except self.tf.errors.InvalidArgumentError as error:
+            wrong = "a sound request is refused" if sound else ""
+            told = "ust" in str(error) or "is not in [" in str(error)
+            if not sound and not told:
+                wrong = f"an internal error: {str(error)[:300]}"
+            answered = False
+        except Exception:
+            wrong, answered = traceback.format_exc(), False
+        else:
+            values = [self.tf.cast(value, "float32") for value in answer.values()]
+            finite = all(bool(self.tf.reduce_all(self.tf.math.is_finite(v))) for v in values)
+            wrong = "" if sound and finite else "not finite" if sound else "it is answered"
+            answered = True
+        return answered, wrong and f"case {number}, model, {name}, {how}: {question}\n{wrong}"
 
 
 def message(log):
@@ -284,13 +407,23 @@ def main():
     options = parser.parse_args()
     import keras
 
+    # A case that fills the memory fails alone.
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.RLIM_INFINITY))
     began = time.perf_counter()
     counts = collections.Counter()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
         workshop = Workshop(folder)
+        served = keras.backend.backend() == "tensorflow"
+        endpoints = Endpoints(workshop) if served else None
         for i in range(options.cases):
-            kind, code, wrong, log = check(workshop, options.seed * 1_000_000 + i)
+            number = options.seed * 1_000_000 + i
+            if served and i % 5 == 4:
+                kind, log = "model", ""
+                answered, wrong = endpoints.check(number)
+                code = 0 if answered else 2
+            else:
+                kind, code, wrong, log = check(workshop, number)
             counts[kind, "wrong" if wrong else code] += 1
             if wrong:
                 failed += 1
@@ -300,7 +433,7 @@ def main():
             if i % 100 == 99:
                 keras.backend.clear_session()
     print(f"{'kind':10}{'accepted':>10}{'refused':>10}{'wrong':>10}")
-    for kind in ("card", "corpus", "RUN", "request"):
+    for kind in (*KINDS, "model"):
         print(f"{kind:10}" + "".join(f"{counts[kind, key]:>10}" for key in (0, 2, "wrong")))
     print(f"{options.cases} cases in {time.perf_counter() - began:.0f} s, {failed} wrong")
     sys.exit(1 if failed else 0)

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,6 +15,32 @@ from dualnet._checks import ArgumentError
 
 UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
 LOCK = ".lock"
+
+
+class NotARegularFileError(OSError):
+    """A path leads to a device, a pipe or a socket, which reading could wait on for ever."""
+
+
+class TooLargeError(ValueError):
+    """A file has more bytes than it may have."""
+
+
+def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the bytes of the regular file `path`, which may have at most `most`.
+
+    Never waits: a pipe is opened without a writer, and refused.
+    """
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+    with open(path, "rb", opener=opener) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise NotARegularFileError(f"{os.fspath(path)!r} is a device or a pipe.")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise TooLargeError(f"{os.fspath(path)!r} has more than {most:,} bytes.")
+    return data
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:

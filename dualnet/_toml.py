@@ -3,8 +3,10 @@
 import os
 import re
 import tomllib
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
+
+from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
 
 KINDS: dict[type, str] = {
     str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list",
@@ -12,19 +14,63 @@ KINDS: dict[type, str] = {
 }  # fmt: skip
 
 
+LARGEST = 10**6  # bytes of a file
+DEEPEST = 20  # tables and lists within each other, and parts of a key
+_QUOTED = re.compile(
+    r""""{3}.*?"{3}|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*""", re.DOTALL
+)
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}[\w-]")
+
+
 def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str, Any]:
-    """Return the contents of the TOML file `path`. Error messages call the file `what`."""
+    """Return the contents of the TOML file `path`. Error messages call the file `what`.
+
+    A file may have `LARGEST` bytes, nest `DEEPEST` deep and, as TOML says, hold integers of 64
+    bits: beyond that, parsing it or printing its values could take for ever.
+    """
+
+    def refused(requirement: str, received: str) -> ValueError:
+        return ValueError(f"{what} must {requirement}. Received: {os.fspath(path)!r}{received}.")
+
     try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
+        data = read_bounded(path, LARGEST)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
+    except NotARegularFileError:
+        raise refused("be a regular file", ", which is a device or a pipe") from None
+    except TooLargeError:
+        raise refused(f"have at most {LARGEST:,} bytes", ", which has more") from None
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        shallow = not _LONG_KEY.search(_QUOTED.sub("q", text))  # tomllib takes quadratic time
+        table = tomllib.loads(text) if shallow else {}
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{what} must be UTF-8. Received: {os.fspath(path)!r} with byte "
-            f"0x{error.object[error.start]:02x} at offset {error.start}."
-        ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{what} must be TOML. Received: {os.fspath(path)!r}: {error}.") from None
+        place = f" with byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise refused("be UTF-8", place) from None
+    except (ValueError, RecursionError) as error:
+        raise refused("be TOML", f": {error}") from None
+    if not shallow or _depth(table) > DEEPEST:
+        raise refused(f"nest at most {DEEPEST} deep", ", which is deeper")
+    for key, value in _integers(table):
+        if not -(2**63) <= value < 2**63:
+            place = f", line {line}" if (line := line_of(text, key)) else ""
+            raise refused("hold integers of 64 bits", f"{place}, where `{key}` has more")
+    return table
+
+
+def _depth(value: Any) -> int:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, items), default=0) if isinstance(value, (dict, list)) else 0
+
+
+def _integers(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
+    """Yield each integer in `value`, and the key it stands below."""
+    if isinstance(value, int):
+        yield key, value
+    elif isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else ((key, item) for item in value)
+        for name, item in pairs:
+            yield from _integers(item, name)
 
 
 def line_of(text: str, key: str, *, table: str = "") -> int:

@@ -13,8 +13,11 @@ import numpy as np
 from dualnet._files import write_whole
 
 VISIBLE = 2  # a cut scale ends at this multiple of the lowest perplexity, or above
+IN_TRAINING = "train: measured during the epoch, dropouts on"  # so it may lie above valid
 MARKED = 40  # curves of up to this many epochs have a marker per epoch
 ABSENT, BEYOND = -0.1, 1.09  # positions below and above an axis that goes from 0 to 1
+DARKEST, LIGHTEST = 0.0, 0.85  # part of viridis that stands out from white
+BEST = "#d55e00"  # vermilion, which the colour-blind tell from viridis
 
 
 def plot_curves(
@@ -58,7 +61,9 @@ def plot_curves(
         axes.yaxis.set_major_formatter("{x:.0f}")
         axes.yaxis.set_minor_formatter("{x:.0f}")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(loc="upper right" if lines else "best")
+    in_training = any(name.endswith("train") for name in curves)
+    axes.legend(title=IN_TRAINING if in_training else None, title_fontsize=8, alignment="left",
+                loc="upper right" if lines else "best")  # fmt: skip
     _save(figure, path)
 
 
@@ -179,10 +184,11 @@ def plot_parallel_coordinates(
 ) -> None:
     """Draw each line across one vertical axis per column and a last one of results, as a PNG.
 
-    Lines are coloured by their result, the best red and on top; those without one are thin and
-    grey. Lines that meet on an axis are spread out there, the best at the bottom. The scale of
-    results is logarithmic. Results so much worse that they would take all the room share one
-    position above it.
+    Lines are coloured by their result, as a colour bar says; the best is thick, orange and on
+    top, and those without a result are dashed and grey. A line without a place on an axis passes
+    a cross below it. Lines that meet on an axis are spread out there, the best at the bottom. The
+    scale of results is logarithmic. Results so much worse that they would take all the room share
+    one position above it.
 
     Args:
         columns: name to the positions of the lines on its axis, from 0 to 1 or nan for none, and
@@ -191,7 +197,10 @@ def plot_parallel_coordinates(
         result: label of the results.
     """
     from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap
 
+    colours = ListedColormap(colormaps["viridis"](np.linspace(DARKEST, LIGHTEST, 256)))
     values = np.asarray(results, np.float64)
     ranked = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
     unranked = [i for i in range(len(values)) if i not in ranked]
@@ -204,28 +213,50 @@ def plot_parallel_coordinates(
     table = np.where(np.isnan(table), ABSENT, table)
     for column in table[:-1]:
         _spread(column, [*unranked, *ranked])
-    axes.plot(table[:, unranked], color="0.72", linewidth=0.7, zorder=1)
+    axes.plot(table[:, unranked], color="0.6", linewidth=0.8, linestyle="--", zorder=1)
     for i in ranked:
-        colour = colormaps["viridis"](0.95 * min(table[-1, i], 1.0))
+        colour = colours(min(table[-1, i], 1.0))
         axes.plot(table[:, i], color=colour, linewidth=1.2, alpha=0.8, zorder=2)
-    axes.plot(table[:, ranked[-1:]], color="C3", linewidth=2.8, zorder=3)
+    axes.plot(table[:, ranked[-1:]], color=BEST, linewidth=3, zorder=3)
     for x, (has_gaps, (_, labels)) in enumerate(zip(incomplete, scales.values())):
         axes.plot([x, x], [0, 1], color="black", linewidth=0.9, zorder=4)
         if has_gaps:
-            absent = "failed" if x == count - 1 else "\N{EN DASH}"
+            absent = "failed" if x == count - 1 else "does not apply"
             labels = [(ABSENT, absent), *labels]
+            axes.plot(x, ABSENT, marker="x", color="black", markersize=6, zorder=5)
         stride = max(1, -(-len(labels) // 16))  # more labels would touch
         for place, label in labels[::stride]:
-            axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
+            if place != ABSENT:
+                axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
             text = _plain(_short(label))
-            axes.text(x + 0.04, place, text, fontsize=8, va="center", zorder=5, bbox=box)
+            axes.text(
+                x + (0.07 if place == ABSENT else 0.04),
+                place,
+                text,
+                fontsize=8,
+                va="center",
+                zorder=5,
+                bbox=box,
+            )
     axes.xaxis.tick_top()
     rotation = {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
     axes.set_xticks(range(count), list(map(_plain, scales)), fontsize=9, **rotation)
     axes.tick_params(length=0)
     axes.set(yticks=[], xlim=(-0.15, count - 0.35), ylim=(ABSENT - 0.04, 1.14))
     axes.spines[:].set_visible(False)
+    if ranked:
+        ticks = scales[result][1]
+        bar = figure.colorbar(
+            ScalarMappable(cmap=colours),
+            ax=axes,
+            extend="max" if ticks[-1][0] > 1 else "neither",
+            aspect=35,
+            pad=0.02,
+        )
+        marks, labels = zip(*(tick for tick in ticks if tick[0] <= 1))
+        bar.set_ticks(marks, labels=labels, fontsize=8)
+        bar.set_label(f"{' '.join(result.split())} (log scale)", fontsize=9)
     figure.suptitle(_plain(textwrap.fill(title, 90)), x=0.01, ha="left", fontsize=11)
     _save(figure, path)
 
@@ -275,28 +306,24 @@ def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, st
 
 
 def plot_importance(
-    importances: Mapping[str, tuple[float, float]], path: str | Path, *, title: str, text: str = ""
+    importances: Mapping[str, tuple[float, float]], path: str | Path, *, title: str
 ) -> None:
     """Draw a bar with an error bar for each of `importances`, the longest on top, as a PNG.
 
     They are names to the mean and standard deviation of a permutation importance, in units of
-    the variance of the target. Without any, `text` is drawn.
+    the variance of the target.
     """
     figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     axes = figure.subplots()
     figure.suptitle(_plain(title), fontsize=10)
-    if importances:
-        names = sorted(importances, key=lambda name: -importances[name][0])
-        means, spreads = zip(*(importances[name] for name in names))
-        _draw_bars(axes, names, means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_xlabel("increase in squared error when shuffled, in variances "
-                        "(error bars: std. dev. over folds)")  # fmt: skip
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
-    else:
-        axes.axis("off")
-        axes.text(0.5, 0.5, _plain(text), ha="center", va="center", fontsize=12)
+    names = sorted(importances, key=lambda name: -importances[name][0])
+    means, spreads = zip(*(importances[name] for name in names))
+    _draw_bars(axes, names, means, xerr=spreads, color="C0", ecolor="0.35", capsize=2)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("increase in squared error when shuffled, in variances "
+                    "(error bars: std. dev. over folds)")  # fmt: skip
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
     _save(figure, path)
 
 

@@ -282,7 +282,10 @@ def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_p
     for split, expected in labels.items():
         analysis.plot_learning_curves(runs, path, split=split)
         assert check_png(path) == (840, 540)
-        assert {line.get_label() for line in figures[-1].axes[0].lines} == expected
+        axes = figures[-1].axes[0]
+        assert {line.get_label() for line in axes.lines} == expected
+        said = "dropouts on" in axes.get_legend().get_title().get_text()
+        assert said == (split != "val"), "why training lies above validation"
 
 
 def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):

@@ -132,17 +132,22 @@ def test_a_run_is_evaluated_with_json_that_begins_as_documented(capsys, run, cor
     assert "read as 4 streams" in out
 
 
-def test_a_run_is_evaluated_dynamically(capsys, run, tmp_path):
+def test_a_run_is_evaluated_dynamically(capsys, run, corpus, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("dualnet.plots.plot_positions", lambda curves, path: drawn.update(curves))
     out = called(
         capsys, "evaluate", run, "--dynamic", "--rule", "sgd", "--set", "learning_rate=0.5",
         "decay=0.01", "--sequence-length", 7, "--temperature", 1.1, "--json",
         "--plot", tmp_path / "trace.png",
     )  # fmt: skip
     result = json.loads(out)
+    static = dualnet.perplexity(dualnet.load(run), corpus.test, temperature=1.1)
+    assert list(drawn) == ["static", "dynamic (sgd)"]
+    perplexities = [np.exp(losses.mean()) for losses in drawn.values()]
+    np.testing.assert_allclose(perplexities, [static, result["perplexity"]], rtol=1e-6)
     assert list(result)[:3] == ["perplexity", "tokens", "batch_size"]
     settings = {"sequence_length": 7, "temperature": 1.1, "decay": 0.01}
     assert {key: result[key] for key in settings} == settings
-    assert (tmp_path / "trace.png").exists()
     settings = ["--set", "sequence_length=3"]
     assert "rule rms" in called(capsys, "evaluate", run, "--dynamic", "--rule", "rms", *settings)
 

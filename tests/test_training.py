@@ -204,19 +204,28 @@ def test_files_that_do_not_belong_together_are_refused_without_sums_too(run, cop
 def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run, tmp_path):
     with pytest.raises(FileNotFoundError, match="`path` must be a RUN folder or a .keras file"):
         dualnet.load(tmp_path / "nowhere")
+    for path in (None, 3):
+        with pytest.raises(dualnet.ArgumentError, match=f"`path` must be the path .*path={path}"):
+            dualnet.load(path)
     run.model.save(tmp_path / "model.keras")
     data = (tmp_path / "model.keras").read_bytes()
     (tmp_path / "cut.keras").write_bytes(data[: len(data) // 2])
     (tmp_path / "empty.keras").write_bytes(b"")
     stock = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     stock.save(tmp_path / "stock.keras")
-    for name, config in {
-        "bomb": " " * (1 << 26),
-        "layers": json.dumps({"config": {"vocabulary": ["the"], "layers": [{}] * 300_000}}),
-    }.items():
-        with zipfile.ZipFile(tmp_path / f"{name}.keras", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("config.json", config)
+    config = {"module": "keras", "class_name": "Sequential", "registered_name": None}
+    layer = '{"class_name": "Dense"},'
+    for name, text in {"layers": layer * 20_000, "bytes": " " * 65_000_000}.items():
+        with zipfile.ZipFile(
+            tmp_path / f"{name}.keras", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+        ) as f:
+            f.writestr("metadata.json", "{}")
+            f.writestr(
+                "config.json", f'{json.dumps(config)[:-1]}, "config": {{"layers": [{text[:-1]}]}}}}'
+            )
     for name, message in {
+        "layers": "20,001 layers, above 10,000",
+        "bytes": "65,000,[0-9]+ bytes, above 64,000,000",
         "cut": "damaged or of another kind",
         "empty": "damaged or of another kind",
         "stock": "must hold a language model of dualnet.*Sequential",

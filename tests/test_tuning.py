@@ -60,8 +60,10 @@ def test_the_best_are_completed_trials_only(searched):
     results = json.loads((folder / "results.json").read_text())
     assert results["best"]["val_perplexity"] == expected[0] and results["seed"] == 3
     assert results["trials"] == {"completed": len(completed), "failed": len(failed)}
-    for name in ("job.toml", "parallel_coordinates.png", "importance.png"):
+    for name in ("job.toml", "parallel_coordinates.png"):
         assert (folder / name).stat().st_size > 0
+    assert "it needs 10 completed trials" in results["left_out"]["importance.png"]
+    assert not (folder / "importance.png").exists()
     assert any((folder / "tensorboard").iterdir())
     assert tomllib.loads((folder / "best.toml").read_text())["seed"] == 3
     assert not list(folder.glob("trials/*/run/checkpoints")), "they are of no use any more"

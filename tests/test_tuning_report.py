@@ -9,6 +9,7 @@ import sys
 import tomllib
 from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -21,13 +22,13 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 import dualnet
 from dualnet import training, zoo
 from dualnet.adaptation import dynamic_evaluation
-from dualnet.builders import with_cache
+from dualnet.builders import language_model, with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots import limit_of
 from dualnet.tuning.job import Job
-from dualnet.tuning.report import figures, hparams, tables
-from dualnet.tuning.report.tables import Row, best_row, read_rows
+from dualnet.tuning.report import effects, figures, hparams, tables
+from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows
 from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import read_epochs
 from tests.searches import EAGERLY, draws
@@ -160,6 +161,56 @@ def test_the_epochs_of_the_best_card_are_those_of_the_trial():
     assert tables._recipe_as_trained(recipe, stopped) == {**recipe, "finetune_epochs": 4}
 
 
+OFF = {
+    "units": 6, "rounds": 0, "rank": 3, "mogrifier_dropout": 0.1, "mogrifier_l2": 0.1,
+    "internal_dropout": 0.3, "skip_connections": True, "connection": "plain", "dual_l2": 0.1,
+    "dual_input_dropout": 0.2, "cache_size": 0, "cache_weight": 0.2, "gate_units": 7,
+    "cell": "mogrifier_lstm", "balance_form": "paper", "weight_l2": 0.0, "recurrent_units": 9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({}, {"units", "cell", "rounds"}),
+        ({"rounds": 2}, {"units", "cell", "rounds", "rank", "mogrifier_dropout", "mogrifier_l2"}),
+        ({"recurrent_layers": 2, "recurrent_units": 6},
+         {"units", "cell", "rounds", "recurrent_units", "recurrent_layers", "internal_dropout",
+          "skip_connections"}),
+        ({"connection": "dual"},
+         {"units", "cell", "rounds", "recurrent_units", "connection", "dual_l2",
+          "dual_input_dropout"}),
+        ({"experts": 2, "connection": "plain"},
+         {"units", "cell", "rounds", "recurrent_units", "experts", "balance_form"}),
+        ({"cell": "depth_gated_lstm", "depth": 2},
+         {"units", "cell", "rounds", "internal_dropout", "depth"}),
+    ],
+)  # fmt: skip
+def test_the_best_card_leaves_out_what_has_no_effect(changes, kept):
+    config = OFF | changes
+    if config["cell"] != "mogrifier_lstm":
+        config |= {"rounds": 0, "rank": 0, "mogrifier_dropout": 0.0, "mogrifier_l2": 0.0}
+    used = effects.config_with_effect("language_model", config, searched={"rounds"})
+    assert set(used) == kept
+    results = []
+    for arguments in (config, used):
+        keras.utils.set_random_seed(1)
+        model = language_model(11, **arguments)
+        logits = model(np.array([[1, 2, 3]]), training=True)
+        results.append([np.asarray(x).tolist() for x in (logits, *model.losses, *model.weights)])
+    assert results[0] == results[1], "what was left out had an effect"
+
+
+def test_the_recipe_of_the_best_card_leaves_out_what_is_off():
+    recipe = training.Recipe(optimizer="sgd", epochs=3, hold_epochs=2, average_interval=7)
+    used = effects.recipe_with_effect(dataclasses.asdict(recipe), searched={"weight_decay"})
+    assert training.Recipe(**used).epochs == 3
+    assert set(used) == {
+        "optimizer", "learning_rate", "weight_decay", "loss_reduction", "batching", "batch_size",
+        "sequence_length", "epochs", "dtype_policy",
+    }  # fmt: skip
+
+
 def _command(search, **words):
     """Return the last command in the comments of `best.toml`, with words put in."""
     words["best.toml"] = search / "best.toml"
@@ -264,19 +315,23 @@ def test_rows_come_from_outcomes_and_from_the_epochs_of_what_is_not_over(searche
 # --- plots
 
 
+PLOTS = ("parallel_coordinates.png", "importance.png")
+
+
 def plots(folder, job, rows):
-    figures.write_plots(folder, job, rows)
-    return [imread(folder / f"{name}.png") for name in ("parallel_coordinates", "importance")]
+    left_out = figures.write_plots(folder, job, rows)
+    assert not [name for name in left_out if (folder / name).exists()]
+    return [imread(folder / name) for name in PLOTS if name not in left_out]
 
 
 def test_plots_are_pictures_that_grow_with_the_parameters(tmp_path):
-    rows = [*draw(JOB, 8), failed("12", drawn={"rounds": 1})]
+    rows = [*draw(JOB, 10), failed("12", drawn={"rounds": 1})]
     parallel, importance = plots(tmp_path, JOB, rows)
     assert parallel.shape[0] >= 500 and parallel.shape[1] >= 800
     assert importance.shape[0] >= 300 and importance.shape[1] >= 800
     more = tuple(Parameter(name=f"p{i}", values=tuple(range(12))) for i in range(3))
     job = job_of(*JOB.space, *more)
-    wide, tall = plots(tmp_path, job, draw(job, 8))
+    wide, tall = plots(tmp_path, job, draw(job, 10))
     assert wide.shape[1] >= parallel.shape[1] + 3 * 100
     assert tall.shape[0] >= importance.shape[0] + 3 * 20
     for picture in (parallel, importance):
@@ -284,20 +339,49 @@ def test_plots_are_pictures_that_grow_with_the_parameters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "reason"),
     [
-        [],
-        [failed("0", drawn={"rounds": 2}), failed("1")],
-        [Row(trial="0", status="running", drawn={"rounds": 1}, val_perplexity=60.0)],
-        [completed("0", math.nan, {"rounds": 2})],
-        [completed(str(i), 60.0, {"rounds": 2}) for i in range(9)],
-        [completed(str(i), 60.0 + i) for i in range(9)],
-        [completed("0", 60.0, {"rounds": 1, "rank": 77})],  # of a job that was edited
+        ([], "there are 0"),
+        ([failed("0", drawn={"rounds": 2}), failed("1")], "there are 0"),
+        ([Row(trial="0", status="running", drawn={}, val_perplexity=60.0)], "there are 0"),
+        ([completed("0", math.nan, {"rounds": 2})], "there are 0"),
+        ([completed("0", 60.0, {"rounds": 1, "rank": 77})], "there are 1"),  # an edited job
+        (draw(JOB, 9), "it needs 10 completed trials, and there are 9"),
+        ([completed(str(i), 60.0, {"rounds": 2}) for i in range(10)], "do not differ"),
+        ([completed(str(i), 60.0 + i) for i in range(10)], "do not differ in their settings"),
     ],
 )
-def test_plots_are_drawn_whatever_became_of_the_trials(tmp_path, rows):
-    for picture in plots(tmp_path, JOB, rows):
-        assert picture.shape[0] >= 300 and np.mean(picture[..., :3] < 0.5) > 0.001
+def test_importances_are_drawn_of_ten_trials_that_differ(tmp_path, rows, reason):
+    (tmp_path / "importance.png").touch()  # of an earlier version
+    (picture,) = plots(tmp_path, JOB, rows)
+    assert picture.shape[0] >= 300 and np.mean(picture[..., :3] < 0.5) > 0.001
+    assert reason in figures.write_plots(tmp_path, JOB, rows)["importance.png"]
+
+
+def test_the_colours_of_trials_have_a_bar_and_what_does_not_apply_has_a_mark(tmp_path, pictures):
+    rows = [*draw(JOB, 9), failed("12", drawn={"rounds": 1}), completed("13", 1e9, {"rounds": 1})]
+    plots(tmp_path, JOB, rows)
+    axes, bar = pictures[0].axes
+    assert bar.get_ylabel() == "validation perplexity (log scale)"
+    best = min(row.val_perplexity for row in completed_rows(rows))
+    shown = [label.get_text() for label in bar.get_yticklabels()]
+    assert shown[0] == f"{best:.2f}" and "above" not in shown[-1]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    crosses = {names[int(line.get_xdata()[0])] for line in axes.lines if line.get_marker() == "x"}
+    assert crosses == {*names} - {"rounds"}
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("does not apply") == len(crosses) - 1 and texts.count("failed") == 1
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """The figures that are saved."""
+    from dualnet import plots
+
+    saved = []
+    save = plots._save
+    monkeypatch.setattr(plots, "_save", lambda *args: (saved.append(args[0]), save(*args)))
+    return saved
 
 
 def test_a_few_diverged_trials_do_not_take_the_scale():

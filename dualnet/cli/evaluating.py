@@ -69,7 +69,9 @@ def evaluate(options: argparse.Namespace) -> None:
             fixed["statistics"] = trained_on.train
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
-            dynamic.plot(options.plot)
+            temperature = settings.get("temperature", 1.0)
+            static = evaluation.evaluate(model, tokens, temperature=temperature)
+            dynamic.plot(options.plot, static_losses=static.token_losses)
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
     else:

@@ -69,7 +69,13 @@ def _print_results(results: dict[str, Any], folder: str) -> None:
             for row in results["comparison"]
         ]  # fmt: skip
         print_table(["evaluation", "", "validation", "test", ""], rows)
-    print(f"Saved in {folder}: trials.csv, best.toml, plots, TensorBoard's HParams")
+    left_out = results.get("left_out", {})
+    plots = [
+        name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out
+    ]
+    print(f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams")
+    for name, reason in left_out.items():
+        print(f"No {name}: {reason}.")
 
 
 def _number(perplexity: float | None) -> str:

@@ -127,14 +127,12 @@ def _newest_first(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> Progress:
     """Return the progress of the checkpoint `path` after verifying all its files."""
+    if not (path / PROGRESS).is_file():  # a pipe would be waited for
+        raise _DamagedError(f"{PROGRESS} is missing")
     try:
-        if not (path / PROGRESS).is_file():  # a pipe would be waited for
-            raise FileNotFoundError
         body = json.loads((path / PROGRESS).read_text("utf-8"))
         intact = body.pop("sha256") == _sum(body)
         files = body.pop("files").items()
-    except FileNotFoundError:
-        raise _DamagedError(f"{PROGRESS} is missing") from None
     except (ValueError, KeyError, AttributeError, TypeError):
         intact, files = False, ()
     if not intact:

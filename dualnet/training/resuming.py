@@ -113,9 +113,11 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
 
 def evaluated_epochs(folder: Path) -> int:
     """Return after how many epochs the run was evaluated, 0 if it never was."""
+    if not (folder / RESULTS).is_file():
+        return 0
     try:
         return int(json.loads((folder / RESULTS).read_text("utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged
+    except (OSError, ValueError, KeyError, TypeError):  # damaged
         return 0
 
 

@@ -58,9 +58,9 @@ def search(
     search continues with `resume`.
 
     After each trial, `output` has `trials.csv` and `best.toml`; at the end also
-    `parallel_coordinates.png`, `importance.png`, TensorBoard's HParams and `results.json`. For a
-    job of the kind "evaluation", `results.json` compares the perplexities before and after the
-    search on the validation and test splits.
+    `parallel_coordinates.png`, `importance.png` (from ten completed trials on), TensorBoard's
+    HParams and `results.json`. For a job of the kind "evaluation", `results.json` compares the
+    perplexities before and after the search on the validation and test splits.
 
     To search on several machines that share the folder `output`, call `search` with the same
     arguments on each, and set KerasTuner's environment variables: KERASTUNER_TUNER_ID, "chief"

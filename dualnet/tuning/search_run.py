@@ -65,9 +65,11 @@ class SearchRun:
                 self.oracle.release(name)  # no process of this machine works on it any more
             self.display.update(at_once=True)
         rows = self.rows()
+        left_out: dict[str, str] = {}
         if rows:
-            for write in (write_tables, write_plots, write_hparams):
-                write(self.folder, self.job, rows)
+            write_tables(self.folder, self.job, rows)
+            left_out = write_plots(self.folder, self.job, rows)
+            write_hparams(self.folder, self.job, rows)
         left = sum(not row.has_ended for row in rows)
         completed = sum(row.status == "completed" for row in rows)
         if self.interrupts.asked:
@@ -81,7 +83,7 @@ class SearchRun:
                 shutil.rmtree(checkpoints)  # kept so that Hyperband could continue a trial
             if self.job.kind == "evaluation":
                 comparison = self._compare(rows)
-        self._write_results(rows, comparison)
+        self._write_results(rows, comparison, left_out)
         return self.tuner
 
     def _run_trials(self, workers: int, *, is_chief: bool) -> None:
@@ -149,8 +151,10 @@ class SearchRun:
             where = "after the last trial, before both splits were evaluated."
             raise Stopped(f"Stopped {where} {self._how_to_continue()}") from None
 
-    def _write_results(self, rows: list[Row], comparison: list[dict[str, Any]]) -> None:
-        """Write `results.json`."""
+    def _write_results(
+        self, rows: list[Row], comparison: list[dict[str, Any]], left_out: dict[str, str]
+    ) -> None:
+        """Write `results.json`; `left_out` are names of plots and why they are not drawn."""
         best, job, search = best_row(rows), self.job, self.search
         assert best is not None
         keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters")
@@ -169,6 +173,8 @@ class SearchRun:
         }
         if comparison:
             results["comparison"] = comparison
+        if left_out:
+            results["left_out"] = left_out
         write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
     def _failure(self, rows: list[Row]) -> str:

@@ -52,10 +52,9 @@ def write_task(folder: Path, task: Task) -> None:
 
 def read_outcome(folder: Path) -> dict[str, Any] | None:
     """Return the outcome of the trial in `folder`, None if it has not ended."""
-    try:
-        return json.loads((folder / OUTCOME).read_text("utf-8"))
-    except FileNotFoundError:
+    if not (folder / OUTCOME).is_file():
         return None
+    return json.loads((folder / OUTCOME).read_text("utf-8"))
 
 
 def failed(message: str) -> dict[str, Any]:
@@ -66,11 +65,11 @@ def failed(message: str) -> dict[str, Any]:
 def read_epochs(folder: Path) -> list[dict[str, float]]:
     """Return number, validation perplexity and seconds of each epoch of the trial in `folder`."""
     keys = ("epoch", "val_perplexity", "seconds")
-    try:
-        with (folder / RUN / "metrics.csv").open(encoding="utf-8", newline="") as file:
-            return [{key: float(row[key]) for key in keys} for row in csv.DictReader(file)]
-    except FileNotFoundError:
+    path = folder / RUN / "metrics.csv"
+    if not path.is_file():
         return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{key: float(row[key]) for key in keys} for row in csv.DictReader(file)]
 
 
 def read_progress(folder: Path) -> dict[str, Any]:

@@ -14,19 +14,24 @@ from dualnet.tuning.job import Job
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, text_of
 from dualnet.tuning.space import Parameter
 
-LEAST = 8  # completed trials needed to estimate importances
+LEAST = 10  # completed trials needed to estimate importances
+IMPORTANCE = "importance.png"
 FOLDS = 5  # of the cross-validation
 Ticks = list[tuple[float, str]]
 
 
-def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> None:
+def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> dict[str, str]:
     """Draw `parallel_coordinates.png` and `importance.png`.
 
-    The first shows the completed trials coloured by perplexity, the best in red, and the
+    The first shows the completed trials coloured by perplexity, the best in orange, and the
     failed ones in grey. The second shows the permutation importance of each parameter in a
     random forest fitted to the log perplexity of the completed trials: the rise of the squared
     error on held-out trials, in variances, when the values of the parameter are shuffled.
     Perplexities far above those of the better trials are clipped: how far is chance.
+
+    Returns:
+        The name of a plot that is left out, if any, and the reason: importances need
+        `LEAST` completed trials that differ.
     """
     from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
 
@@ -34,9 +39,11 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> None:
     failed = [row for row in rows if row.status == "failed"]
     axes = {parameter.name: _axis(parameter, [*completed, *failed]) for parameter in job.space}
     best = best_row(rows)
-    title = f"{job.name}: {len(completed)} trials completed, {len(failed)} failed (grey)"
+    title = f"{job.name}: {len(completed)} trials completed"
+    if failed:
+        title += f", {len(failed)} failed (dashed)"
     if best is not None:
-        title += f"; best (red): trial {best.trial}, {best.val_perplexity:.2f}"
+        title += f"; best (thick): trial {best.trial}, {best.val_perplexity:.2f}"
     plot_parallel_coordinates(
         axes,
         [row.val_perplexity or math.nan for row in completed] + [math.nan] * len(failed),
@@ -48,25 +55,25 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> None:
     perplexities = np.array([row.val_perplexity for row in completed], np.float64)
     places = {name: axis[:number] for name, (axis, _) in axes.items()}
     varied = {name: axis for name, axis in places.items() if len(set(map(str, axis))) > 1}
-    title = f"{job.name}: importance of the parameters in {number} trials"
-    bars: dict[str, tuple[float, float]] = {}
-    text = ""
+    reason = ""
     if number < LEAST:
-        text = (
-            f"{number} completed trials are too few\nto estimate importances: {LEAST} are needed."
-        )
+        reason = f"it needs {LEAST} completed trials, and there are {number}"
     elif not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
-        text = "The completed trials do not differ\nin their settings or their perplexity."
-    else:
-        limit = limit_of(perplexities)
-        bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))
-        clipped = f", clipped at {limit:.0f}" if perplexities.max() > limit else ""
-        warning = "" if r2 >= 0.3 else ": too low to trust the bars"
-        title += (
-            f"\npermutation importance in a random forest on log perplexity{clipped}\n"
-            f"cross-validated R² = {r2:.2f}{warning}"
-        )
-    plot_importance(bars, folder / "importance.png", title=title, text=text)
+        reason = "the completed trials do not differ in their settings or their perplexity"
+    if reason:
+        (folder / IMPORTANCE).unlink(missing_ok=True)  # of an earlier version
+        return {IMPORTANCE: reason}
+    limit = limit_of(perplexities)
+    bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))
+    clipped = f", clipped at {limit:.0f}" if perplexities.max() > limit else ""
+    warning = "" if r2 >= 0.3 else ": too low to trust the bars"
+    title = (
+        f"{job.name}: importance of the parameters in {number} trials\n"
+        f"permutation importance in a random forest on log perplexity{clipped}\n"
+        f"cross-validated R² = {r2:.2f}{warning}"
+    )
+    plot_importance(bars, folder / IMPORTANCE, title=title)
+    return {}
 
 
 def importances(

@@ -118,7 +118,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     """Write `best.toml`, which reproduces the perplexity of trial `row`, with the command to use.
 
     For a training or a gate it is a card for `dualnet train best.toml`: the trial's card, with
-    as many epochs as the trial had. For an evaluation it holds the RUN and the settings. The
+    as many epochs as the trial had and without settings that have no effect, such as the rank of
+    a Mogrifier of no rounds. For an evaluation it holds the RUN and the settings. The
     trial is completed, and the best of `number`.
     """
     import tomli_w
@@ -138,13 +139,16 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
         from dualnet.runs.folder import card_table, read_card
+        from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
 
         used = card_table(read_card(trial_folder / RUN))
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
             weights = " --weights " + shlex.quote(used["weights"])
-        used["recipe"] = _recipe_as_trained(used["recipe"], row)
+        recipe = _recipe_as_trained(used["recipe"], row)
+        used["recipe"] = recipe_with_effect(recipe, searched=row.drawn)
+        used["config"] = config_with_effect(used["builder"], used["config"], searched=row.drawn)
         keys = [key for key in ("name", "builder", "paper") if key in used]
         table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
         words = f"--corpus {shlex.quote(corpus or 'CORPUS')}{weights} --output RUN"

@@ -1,0 +1,57 @@
+"""TOML files that would hang or break a reader are refused in a sentence."""
+
+import os
+import time
+
+import pytest
+
+from dualnet._toml import read_toml
+from dualnet.cli import main
+
+DEEP = "nest at most 20 deep"
+
+
+@pytest.mark.parametrize(
+    ("text", "requirement"),
+    [
+        (".".join(["a"] * 200_000) + " = 1", DEEP),
+        ("[" + " . ".join(['"a.b"'] * 21) + "]", DEEP),
+        ("a = { " + "b = { " * 20 + "c = 1" + " }" * 21, DEEP),
+        ("a = " + "[" * 21 + "]" * 21, DEEP),
+        ("a = " + "[" * 50_000, "be TOML"),
+        ("# " + "a" * 10**6, "have at most 1,000,000 bytes"),
+        ("units = 9_223_372_036_854_775_808", "line 1, where `units` has more"),
+        ("[config]\nunits = [1, 0x" + "f" * 9_000 + "]", "line 2, where `units` has more"),
+        ("units = " + "9" * 9_000, "be TOML"),
+    ],
+)
+def test_a_bomb_is_refused(tmp_path, capsys, text, requirement):
+    (tmp_path / "card.toml").write_text(text)
+    began = time.perf_counter()
+    assert main(["card", str(tmp_path / "card.toml")]) == 2
+    assert time.perf_counter() - began < 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert requirement in line and str(tmp_path / "card.toml") in line and len(line) < 400
+
+
+@pytest.mark.parametrize("command", ["card", "jobs"])
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "nothing"])
+def test_what_is_no_file_is_refused_without_a_hang(tmp_path, capsys, kind, command):
+    path = tmp_path / "own.toml"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    assert main([command, str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+
+
+def test_text_with_many_dots_is_no_key(tmp_path):
+    text = "a.b" + ".c" * 18 + ' = 1\nnote = "' + "x." * 100 + '" # ' + "y." * 100
+    text += "\nmore = '''" + "\n'z." * 100 + "'''\r\nlast = [" + "0.5, " * 100 + "]\n"
+    (tmp_path / "card.toml").write_bytes(text.encode())
+    table = read_toml(tmp_path / "card.toml")
+    assert table["note"] == "x." * 100 and len(table["last"]) == 100
