@@ -158,6 +158,15 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     assert result["perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=1e-5)
 
 
+def test_a_run_is_evaluated_in_windows(capsys, run, corpus):
+    result = json.loads(called(capsys, "evaluate", run, "--window", 6, "--json"))
+    expected = dualnet.perplexity(dualnet.load(run), corpus.test, window=6)
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
+    assert (result["window"], result["tokens"]) == (6, len(corpus.test) - 1)
+    out = called(capsys, "evaluate", run, "--set", "window=6")
+    assert "read in windows of 6 tokens, each from the zero state\n" in out
+
+
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(capsys, run, tmp_path, corpus):
     shutil.copytree(run, tmp_path / "RUN")
     card = (tmp_path / "RUN" / "card.toml").read_text()
@@ -272,8 +281,8 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
     assert code == 2 and "must be one of size, weight, scale, start. Did you mean 'size'" in err
-    code, _, err = call(capsys, "evaluate", run, "--cache")
-    assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
+    result = json.loads(called(capsys, "evaluate", run, "--cache", "--json"))
+    assert result["cache"]["size"] == 500 > len(corpus.test)
 
 
 def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
@@ -454,6 +463,8 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "an unknown setting": ([*dynamic, "--set", "learning_rte=1"], "mean 'learning_rate'"),
         "samples as a setting of a rule": ([*dynamic, "--set", "samples=2"], "`samples` must be"),
         "a rule without dynamic": ([*evaluate, "--rule", "sgd"], "needs --dynamic"),
+        "dynamic in windows": ([*dynamic, "--window", 5], "`--window` cannot be combined"),
+        "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
         "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
         "an unknown setting to tune for": (

@@ -49,8 +49,9 @@ def evaluate(options: argparse.Namespace) -> None:
     trained_by_sentence = recipe.get("batching") == "sentences"
     names = ["temperature", "sequence_length"]
     if not options.dynamic:
-        names += ["batch_size", "by_sentence", "samples", "dropout_scale", "seed"]
-        settings.setdefault("by_sentence", trained_by_sentence)
+        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
+        windowed = options.window is not None or "window" in settings
+        settings.setdefault("by_sentence", trained_by_sentence and not windowed)
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
     _check_known("--set", settings, _settable(function))
@@ -60,7 +61,9 @@ def evaluate(options: argparse.Namespace) -> None:
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
         settings["temperature"] = evaluation.best_temperature(
-            model, valid, by_sentence=settings.get("by_sentence", False)
+            model,
+            valid,
+            **{key: settings[key] for key in ("by_sentence", "window") if key in settings},
         )
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule}
@@ -75,7 +78,7 @@ def evaluate(options: argparse.Namespace) -> None:
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
-                 "by_sentence"]  # fmt: skip
+                 "by_sentence", "window"]  # fmt: skip
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
         result = {name: getattr(static, name) for name in names}
         result["samples"] = static.mc_dropout_samples
@@ -97,6 +100,8 @@ def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
               "is --batch-size 1")  # fmt: skip
     if result.get("by_sentence"):
         print("read by sentence, each after <eos> from the zero state")
+    elif result.get("window"):
+        print(f"read in windows of {result['window']} tokens, each from the zero state")
     elif trained_by_sentence:
         print("read as one stream, although the model was trained by sentence")
     if "cache" in result:
@@ -131,7 +136,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size
         alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
-                 "--samples": options.samples, **sampling}  # fmt: skip
+                 "--window": options.window, "--samples": options.samples, **sampling}  # fmt: skip
         problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
         refused = {problem: alone}
     else:

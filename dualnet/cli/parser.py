@@ -83,6 +83,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--batch-size", type=int, metavar="N",
            help="read the text as N parallel streams: faster, but each starts from the zero state "
            "(default: 1)")
+    option("--window", type=int, metavar="N",
+           help="zero the state every N tokens (default: carry it over the whole text)")
     option("--by-sentence", action=argparse.BooleanOptionalAction,
            help="read each sentence from the zero state (default: as RUN was trained)")
     option("--samples", type=int, metavar="N",
