@@ -314,7 +314,8 @@ def test_prompts_are_continued(capsys, run):
     arguments = ["generate", run, "--prompt", "the cat", "--prompt", "the", *settings]
     result = strictly(called(capsys, *arguments, "--json"))
     assert list(result) == [
-        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed",
+        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos",
+        "allow_unknown", "seed",
     ]  # fmt: skip
     assert result["prompts"] == prompts and result["seed"] == 3
     expected = dualnet.generate(
@@ -334,13 +335,14 @@ def test_a_random_seed_is_reported(capsys, run):
 def test_prompts_come_from_a_file_or_standard_input(capsys, run, tmp_path, monkeypatch):
     data = b"\xef\xbb\xbfthe cat\nthe dog sees\n\nthe"
     (tmp_path / "prompts.txt").write_bytes(data)
-    settings = ["--greedy", "--max-tokens", 4, "--stop-at-eos", "--json"]
+    settings = ["--greedy", "--max-tokens", 4, "--stop-at-eos", "--allow-unknown", "--json"]
     result = strictly(called(capsys, "generate", run, tmp_path / "prompts.txt", *settings))
     assert result["prompts"] == ["the cat", "the dog sees", "", "the"]
     assert result["temperature"] == 0 and result["stop_at_eos"] is True
     assert result["texts"] == dualnet.generate(
-        dualnet.load(run), result["prompts"], max_tokens=4, temperature=0, stop_at_eos=True
-    )
+        dualnet.load(run), result["prompts"], max_tokens=4, temperature=0, stop_at_eos=True,
+        allow_unknown=True,
+    )  # fmt: skip
     for before, after in ([], []), (["-"], []), ([], ["-"]):
         type_in(monkeypatch, data)
         out = called(capsys, "generate", run, *before, *settings, *after)

@@ -166,7 +166,7 @@ def generate(options: argparse.Namespace) -> None:
     prompts = _texts("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
     settings = {name: getattr(options, name) for name in names}
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0

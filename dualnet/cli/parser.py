@@ -110,6 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="draw from the fewest words whose probabilities reach P, 0 < P <= 1")
     option("--seed", type=int, metavar="N", help="random seed, to generate the same text again")
     option("--stop-at-eos", action="store_true", help="stop at the end of a line (<eos>)")
+    option("--allow-unknown", action="store_true", help="also draw <unk>, like any other word")
 
     option = add("score", commands.score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
