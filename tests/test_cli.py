@@ -69,6 +69,47 @@ def test_listing_and_cards_load_no_keras(arguments):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "new"]
+    tune = ["tune", "dual_table1", "--corpus", folder, "--output", tmp_path / "new"]
+    cases = {
+        "no RUN": (["evaluate", tmp_path / "none"], "which does not exist"),
+        "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
+        "another file": (["score", tmp_path / "file", "--text", "the"], "or a .keras file"),
+        "no RUN to export": (["export", tmp_path / "none", tmp_path / "x"], "does not exist"),
+        "no member": (["ensemble", run, tmp_path, "--output", tmp_path / "new"], "card.toml"),
+        "no weights": ([*train, "--weights", tmp_path / "none"], "`weights` must be a RUN"),
+        "no RUN to tune": ([*tune, "--run", tmp_path / "none"], "`run` must be a RUN folder"),
+        "no split": (["evaluate", run, "--split", "tset"], "Did you mean 'test'"),
+        "no model": (["train", "lstn", *train[2:]], "Unknown model"),
+        "no corpus": ([*train[:3], "ptv", *train[4:]], "Did you mean 'ptb'"),
+        "no corpus to evaluate": (["evaluate", run, "--corpus", tmp_path], "must have the split"),
+        "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
+        "no epochs": ([*train, "--epochs", 0], "`epochs` must be an integer of at least 1"),
+        "no units": ([*train, "--set", "units=-3"], "`units` must be an integer of at least 1"),
+        "no rate": ([*train, "--set", "input_dropout=1.5"], "`input_dropout` must be a number"),
+        "no steps": ([*train, "--checkpoint-steps", 0], "`checkpoint_steps` must be"),
+        "no trials": ([*tune, "--max-trials", 0], "`max_trials` must be"),
+        "no new RUN": ([*train[:-1], run], "`output` must be a new or empty folder"),
+        "no folder": ([*train[:-1], tmp_path / "file"], "`output` must be a folder"),
+        "no new search": ([*tune[:-1], run], "or resume the search in it with --resume"),
+    }
+    commands = [[str(word) for word in words] for words, _ in cases.values()]
+    code = (
+        "import sys; from dualnet.cli import main\n"
+        f"for words in {commands!r}:\n"
+        "    code = main(words)\n"
+        "    loaded = {'tensorflow', 'keras', 'jax', 'torch'} & set(sys.modules)\n"
+        "    assert code == 2 and not loaded, (words, code, loaded)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    for line, (name, (_, message)) in zip(process.stderr.splitlines(), cases.items(), strict=True):
+        assert message in line, name
+    assert not (tmp_path / "new").exists()
+
+
 def test_list_shows_the_models_that_match(capsys):
     assert call(capsys, "list", "--json")[1] == json.dumps(zoo.list_models()) + "\n"
     code, out, _ = call(capsys, "list", "dual_m*")

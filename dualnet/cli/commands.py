@@ -15,8 +15,11 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
+from dualnet._files import check_new
 from dualnet.cli.console import check_overrides, print_table, quietly, settings_of
+from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
+from dualnet.runs.folder import EARLY_FILES, check_run
 
 
 def list_models(options: argparse.Namespace) -> None:
@@ -105,9 +108,11 @@ def data(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    # Check what needs no TensorFlow before spending seconds on loading it.
     zoo.card(options.name)
     settings = settings_of(options.set)
+    if options.weights is not None and not options.resume:
+        check_run(options.weights, name="weights")
+    check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     arguments = _training_arguments(options, settings)
     run = training.train(options.name, options.corpus, weights=options.weights, **arguments)
@@ -116,6 +121,8 @@ def train(options: argparse.Namespace) -> None:
 
 def gate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
+    check_run(options.run_folder)
+    check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
     if corpus is None:
@@ -125,6 +132,9 @@ def gate(options: argparse.Namespace) -> None:
 
 
 def ensemble(options: argparse.Namespace) -> None:
+    for run in options.run_folders:
+        check_run(run)
+    check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(options.run_folders, options.output)
     if options.json:
@@ -172,6 +182,7 @@ def generate(options: argparse.Namespace) -> None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
     if options.seed is None:
         settings["seed"] = secrets.randbits(32)
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 
@@ -184,6 +195,7 @@ def generate(options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import score
     from dualnet.evaluation.arguments import perplexity_of
@@ -219,6 +231,7 @@ def score(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet import serving
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet.cli.console import quietly, settings_of
+from dualnet.cli.early import check_corpus, check_settings
+from dualnet.corpora import SPLITS
+from dualnet.runs.folder import check_run
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -20,6 +23,10 @@ TUNING_TOKENS = 50_000
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_combination(options, settings)
+    check_run(options.run_folder)
+    check_choice("split", options.split, SPLITS)
+    check_corpus(options.corpus)
+    check_settings(settings)
     runs = quietly("dualnet.runs")
     from dualnet import adaptation, builders, corpora, evaluation
 

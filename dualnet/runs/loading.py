@@ -19,6 +19,7 @@ from dualnet.runs.folder import (
     CARD,
     WEIGHTS,
     WORDS,
+    check_run,
     check_sums,
     checksummed,
     read_card,
@@ -48,19 +49,9 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     True
     """
     path = Path(path)
+    check_run(path)
     if path.is_dir():
         return _load_folder(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`path` must be a RUN folder or a .keras file. Received: {str(path)!r}, which does "
-            "not exist."
-        )
-    if path.suffix != ".keras":
-        raise ArgumentError(
-            "path",
-            f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
-            "alone, build the model and call model.load_weights.",
-        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
