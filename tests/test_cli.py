@@ -110,6 +110,13 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
     assert not (tmp_path / "new").exists()
 
 
+def test_the_version_is_that_of_the_package(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.2.3 of {name}")
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == "dualnet 1.2.3 of dualnet\n"
+
+
 def test_list_shows_the_models_that_match(capsys):
     assert call(capsys, "list", "--json")[1] == json.dumps(zoo.list_models()) + "\n"
     code, out, _ = call(capsys, "list", "dual_m*")
@@ -490,6 +497,11 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
     dynamic, score = [*evaluate, "--dynamic"], ["score", run, "--text", "the"]
     return {
         "an unknown model": (["card", "dual_ltsm"], "Did you mean one of"),
+        "a setting as an option": ([*train, "--units", 20], "given with --set units=20."),
+        "a setting as an option with =": ([*train, "--dual-units=20"], "with --set dual_units=20."),
+        "a mistyped option": ([*train, "--epoch_s", 2], "Did you mean '--epochs'?"),
+        "an unknown option": (["data", "ptb", "--unitz"], "`dualnet data --help` shows"),
+        "a mistyped setting": ([*train, "--set", "unit=20"], "unit=20. Did you mean 'units'?\n"),
         "a set without a value": ([*train, "--set", "units"], "takes KEY=VALUE"),
         "an option as a setting": ([*train, "--set", "seed=3"], "`--set` takes an argument"),
         "an unknown corpus": (["data", "ptv"], "Did you mean 'ptb'"),

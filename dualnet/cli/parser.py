@@ -24,12 +24,13 @@ def make_parser() -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         epilog="'dualnet COMMAND --help' shows the options of a command.",
     )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
         """Add a command; return the method that adds its options."""
         command = subparsers.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, parser=command)
         command.add_argument("--json", action="store_true", help="print the result as JSON")
         return command.add_argument
 
@@ -184,6 +185,22 @@ def _add_set(option: Callable[..., Any], text: str) -> None:
 
 
 # fmt: on
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only when asked for."""
+
+    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
+        from importlib import metadata
+
+        try:
+            print(f"dualnet {metadata.version('dualnet')}")
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            print("dualnet, not installed: run from a checkout")
+        parser.exit()
 
 
 def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
