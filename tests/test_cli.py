@@ -16,6 +16,7 @@ from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import truncate
 from dualnet.cli.evaluating import _cache_settings
+from dualnet.training import loop
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1",
          "optimizer=sgd", "--quiet"]  # fmt: skip
@@ -167,7 +168,9 @@ def test_data_counts_tokens(capsys, folder, corpus):
     summary = json.loads(called(capsys, "data", folder, "--json"))
     assert summary["tokens"]["train"] == len(corpus.train)
     assert summary["vocabulary_size"] == len(corpus.vocabulary)
-    assert f"{len(corpus.train):,} tokens" in called(capsys, "data", folder)
+    assert summary["sentences"] == {"train": 60, "valid": 12, "test": 12}
+    out = called(capsys, "data", folder)
+    assert f"{len(corpus.train):,} tokens         60 sentences   'the " in out
 
 
 def test_a_run_is_evaluated_with_json_that_begins_as_documented(capsys, run, corpus):
@@ -271,6 +274,37 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
     assert json.loads(out)["test_perplexity"] == pytest.approx(expected, rel=1e-5)
     out = called(capsys, *arguments, "--resume", "--epochs", 2, "--quiet")
     assert json.loads(out)["epochs"] == 2
+
+
+def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_path, monkeypatch):
+    train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUNS", "--epochs", 1]
+    stopped_at = []
+
+    def stop(path, data, write=loop.write_whole):
+        if "seed-2" in str(path) and not stopped_at:
+            stopped_at.append(path)
+            raise KeyboardInterrupt("Stopped.")
+        write(path, data)
+
+    monkeypatch.setattr(loop, "write_whole", stop)  # at the results of the second run
+    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2)
+    assert code == 2 and "Stopped." in err
+    first = (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
+    arguments = [*train[:-2], "--resume", "--quiet", "--seeds", 1, 2, 3]  # 3: with the settings
+    result = json.loads(called(capsys, *arguments, "--json"))
+    assert first == (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
+    assert json.loads((tmp_path / "RUNS/seeds.json").read_text()) == result
+    for run, seed in zip(result["runs"], (1, 2, 3), strict=True):
+        alone = json.loads((tmp_path / f"RUNS/seed-{seed}/results.json").read_text())
+        assert run["seed"] == alone["seed"] == seed and alone["epochs"] == 1
+        assert run["test_perplexity"] == alone["test_perplexity"]
+    tests = [run["test_perplexity"] for run in result["runs"]]
+    assert len({*tests}) == 3
+    assert result["mean"]["test_perplexity"] == pytest.approx(np.mean(tests))
+    assert result["deviation"]["test_perplexity"] == pytest.approx(np.std(tests, ddof=1))
+    out = called(capsys, *arguments).splitlines()
+    assert out[-1].endswith(f"{np.mean(tests):.2f} ± {np.std(tests, ddof=1):.2f}")
+    assert out[-1].startswith("mean ") and len(out) == 5
 
 
 # --- gates, ensembles, caches
@@ -497,6 +531,8 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
     dynamic, score = [*evaluate, "--dynamic"], ["score", run, "--text", "the"]
     return {
         "an unknown model": (["card", "dual_ltsm"], "Did you mean one of"),
+        "one seed": ([*train, "--seeds", 1], "`seeds` must be at least two integers, all diff"),
+        "seeds and a seed": ([*train, "--seeds", 1, 2, "--seed", 3], "combined with --seed"),
         "a setting as an option": ([*train, "--units", 20], "given with --set units=20."),
         "a setting as an option with =": ([*train, "--dual-units=20"], "with --set dual_units=20."),
         "a mistyped option": ([*train, "--epoch_s", 2], "Did you mean '--epochs'?"),

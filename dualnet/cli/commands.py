@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
@@ -95,6 +97,7 @@ def data(options: argparse.Namespace) -> None:
     if options.json:
         summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
         summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
+        summary["sentences"] = {split: _sentences(corpus, split) for split in corpora.SPLITS}
         summary["vocabulary_size"] = len(corpus.vocabulary)
         summary["vocabulary_sha256"] = corpus.vocabulary.sha256
         summary["sha256"] = corpus.sha256
@@ -103,20 +106,42 @@ def data(options: argparse.Namespace) -> None:
     print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
     for split in corpora.SPLITS:
         ids = corpus.split(split)
-        print(f"{split:6}{len(ids):>12,} tokens   {corpus.vocabulary.decode(ids[:10])!r} ...")
+        print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} sentences   "
+              f"{corpus.vocabulary.decode(ids[:10])!r} ...")  # fmt: skip
     print(f"{'words':6}{len(corpus.vocabulary):>12,} in the vocabulary, including <eos>")
+
+
+def _sentences(corpus: Any, split: str) -> int:
+    """Return the number of lines of a split, each of which ends in `<eos>`."""
+    return int(np.count_nonzero(corpus.split(split) == corpus.vocabulary.eos_id))
 
 
 def train(options: argparse.Namespace) -> None:
     zoo.card(options.name)
     settings = settings_of(options.set)
+    if options.seeds is not None and options.seed is not None:
+        message = f"cannot be combined with --seed. Received: --seed {options.seed}."
+        raise ArgumentError("--seeds", message)
     if options.weights is not None and not options.resume:
         check_run(options.weights, name="weights")
     check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
-    arguments = _training_arguments(options, settings)
-    run = training.train(options.name, options.corpus, weights=options.weights, **arguments)
-    _print_run(options, run)
+    arguments = _training_arguments(options, settings) | {"weights": options.weights}
+    if options.seeds is None:
+        _print_run(options, training.train(options.name, options.corpus, **arguments))
+        return
+    del arguments["seed"]
+    result = training.train_seeds(options.name, options.corpus, seeds=options.seeds, **arguments)
+    if options.json:
+        print(json.dumps(result))
+        return
+    rows = [
+        [str(run["seed"]), str(run["best_epoch"]), *(f"{run[key]:.2f}" for key in result["mean"])]
+        for run in result["runs"]
+    ]
+    summary = (f"{result['mean'][key]:.2f} ± {result['deviation'][key]:.2f}"
+               for key in result["mean"])  # fmt: skip
+    print_table(["seed", "best epoch", "validation", "test"], [*rows, ["mean", "", *summary]])
 
 
 def gate(options: argparse.Namespace) -> None:

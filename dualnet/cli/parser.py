@@ -54,6 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--corpus", required=True, help=CORPUS)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
+    option("--seeds", type=int, nargs="+", metavar="N",
+           help="train once for each of these seeds, into RUN/seed-N, and show mean and deviation")
     _add_training(option, "override arguments of the builder or the recipe, e.g. units=200")
 
     option = add("gate", commands.gate,
