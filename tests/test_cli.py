@@ -1,5 +1,6 @@
 """The commands print what the library returns, and refuse bad input in one sentence."""
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -196,6 +197,48 @@ def test_a_run_is_evaluated_dynamically(capsys, run, tmp_path):
     assert (tmp_path / "trace.png").exists()
     settings = ["--set", "sequence_length=3"]
     assert "rule rms" in called(capsys, "evaluate", run, "--dynamic", "--rule", "rms", *settings)
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """Give the card `lstm` dynamic-evaluation settings for the small corpus."""
+    card = dataclasses.replace(
+        zoo.card("lstm"),
+        corpora=("animals",),
+        evaluation={"rule": "sgd", "learning_rate": 0.5, "decay": 0.01, "sequence_length": 7,
+                    "cache_size": 9},
+    )  # fmt: skip
+    monkeypatch.setattr("dualnet.cli.evaluating.zoo.card", lambda name, corpus=None: card)
+
+
+def test_a_run_is_evaluated_with_the_published_rule(capsys, run, published):
+    evaluate = ["evaluate", run, "--dynamic", "--json", "--rule"]
+    result = json.loads(called(capsys, *evaluate, "published", "--set", "decay=0.02"))
+    settings = ["learning_rate=0.5", "decay=0.02", "sequence_length=7"]
+    assert result == json.loads(called(capsys, *evaluate, "sgd", "--set", *settings))
+    assert _cache_settings([], zoo.card("lstm"), "animals")["size"] == 9
+
+
+def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(capsys, run, tmp_path, corpus):
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    settings = ["--dynamic", "--rule", "sgd", "--set", "learning_rate=0.5", "sequence_length=7"]
+    kept = tmp_path / "KEPT"
+    out = called(capsys, "evaluate", run, "--split", "valid", "--keep", kept, *settings)
+    assert f"the adapted model is in {kept}\n" in out
+    result = json.loads(called(capsys, "evaluate", kept, *settings, "--json"))
+    model = dualnet.load(run)
+    arguments = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 7}
+    static = dualnet.perplexity(model, corpus.test)
+    dualnet.dynamic_evaluation(model, corpus.valid, keep=True, **arguments)
+    assert dualnet.perplexity(dualnet.load(kept), corpus.test) != static
+    expected = dualnet.dynamic_evaluation(model, corpus.test, **arguments).perplexity
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
+    assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert "Adapted on valid by dynamic evaluation, rule sgd: learning_rate=0.5" in (
+        kept / "card.toml"
+    ).read_text("utf-8")
+    code, _, err = call(capsys, "evaluate", run, "--keep", kept, *settings)
+    assert code == 2 and "`output` must be a new or empty folder" in err
 
 
 def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
@@ -554,6 +597,14 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "an unknown setting": ([*dynamic, "--set", "learning_rte=1"], "mean 'learning_rate'"),
         "samples as a setting of a rule": ([*dynamic, "--set", "samples=2"], "`samples` must be"),
         "a rule without dynamic": ([*evaluate, "--rule", "sgd"], "needs --dynamic"),
+        "no published rule": ([*dynamic, "--rule", "published"], "whose card names the rule"),
+        "keep without dynamic": ([*evaluate, "--keep", tmp_path / "k"], "`--keep` needs --dynamic"),
+        "keep with a cache": (
+            [*dynamic, "--keep", tmp_path / "k", "--cache"], "cannot be combined with --keep",
+        ),
+        "keep of a keras file": (
+            ["evaluate", keras_file(run), "--dynamic", "--keep", tmp_path / "k"], "needs a RUN fol",
+        ),
         "dynamic in windows": ([*dynamic, "--window", 5], "`--window` cannot be combined"),
         "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
         "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),

@@ -75,7 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
     option("--rule", default="nadam",
-           help="update rule of --dynamic: nadam, sgd or rms (default: nadam)")
+           help="update rule of --dynamic: nadam, sgd or rms (default: nadam); 'published': the rule "
+           "and settings of the paper, if the card of the model has them")
+    option("--keep", metavar="RUN",
+           help="write the model as --dynamic leaves it into this new RUN folder")
     _add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
     option("--temperature", type=_number_or("best", float, "a number above 0"), metavar="T",
            help="divide the logits by T; 'best': by the T that is best on the validation split "

@@ -12,11 +12,13 @@ import keras
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
-from dualnet._files import UNFINISHED
+from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import (
     CARD,
+    EARLY_FILES,
     WEIGHTS,
     WORDS,
     check_run,
@@ -24,6 +26,8 @@ from dualnet.runs.folder import (
     checksummed,
     read_card,
     read_vocabulary,
+    write_card,
+    write_vocabulary,
 )
 
 
@@ -141,6 +145,15 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
             f"the corpus: --corpus {name}, or corpora.load in Python."
         )
     return corpus
+
+
+def write_run(folder: Path, model: LanguageModel, card: Card) -> None:
+    """Write a RUN folder, new or empty, of a model with a vocabulary that needs no training."""
+    assert model.vocabulary is not None
+    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
+        write_vocabulary(folder, model.vocabulary)
+        write_weights(folder, model)
+        write_card(folder, card)
 
 
 def write_weights(folder: Path, model: LanguageModel) -> None:
