@@ -104,15 +104,22 @@ def claim(
         lock.release()
 
 
-def check_new(folder: Path, *, holds: str, may_hold: Collection[str] = ()) -> None:
-    """Raise `FileExistsError` unless the folder `output` can hold a new "run" or "search"."""
-    _check_no_file("output", folder)
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if any(not name.startswith(UNFINISHED) for name in names - {LOCK, *may_hold}):
+def check_new(
+    folder: Path, *, holds: str, may_hold: Collection[str] = (), name: str = "output"
+) -> None:
+    """Raise `FileExistsError` unless the folder `name` can hold a new "run" or "search"."""
+    _check_no_file(name, folder)
+    if folder.is_dir() and is_used(folder, may_hold=may_hold):
         raise FileExistsError(
-            f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
+            f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which holds "
             f"files. Choose another folder, or resume the {holds} in it with --resume."
         )
+
+
+def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
+    """Return whether `folder` holds files, except those named in `may_hold` and unfinished ones."""
+    names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
+    return any(not name.startswith(UNFINISHED) for name in names)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -23,7 +23,7 @@ def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str
             f"{what} must be UTF-8. Received: {os.fspath(path)!r} with byte "
             f"0x{error.object[error.start]:02x} at offset {error.start}."
         ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also of an integer's digits
         raise ValueError(f"{what} must be TOML. Received: {os.fspath(path)!r}: {error}.") from None
 
 

@@ -15,8 +15,9 @@ import dualnet
 from dualnet import serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
-from dualnet.cli.console import truncate
+from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
+from dualnet.text import Vocabulary
 from dualnet.training import loop
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1",
@@ -238,7 +239,7 @@ def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(capsys, run
         kept / "card.toml"
     ).read_text("utf-8")
     code, _, err = call(capsys, "evaluate", run, "--keep", kept, *settings)
-    assert code == 2 and "`output` must be a new or empty folder" in err
+    assert code == 2 and "`keep` must be a new or empty folder" in err
 
 
 def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
@@ -410,6 +411,47 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     assert result["cache"]["size"] == 500 > len(corpus.test)
 
 
+def test_runs_are_analysed(capsys, run, together, tmp_path, corpus):
+    gated = together[1]
+    gates = ["analyse", "gates", gated, "--words", "the", "cat", "--count", 2]
+    gates += ["--least-occurrences", 1, "--output", tmp_path / "gates.png"]
+    result = json.loads(called(capsys, *gates, "--json"))
+    expected = dualnet.analysis.favoured_words(
+        dualnet.load(gated), ["the", "cat"], count=2, corpus_tokens=corpus.train,
+        least_occurrences=1,
+    )  # fmt: skip
+    assert {key: [tuple(pair) for pair in result["words"][key]] for key in expected} == expected
+    assert result["output"] == str(tmp_path / "gates.png")
+    word, value = expected["the"][0]
+    assert f"the    {word} {value:.3f}, " in called(capsys, *gates)
+    rank = ["analyse", "rank", run, gated, "--split", "valid", "--rows", 20]
+    result = json.loads(called(capsys, *rank, "--json"))["ranks"]
+    found = dualnet.analysis.rank(dualnet.load(run), corpus.valid, rows=20)
+    assert result[str(run)]["rank"] == found.rank and len(result) == 2
+    np.testing.assert_allclose(result[str(run)]["singular_values"], found.singular_values)
+    assert f"  {len(corpus.vocabulary)}  " in called(capsys, *rank, "--output", tmp_path / "r.png")
+    curves = ["analyse", "curves", run, "--output", tmp_path / "curves.png"]
+    result = json.loads(called(capsys, *curves, "--json"))["curves"][str(run)]
+    assert {split: len(values) for split, values in result.items()} == {"train": 1, "valid": 1}
+    assert f"1      {result['train'][0]:.2f}" in called(capsys, *curves)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"gates.png", "r.png", "curves.png"}
+
+
+def test_the_experts_of_a_model_are_analysed(capsys, folder, corpus, tmp_path):
+    size = len(corpus.vocabulary)
+    model = dualnet.builders.language_model(size, units=4, experts=3)
+    model.vocabulary = corpus.vocabulary
+    model.save(tmp_path / "model.keras")
+    arguments = ["analyse", "experts", tmp_path / "model.keras", "--corpus", folder]
+    result = json.loads(called(capsys, *arguments, "--json"))
+    used = dualnet.analysis.expert_shares(model, corpus.test)
+    np.testing.assert_allclose(result["shares"], used.shares, rtol=1e-5)
+    assert result["layers"] == ["recurrence_1"] * 3 and result["tokens"] == len(corpus.test)
+    out = called(capsys, *arguments, "--output", tmp_path / "shares.png")
+    assert "coefficient of variation\n" in out and (tmp_path / "shares.png").exists()
+
+
 def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
     card = zoo.card("awd_lstm")
     defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
@@ -552,6 +594,56 @@ def test_a_reader_that_closes_standard_output_early_is_no_error():
     assert (process.returncode, error) == (141, "")
 
 
+def test_closed_standard_streams_are_no_error():
+    code = "from dualnet.cli import main, console; import os, sys; code = main(['list'])\n"
+    code += "with console.silence(): os.write(1, b'x'); print('x', file=sys.stderr)\n"
+    code += "sys.exit(code)"
+    closed = f"exec {sys.executable} -c '{code}' <&- >&- 2>&-".replace("['list']", '["list"]')
+    closed = closed.replace("b'x'", 'b"x"').replace("print('x'", 'print("x"')
+    assert subprocess.run(["sh", "-c", closed]).returncode == 0
+
+
+def test_control_characters_of_files_are_escaped(capsys, tmp_path):
+    card = tmp_path / "my.toml"
+    card.write_text('base = "lstm"\nnote = "a\\u001b[31m\\u009b1m\\nred\\tword"\n')
+    out = called(capsys, "card", card)
+    assert "a\\x1b[31m\\x9b1m\nred\tword" in out and "\x1b" not in out and "\x9b" not in out
+    print_table(["word"], [["\x1b[2J"]])
+    assert capsys.readouterr().out == "word\n\\x1b[2J\n"
+    code, _, err = call(capsys, "card", "\x1b[2J")
+    assert code == 2 and "\x1b" not in err
+
+
+def test_a_card_with_an_integer_of_too_many_digits_is_named(capsys, tmp_path):
+    card = tmp_path / "my.toml"
+    card.write_text(f'base = "lstm"\n[config]\nunits = {"9" * 5000}\n')
+    code, _, err = call(capsys, "card", card)
+    assert code == 2 and f"A card must be TOML. Received: {str(card)!r}" in err
+    code, _, err = call(capsys, "train", "lstm", "--corpus", "ptv", "--output", tmp_path / "x",
+                        "--set", f"units={'9' * 5000}")  # fmt: skip
+    assert code == 2 and "Unknown corpus" in err  # not told by Python's limit of digits
+
+
+def test_a_text_without_white_space_between_its_words_is_warned_of(capsys, tmp_path):
+    line = "猫は魚を見ていて犬は鳥を見ている"
+    model = zoo.build("lstm", vocabulary_size=4, units=4)
+    model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    model.save(tmp_path / "model.keras")
+    score = ["score", tmp_path / "model.keras", "--text"]
+    code, _, err = call(capsys, *score, line)
+    assert code == 0 and err.startswith("Warning: in the text, 100% of the words are unknown.")
+    assert call(capsys, *score, "the cat the dog")[2] == ""
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("".join(f"{line}{i}\n" for i in range(12)))
+    loop._warn_of_text(dualnet.corpora.load(tmp_path))
+    assert "the words have 17 characters on average. White space" in capsys.readouterr().err
+    (tmp_path / "test.txt").write_text("".join(f"{line[:5]}x{i}\n" for i in range(12)))
+    (tmp_path / "train.txt").write_text("the cat sees the dog\n")
+    (tmp_path / "valid.txt").write_text("the dog\n")
+    loop._warn_of_text(dualnet.corpora.load(tmp_path))
+    assert f"in 'test' of {str(tmp_path)!r}, 100% of the words" in capsys.readouterr().err
+
+
 def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     out = called(capsys, "export", run, tmp_path / "saved_model")
     assert "endpoints score, step, score_text, generate_text in" in out
@@ -609,6 +701,11 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
         "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
+        "gates of a RUN without": (
+            ["analyse", "gates", run, "--words", "the"], "`model` must have a gate that reads",
+        ),
+        "experts of a RUN without": (["analyse", "experts", run], "must have a mixture as output"),
+        "curves of no RUN": (["analyse", "curves", tmp_path], "must hold card.toml"),
         "an unknown setting to tune for": (
             [*evaluate, "--temperature", "best", "--set", "sample=2"], "mean 'samples'",
         ),

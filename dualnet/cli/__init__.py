@@ -12,6 +12,7 @@ import os
 import re
 import sys
 
+from dualnet.cli.console import open_streams, printable
 from dualnet.cli.parser import make_parser
 
 
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         ["dual_lstm"]
         0
     """
+    open_streams()
     # Hides TensorFlow's INFO lines, such as "Memory patch applied".
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
         return 141
     except (ValueError, OSError, ImportError) as error:
-        print(f"dualnet {options.command}: {error}", file=sys.stderr)
+        print(printable(f"dualnet {options.command}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"dualnet {options.command}: {interrupt or 'Stopped.'}", file=sys.stderr)

@@ -18,7 +18,7 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
-from dualnet.cli.console import check_overrides, print_table, quietly, settings_of
+from dualnet.cli.console import check_overrides, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
 from dualnet.runs.folder import EARLY_FILES, check_run
@@ -65,12 +65,13 @@ def card(options: argparse.Namespace) -> None:
         print(json.dumps(table, default=str))
         return
     if card.file:
-        print(f"{card.name}, your own card: {card.file}")
+        print(printable(f"{card.name}, your own card: {card.file}"))
     else:
         print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
-    print(*filter(None, (card.paper, card.table, card.note)), sep="\n", end="\n\n")
+    about = "\n".join(filter(None, (card.paper, card.table, card.note)))
+    print(printable(about), end="\n\n")
     if card.parameters is not None:
-        printed = f" (in the paper: {card.printed})" if card.printed else ""
+        printed = printable(f" (in the paper: {card.printed})") if card.printed else ""
         print(f"parameters  {card.parameters:,}{printed}")
     if card.seed is not None:
         print(f"seed        {card.seed}")
@@ -78,16 +79,17 @@ def card(options: argparse.Namespace) -> None:
         print("text        lower-cased")
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
-        print(f"published   {key}: perplexity {valid} validation, {test} test")
+        print(f"published   {printable(key)}: perplexity {valid} validation, {test} test")
     for result in card.measured:
-        print("measured    " + ", ".join(f"{key} {value}" for key, value in result.items()))
+        measured = ", ".join(f"{key} {value}" for key, value in result.items())
+        print(printable(f"measured    {measured}"))
     for section in ("config", "recipe", "evaluation"):
         settings = getattr(card, section)
         if settings:
             print(f"\n[{section}]")
         for key, value in settings.items():
             ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
-            print(f"{key} = {json.dumps(value, default=str)}{ours}")
+            print(f"{printable(key)} = {json.dumps(value, default=str)}{ours}")
 
 
 def data(options: argparse.Namespace) -> None:
@@ -215,7 +217,7 @@ def generate(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
     else:
-        print("\n\n".join(texts))
+        print(printable("\n\n".join(texts)))
 
 
 def score(options: argparse.Namespace) -> None:
@@ -224,12 +226,16 @@ def score(options: argparse.Namespace) -> None:
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import score
     from dualnet.evaluation.arguments import perplexity_of
+    from dualnet.text.tokenisation import tokenisation_warning
 
     model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
     tokens = sum(score.tokens for score in scores)
     losses = [-value for score in scores for value in score.log_probabilities.tolist()]
     perplexity = perplexity_of(losses)
+    words = [word for score in scores for word in score.words]
+    if warning := tokenisation_warning(words, what="the text"):
+        print(warning, file=sys.stderr)
     if options.json:
         result = {
             "perplexity": _finite(perplexity),

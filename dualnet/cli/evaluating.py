@@ -196,7 +196,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                     f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
                 )
                 raise ArgumentError("--keep", message)
-            check_new(Path(options.keep), holds="run", may_hold=EARLY_FILES)
+            check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
     else:
         rule = None if options.rule == "nadam" else options.rule
         refused = {

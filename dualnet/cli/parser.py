@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from dualnet.cli import commands, tuning
+from dualnet.cli import analysing, commands, tuning
 from dualnet.cli.evaluating import evaluate
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
@@ -75,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
     option("--rule", default="nadam",
-           help="update rule of --dynamic: nadam, sgd or rms (default: nadam); 'published': the rule "
+           help="update rule of --dynamic: nadam, sgd or rms (default: nadam); 'published': rule "
            "and settings of the paper, if the card of the model has them")
     option("--keep", metavar="RUN",
            help="write the model as --dynamic leaves it into this new RUN folder")
@@ -153,9 +153,40 @@ def make_parser() -> argparse.ArgumentParser:
     _add_checkpoint_steps(option)
     option("--quiet", action="store_true", help="do not show the table of trials")
 
+    _add_analyses(subparsers)
+
     option = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     option("--output", default="demo", metavar="FOLDER", help="folder to write (default: demo)")
     return parser
+
+
+def _add_analyses(subparsers: Any) -> None:
+    text = "Analyse RUNs: gates, experts, rank or learning curves."
+    analyse = subparsers.add_parser("analyse", help=text, description=text)
+    analyses = analyse.add_subparsers(dest="analysis", required=True, metavar="ANALYSIS")
+    for name, (function, text) in analysing.ANALYSES.items():
+        command = analyses.add_parser(name, help=text, description=text)
+        command.set_defaults(run=analysing.analyse, analysis_of=function, parser=command)
+        option = command.add_argument
+        option("--json", action="store_true", help="print the result as JSON")
+        option("run_folders", metavar="RUN", help=RUN if name == "curves" else RUN_OR_KERAS,
+               nargs="+" if name in ("rank", "curves") else 1)
+        option("--output", metavar="PNG", help="plot the result into this file")
+        if name == "curves":
+            continue
+        option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
+        default = "train" if name == "gates" else "test"
+        option("--split", default=default, help=f"train, valid or test (default: {default})")
+        if name == "gates":
+            option("--words", nargs="+", required=True, metavar="WORD", help="the words before")
+            option("--count", type=int, default=5, metavar="N",
+                   help="favoured words to show after each (default: 5)")
+            option("--least-occurrences", type=int, default=100, metavar="N",
+                   help="leave out words that are rarer in the split (default: 100)")
+        elif name == "rank":
+            option("--rows", type=int, metavar="N", help="use the first N contexts (default: all)")
+            option("--tolerance", type=float, metavar="X",
+                   help="count singular values up to X as zero (default: by float32 rounding)")
 
 
 def _add_training(option: Callable[..., Any], settings: str) -> None:
