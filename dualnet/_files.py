@@ -118,12 +118,8 @@ def claim(
             "use. Wait for the other process, or choose another folder.",
         ) from None
     try:
-        names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
-        if not resume and any(not name.startswith(UNFINISHED) for name in names):
-            raise FileExistsError(
-                f"`output` must be a new or empty folder. Received: {str(folder)!r}, which holds "
-                f"files. Choose another folder, or resume the {holds} in it with --resume."
-            )
+        if not resume:
+            check_new(folder, holds=holds, may_hold=may_hold)
         yield
     except BaseException:
         if created and {path.name for path in folder.iterdir()} <= {LOCK}:
@@ -135,6 +131,24 @@ def claim(
         lock.release()
 
 
+def check_new(
+    folder: Path, *, holds: str, may_hold: Collection[str] = (), name: str = "output"
+) -> None:
+    """Raise `FileExistsError` unless the folder `name` can hold a new "run" or "search"."""
+    _check_no_file(name, folder)
+    if folder.is_dir() and is_used(folder, may_hold=may_hold):
+        raise FileExistsError(
+            f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which holds "
+            f"files. Choose another folder, or resume the {holds} in it with --resume."
+        )
+
+
+def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
+    """Return whether `folder` holds files, except those named in `may_hold` and unfinished ones."""
+    names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
+    return any(not name.startswith(UNFINISHED) for name in names)
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left unfinished in `folder`."""
     for path in folder.glob(f"{UNFINISHED}*"):
@@ -143,10 +157,7 @@ def remove_unfinished(folder: Path) -> None:
 
 def make_folder(name: str, folder: Path) -> None:
     """Create the folder given as argument `name`, and its parents; check it can be written to."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(
-            f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."
-        )
+    _check_no_file(name, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -155,6 +166,13 @@ def make_folder(name: str, folder: Path) -> None:
             f"`{name}` must be a folder that can be written to. Received: {str(folder)!r} "
             f"({error.strerror or error}). Choose another."
         ) from None
+
+
+def _check_no_file(name: str, folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(
+            f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."
+        )
 
 
 def flush(path: str | os.PathLike[str]) -> None:

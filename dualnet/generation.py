@@ -35,6 +35,7 @@ class Settings(TypedDict, total=False):
     top_p: float | None
     seed: int | None
     stop_at_eos: bool
+    allow_unknown: bool
 
 
 @overload
@@ -59,13 +60,14 @@ def generate(
     top_p: float | None = None,
     seed: int | None = None,
     stop_at_eos: bool = False,
+    allow_unknown: bool = False,
 ) -> str | list[str]:
     """Return each prompt, continued by up to `max_tokens` words drawn one by one.
 
     A text begins after `<eos>`, in the zero state. The state is carried, so each token is read
     once. Prompts are read in parallel. Each has its own random generator, made from `seed` and
     the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is
-    never drawn.
+    never drawn unless `allow_unknown`.
 
     Logits are divided by `temperature`. Then `top_k` keeps the likeliest words, and of these
     `top_p` keeps the fewest, likeliest first, whose probabilities reach it. A word is drawn from
@@ -82,6 +84,8 @@ def generate(
         top_p: float above 0 and at most 1, or None. Total probability of the words to draw from.
         seed: int, at least 0, for reproducible draws; None for new ones each time.
         stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn.
+        allow_unknown: bool. Whether `<unk>` may be drawn like any other word, as in papers that
+            take the argmax of all words.
 
     Returns:
         str for a str: the prompt as read (unknown words as `<unk>`) and the words drawn, with
@@ -112,17 +116,24 @@ def generate(
         check_factor("top_p", top_p)
     seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
+    check_flag("allow_unknown", allow_unknown)
     vocabulary = vocabulary_of(model)
+    if vocabulary.words == (UNK,) and not allow_unknown:
+        message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
+        raise ArgumentError("model", message)
     streams = _streams(vocabulary, prompts, stop_at_eos)
     choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
     stop_id = vocabulary.eos_id if stop_at_eos else None
+    excluded_id = None if allow_unknown else vocabulary.unk_id
     start = 0 if vocabulary.eos_id is None else 1
     texts = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(streams[i]))  # similar lengths together
     for first in range(0, len(order), ROWS):
         batch = order[first : first + ROWS]
         randoms = [np.random.default_rng([seed, i]) for i in batch]
-        drawn = _continue(model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id)
+        drawn = _continue(
+            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_id
+        )
         for i, ids in zip(batch, drawn):
             texts[i] = vocabulary.decode([*streams[i][start:], *ids])
     return texts[0] if isinstance(prompt, str) else texts
@@ -131,9 +142,6 @@ def generate(
 def _streams(vocabulary: Vocabulary, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
     """Return the int32 ids to read for each prompt before a word is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
-    if vocabulary.words == (UNK,):
-        message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
-        raise ArgumentError("model", message)
     if eos_id is None and stop_at_eos:
         raise ArgumentError(
             "stop_at_eos",
@@ -160,8 +168,11 @@ def _continue(
     choose: Callable[[np.ndarray, np.random.Generator], int],
     max_tokens: int,
     stop_id: int | None,
+    excluded_id: int | None,
 ) -> list[list[int]]:
     """Return the ids that `choose` draws after each of `streams`, each with its own generator.
+
+    A row ends before `stop_id`, and `excluded_id` is never drawn.
 
     The prefix that all streams are long enough for is read at once. From there, each step reads
     one token per stream: its next one, or the one drawn last.
@@ -183,8 +194,8 @@ def _continue(
                 tokens[row] = stream[position]
             elif not ended[row]:
                 scores = logits[row, -1].astype(np.float64)
-                if model.vocabulary.unk_id is not None:
-                    scores[model.vocabulary.unk_id] = -np.inf
+                if excluded_id is not None:
+                    scores[excluded_id] = -np.inf
                 tokens[row] = word_id = choose(scores, randoms[row])
                 if word_id != stop_id:
                     drawn[row].append(word_id)

@@ -222,11 +222,17 @@ def arguments_of(
     arguments = resolve(card.config, to_builder)
     unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
     if unknown:
+        name = unknown[0]
+        way_out = did_you_mean(name, known)
+        if name in ("dtype", "dtype_policy"):
+            way_out = " Call keras.config.set_dtype_policy before you build the model."
+        elif not way_out:
+            way_out = f" help(dualnet.builders.{card.builder}) lists them."
         raise ArgumentError(
-            unknown[0],
+            name,
             f"must be an argument of the builder {card.builder!r}"
-            f"{' or of its members' * is_ensemble}.{did_you_mean(unknown[0], known)} It takes "
-            f"{', '.join(sorted(known))}.",
+            f"{' or of its members' * is_ensemble}. Received: {name}="
+            f"{ {**arguments, **to_members}[name]!r}.{way_out}",
         )
     if is_ensemble:
         members = arguments.get("members")

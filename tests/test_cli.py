@@ -1,5 +1,6 @@
 """The commands print what the library returns, and refuse bad input in one sentence."""
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -14,8 +15,10 @@ import dualnet
 from dualnet import serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
-from dualnet.cli.console import truncate
+from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
+from dualnet.text import Vocabulary
+from dualnet.training import loop
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1",
          "optimizer=sgd", "--quiet"]  # fmt: skip
@@ -69,6 +72,54 @@ def test_listing_and_cards_load_no_keras(arguments):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "new"]
+    tune = ["tune", "dual_table1", "--corpus", folder, "--output", tmp_path / "new"]
+    cases = {
+        "no RUN": (["evaluate", tmp_path / "none"], "which does not exist"),
+        "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
+        "another file": (["score", tmp_path / "file", "--text", "the"], "or a .keras file"),
+        "no RUN to export": (["export", tmp_path / "none", tmp_path / "x"], "does not exist"),
+        "no member": (["ensemble", run, tmp_path, "--output", tmp_path / "new"], "card.toml"),
+        "no weights": ([*train, "--weights", tmp_path / "none"], "`weights` must be a RUN"),
+        "no RUN to tune": ([*tune, "--run", tmp_path / "none"], "`run` must be a RUN folder"),
+        "no split": (["evaluate", run, "--split", "tset"], "Did you mean 'test'"),
+        "no model": (["train", "lstn", *train[2:]], "Unknown model"),
+        "no corpus": ([*train[:3], "ptv", *train[4:]], "Did you mean 'ptb'"),
+        "no corpus to evaluate": (["evaluate", run, "--corpus", tmp_path], "must have the split"),
+        "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
+        "no epochs": ([*train, "--epochs", 0], "`epochs` must be an integer of at least 1"),
+        "no units": ([*train, "--set", "units=-3"], "`units` must be an integer of at least 1"),
+        "no rate": ([*train, "--set", "input_dropout=1.5"], "`input_dropout` must be a number"),
+        "no steps": ([*train, "--checkpoint-steps", 0], "`checkpoint_steps` must be"),
+        "no trials": ([*tune, "--max-trials", 0], "`max_trials` must be"),
+        "no new RUN": ([*train[:-1], run], "`output` must be a new or empty folder"),
+        "no folder": ([*train[:-1], tmp_path / "file"], "`output` must be a folder"),
+        "no new search": ([*tune[:-1], run], "or resume the search in it with --resume"),
+    }
+    commands = [[str(word) for word in words] for words, _ in cases.values()]
+    code = (
+        "import sys; from dualnet.cli import main\n"
+        f"for words in {commands!r}:\n"
+        "    code = main(words)\n"
+        "    loaded = {'tensorflow', 'keras', 'jax', 'torch'} & set(sys.modules)\n"
+        "    assert code == 2 and not loaded, (words, code, loaded)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    for line, (name, (_, message)) in zip(process.stderr.splitlines(), cases.items(), strict=True):
+        assert message in line, name
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_version_is_that_of_the_package(capsys, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.2.3 of {name}")
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == "dualnet 1.2.3 of dualnet\n"
+
+
 def test_list_shows_the_models_that_match(capsys):
     assert call(capsys, "list", "--json")[1] == json.dumps(zoo.list_models()) + "\n"
     code, out, _ = call(capsys, "list", "dual_m*")
@@ -119,7 +170,9 @@ def test_data_counts_tokens(capsys, folder, corpus):
     summary = json.loads(called(capsys, "data", folder, "--json"))
     assert summary["tokens"]["train"] == len(corpus.train)
     assert summary["vocabulary_size"] == len(corpus.vocabulary)
-    assert f"{len(corpus.train):,} tokens" in called(capsys, "data", folder)
+    assert summary["sentences"] == {"train": 60, "valid": 12, "test": 12}
+    out = called(capsys, "data", folder)
+    assert f"{len(corpus.train):,} tokens         60 sentences   'the " in out
 
 
 def test_a_run_is_evaluated_with_json_that_begins_as_documented(capsys, run, corpus):
@@ -152,6 +205,48 @@ def test_a_run_is_evaluated_dynamically(capsys, run, corpus, tmp_path, monkeypat
     assert "rule rms" in called(capsys, "evaluate", run, "--dynamic", "--rule", "rms", *settings)
 
 
+@pytest.fixture
+def published(monkeypatch):
+    """Give the card `lstm` dynamic-evaluation settings for the small corpus."""
+    card = dataclasses.replace(
+        zoo.card("lstm"),
+        corpora=("animals",),
+        evaluation={"rule": "sgd", "learning_rate": 0.5, "decay": 0.01, "sequence_length": 7,
+                    "cache_size": 9},
+    )  # fmt: skip
+    monkeypatch.setattr("dualnet.cli.evaluating.zoo.card", lambda name, corpus=None: card)
+
+
+def test_a_run_is_evaluated_with_the_published_rule(capsys, run, published):
+    evaluate = ["evaluate", run, "--dynamic", "--json", "--rule"]
+    result = json.loads(called(capsys, *evaluate, "published", "--set", "decay=0.02"))
+    settings = ["learning_rate=0.5", "decay=0.02", "sequence_length=7"]
+    assert result == json.loads(called(capsys, *evaluate, "sgd", "--set", *settings))
+    assert _cache_settings([], zoo.card("lstm"), "animals")["size"] == 9
+
+
+def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(capsys, run, tmp_path, corpus):
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    settings = ["--dynamic", "--rule", "sgd", "--set", "learning_rate=0.5", "sequence_length=7"]
+    kept = tmp_path / "KEPT"
+    out = called(capsys, "evaluate", run, "--split", "valid", "--keep", kept, *settings)
+    assert f"the adapted model is in {kept}\n" in out
+    result = json.loads(called(capsys, "evaluate", kept, *settings, "--json"))
+    model = dualnet.load(run)
+    arguments = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 7}
+    static = dualnet.perplexity(model, corpus.test)
+    dualnet.dynamic_evaluation(model, corpus.valid, keep=True, **arguments)
+    assert dualnet.perplexity(dualnet.load(kept), corpus.test) != static
+    expected = dualnet.dynamic_evaluation(model, corpus.test, **arguments).perplexity
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
+    assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert "Adapted on valid by dynamic evaluation, rule sgd: learning_rate=0.5" in (
+        kept / "card.toml"
+    ).read_text("utf-8")
+    code, _, err = call(capsys, "evaluate", run, "--keep", kept, *settings)
+    assert code == 2 and "`keep` must be a new or empty folder" in err
+
+
 def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     result = json.loads(called(capsys, "evaluate", run, "--by-sentence", "--json"))
     assert list(result)[:3] == ["perplexity", "tokens", "batch_size"]
@@ -161,6 +256,15 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     scores = dualnet.score(dualnet.load(run), lines)
     log_p = np.concatenate([score.log_probabilities for score in scores]).astype("float64")
     assert result["perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=1e-5)
+
+
+def test_a_run_is_evaluated_in_windows(capsys, run, corpus):
+    result = json.loads(called(capsys, "evaluate", run, "--window", 6, "--json"))
+    expected = dualnet.perplexity(dualnet.load(run), corpus.test, window=6)
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
+    assert (result["window"], result["tokens"]) == (6, len(corpus.test) - 1)
+    out = called(capsys, "evaluate", run, "--set", "window=6")
+    assert "read in windows of 6 tokens, each from the zero state\n" in out
 
 
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(capsys, run, tmp_path, corpus):
@@ -221,6 +325,37 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
     assert json.loads(out)["epochs"] == 2
 
 
+def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_path, monkeypatch):
+    train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUNS", "--epochs", 1]
+    stopped_at = []
+
+    def stop(path, data, write=loop.write_whole):
+        if "seed-2" in str(path) and not stopped_at:
+            stopped_at.append(path)
+            raise KeyboardInterrupt("Stopped.")
+        write(path, data)
+
+    monkeypatch.setattr(loop, "write_whole", stop)  # at the results of the second run
+    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2)
+    assert code == 2 and "Stopped." in err
+    first = (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
+    arguments = [*train[:-2], "--resume", "--quiet", "--seeds", 1, 2, 3]  # 3: with the settings
+    result = json.loads(called(capsys, *arguments, "--json"))
+    assert first == (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
+    assert json.loads((tmp_path / "RUNS/seeds.json").read_text()) == result
+    for run, seed in zip(result["runs"], (1, 2, 3), strict=True):
+        alone = json.loads((tmp_path / f"RUNS/seed-{seed}/results.json").read_text())
+        assert run["seed"] == alone["seed"] == seed and alone["epochs"] == 1
+        assert run["test_perplexity"] == alone["test_perplexity"]
+    tests = [run["test_perplexity"] for run in result["runs"]]
+    assert len({*tests}) == 3
+    assert result["mean"]["test_perplexity"] == pytest.approx(np.mean(tests))
+    assert result["deviation"]["test_perplexity"] == pytest.approx(np.std(tests, ddof=1))
+    out = called(capsys, *arguments).splitlines()
+    assert out[-1].endswith(f"{np.mean(tests):.2f} ± {np.std(tests, ddof=1):.2f}")
+    assert out[-1].startswith("mean ") and len(out) == 5
+
+
 # --- gates, ensembles, caches
 
 
@@ -277,8 +412,49 @@ def test_a_run_is_evaluated_with_a_cache(capsys, run, corpus):
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in out
     code, _, err = call(capsys, "evaluate", run, "--cache", "sise=7")
     assert code == 2 and "must be one of size, weight, scale, start. Did you mean 'size'" in err
-    code, _, err = call(capsys, "evaluate", run, "--cache")
-    assert code == 2 and "`tokens` must be more than the 500 that the cache" in err
+    result = json.loads(called(capsys, "evaluate", run, "--cache", "--json"))
+    assert result["cache"]["size"] == 500 > len(corpus.test)
+
+
+def test_runs_are_analysed(capsys, run, together, tmp_path, corpus):
+    gated = together[1]
+    gates = ["analyse", "gates", gated, "--words", "the", "cat", "--count", 2]
+    gates += ["--least-occurrences", 1, "--output", tmp_path / "gates.png"]
+    result = json.loads(called(capsys, *gates, "--json"))
+    expected = dualnet.analysis.favoured_words(
+        dualnet.load(gated), ["the", "cat"], count=2, corpus_tokens=corpus.train,
+        least_occurrences=1,
+    )  # fmt: skip
+    assert {key: [tuple(pair) for pair in result["words"][key]] for key in expected} == expected
+    assert result["output"] == str(tmp_path / "gates.png")
+    word, value = expected["the"][0]
+    assert f"the    {word} {value:.3f}, " in called(capsys, *gates)
+    rank = ["analyse", "rank", run, gated, "--split", "valid", "--rows", 20]
+    result = json.loads(called(capsys, *rank, "--json"))["ranks"]
+    found = dualnet.analysis.rank(dualnet.load(run), corpus.valid, rows=20)
+    assert result[str(run)]["rank"] == found.rank and len(result) == 2
+    np.testing.assert_allclose(result[str(run)]["singular_values"], found.singular_values)
+    assert f"  {len(corpus.vocabulary)}  " in called(capsys, *rank, "--output", tmp_path / "r.png")
+    curves = ["analyse", "curves", run, "--output", tmp_path / "curves.png"]
+    result = json.loads(called(capsys, *curves, "--json"))["curves"][str(run)]
+    assert {split: len(values) for split, values in result.items()} == {"train": 1, "valid": 1}
+    assert f"1      {result['train'][0]:.2f}" in called(capsys, *curves)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"gates.png", "r.png", "curves.png"}
+
+
+def test_the_experts_of_a_model_are_analysed(capsys, folder, corpus, tmp_path):
+    size = len(corpus.vocabulary)
+    model = dualnet.builders.language_model(size, units=4, experts=3)
+    model.vocabulary = corpus.vocabulary
+    model.save(tmp_path / "model.keras")
+    arguments = ["analyse", "experts", tmp_path / "model.keras", "--corpus", folder]
+    result = json.loads(called(capsys, *arguments, "--json"))
+    used = dualnet.analysis.expert_shares(model, corpus.test)
+    np.testing.assert_allclose(result["shares"], used.shares, rtol=1e-5)
+    assert result["layers"] == ["recurrence_1"] * 3 and result["tokens"] == len(corpus.test)
+    out = called(capsys, *arguments, "--output", tmp_path / "shares.png")
+    assert "coefficient of variation\n" in out and (tmp_path / "shares.png").exists()
 
 
 def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
@@ -310,7 +486,8 @@ def test_prompts_are_continued(capsys, run):
     arguments = ["generate", run, "--prompt", "the cat", "--prompt", "the", *settings]
     result = strictly(called(capsys, *arguments, "--json"))
     assert list(result) == [
-        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed",
+        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos",
+        "allow_unknown", "seed",
     ]  # fmt: skip
     assert result["prompts"] == prompts and result["seed"] == 3
     expected = dualnet.generate(
@@ -330,13 +507,14 @@ def test_a_random_seed_is_reported(capsys, run):
 def test_prompts_come_from_a_file_or_standard_input(capsys, run, tmp_path, monkeypatch):
     data = b"\xef\xbb\xbfthe cat\nthe dog sees\n\nthe"
     (tmp_path / "prompts.txt").write_bytes(data)
-    settings = ["--greedy", "--max-tokens", 4, "--stop-at-eos", "--json"]
+    settings = ["--greedy", "--max-tokens", 4, "--stop-at-eos", "--allow-unknown", "--json"]
     result = strictly(called(capsys, "generate", run, tmp_path / "prompts.txt", *settings))
     assert result["prompts"] == ["the cat", "the dog sees", "", "the"]
     assert result["temperature"] == 0 and result["stop_at_eos"] is True
     assert result["texts"] == dualnet.generate(
-        dualnet.load(run), result["prompts"], max_tokens=4, temperature=0, stop_at_eos=True
-    )
+        dualnet.load(run), result["prompts"], max_tokens=4, temperature=0, stop_at_eos=True,
+        allow_unknown=True,
+    )  # fmt: skip
     for before, after in ([], []), (["-"], []), ([], ["-"]):
         type_in(monkeypatch, data)
         out = called(capsys, "generate", run, *before, *settings, *after)
@@ -421,6 +599,56 @@ def test_a_reader_that_closes_standard_output_early_is_no_error():
     assert (process.returncode, error) == (141, "")
 
 
+def test_closed_standard_streams_are_no_error():
+    code = "from dualnet.cli import main, console; import os, sys; code = main(['list'])\n"
+    code += "with console.silence(): os.write(1, b'x'); print('x', file=sys.stderr)\n"
+    code += "sys.exit(code)"
+    closed = f"exec {sys.executable} -c '{code}' <&- >&- 2>&-".replace("['list']", '["list"]')
+    closed = closed.replace("b'x'", 'b"x"').replace("print('x'", 'print("x"')
+    assert subprocess.run(["sh", "-c", closed]).returncode == 0
+
+
+def test_control_characters_of_files_are_escaped(capsys, tmp_path):
+    card = tmp_path / "my.toml"
+    card.write_text('base = "lstm"\nnote = "a\\u001b[31m\\u009b1m\\nred\\tword"\n')
+    out = called(capsys, "card", card)
+    assert "a\\x1b[31m\\x9b1m\nred\tword" in out and "\x1b" not in out and "\x9b" not in out
+    print_table(["word"], [["\x1b[2J"]])
+    assert capsys.readouterr().out == "word\n\\x1b[2J\n"
+    code, _, err = call(capsys, "card", "\x1b[2J")
+    assert code == 2 and "\x1b" not in err
+
+
+def test_a_card_with_an_integer_of_too_many_digits_is_named(capsys, tmp_path):
+    card = tmp_path / "my.toml"
+    card.write_text(f'base = "lstm"\n[config]\nunits = {"9" * 5000}\n')
+    code, _, err = call(capsys, "card", card)
+    assert code == 2 and f"A card must be TOML. Received: {str(card)!r}" in err
+    code, _, err = call(capsys, "train", "lstm", "--corpus", "ptv", "--output", tmp_path / "x",
+                        "--set", f"units={'9' * 5000}")  # fmt: skip
+    assert code == 2 and "Unknown corpus" in err  # not told by Python's limit of digits
+
+
+def test_a_text_without_white_space_between_its_words_is_warned_of(capsys, tmp_path):
+    line = "猫は魚を見ていて犬は鳥を見ている"
+    model = zoo.build("lstm", vocabulary_size=4, units=4)
+    model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    model.save(tmp_path / "model.keras")
+    score = ["score", tmp_path / "model.keras", "--text"]
+    code, _, err = call(capsys, *score, line)
+    assert code == 0 and err.startswith("Warning: in the text, 100% of the words are unknown.")
+    assert call(capsys, *score, "the cat the dog")[2] == ""
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("".join(f"{line}{i}\n" for i in range(12)))
+    loop._warn_of_text(dualnet.corpora.load(tmp_path))
+    assert "the words have 17 characters on average. White space" in capsys.readouterr().err
+    (tmp_path / "test.txt").write_text("".join(f"{line[:5]}x{i}\n" for i in range(12)))
+    (tmp_path / "train.txt").write_text("the cat sees the dog\n")
+    (tmp_path / "valid.txt").write_text("the dog\n")
+    loop._warn_of_text(dualnet.corpora.load(tmp_path))
+    assert f"in 'test' of {str(tmp_path)!r}, 100% of the words" in capsys.readouterr().err
+
+
 def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     out = called(capsys, "export", run, tmp_path / "saved_model")
     assert "endpoints score, step, score_text, generate_text in" in out
@@ -445,6 +673,13 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
     dynamic, score = [*evaluate, "--dynamic"], ["score", run, "--text", "the"]
     return {
         "an unknown model": (["card", "dual_ltsm"], "Did you mean one of"),
+        "one seed": ([*train, "--seeds", 1], "`seeds` must be at least two integers, all diff"),
+        "seeds and a seed": ([*train, "--seeds", 1, 2, "--seed", 3], "combined with --seed"),
+        "a setting as an option": ([*train, "--units", 20], "given with --set units=20."),
+        "a setting as an option with =": ([*train, "--dual-units=20"], "with --set dual_units=20."),
+        "a mistyped option": ([*train, "--epoch_s", 2], "Did you mean '--epochs'?"),
+        "an unknown option": (["data", "ptb", "--unitz"], "`dualnet data --help` shows"),
+        "a mistyped setting": ([*train, "--set", "unit=20"], "unit=20. Did you mean 'units'?\n"),
         "a set without a value": ([*train, "--set", "units"], "takes KEY=VALUE"),
         "an option as a setting": ([*train, "--set", "seed=3"], "`--set` takes an argument"),
         "an unknown corpus": (["data", "ptv"], "Did you mean 'ptb'"),
@@ -461,8 +696,23 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "an unknown setting": ([*dynamic, "--set", "learning_rte=1"], "mean 'learning_rate'"),
         "samples as a setting of a rule": ([*dynamic, "--set", "samples=2"], "`samples` must be"),
         "a rule without dynamic": ([*evaluate, "--rule", "sgd"], "needs --dynamic"),
+        "no published rule": ([*dynamic, "--rule", "published"], "whose card names the rule"),
+        "keep without dynamic": ([*evaluate, "--keep", tmp_path / "k"], "`--keep` needs --dynamic"),
+        "keep with a cache": (
+            [*dynamic, "--keep", tmp_path / "k", "--cache"], "cannot be combined with --keep",
+        ),
+        "keep of a keras file": (
+            ["evaluate", keras_file(run), "--dynamic", "--keep", tmp_path / "k"], "needs a RUN fol",
+        ),
+        "dynamic in windows": ([*dynamic, "--window", 5], "`--window` cannot be combined"),
+        "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
         "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
+        "gates of a RUN without": (
+            ["analyse", "gates", run, "--words", "the"], "`model` must have a gate that reads",
+        ),
+        "experts of a RUN without": (["analyse", "experts", run], "must have a mixture as output"),
+        "curves of no RUN": (["analyse", "curves", tmp_path], "must hold card.toml"),
         "an unknown setting to tune for": (
             [*evaluate, "--temperature", "best", "--set", "sample=2"], "mean 'samples'",
         ),

@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import scoring, temperatures
 from dualnet.evaluation.mc_dropout import DropoutReader
-from tests.conftest import NO_DROPOUT, values
+from tests.conftest import NO_DROPOUT, nll, values
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
 WORDS, EOS = len(VOCABULARY), 3
@@ -81,6 +81,51 @@ def test_what_means_nothing_by_sentence_is_refused(plain, arguments, message):
     arguments = {"tokens": TOKENS, **arguments}
     with pytest.raises(ValueError, match=message):
         dualnet.evaluate(plain, arguments.pop("tokens"), by_sentence=True, **arguments)
+
+
+# --- in windows
+
+
+@pytest.mark.parametrize("window", [1, 4, 7, 500])
+@pytest.mark.parametrize("work", [2048, 6])  # 6: several calls, and windows in several pieces
+def test_the_state_is_zeroed_every_so_many_tokens(plain, window, work, monkeypatch):
+    expected, state = [], None
+    for position, target in enumerate(TOKENS[1:]):
+        if position % window == 0:
+            state = plain.initial_state(1)
+        logits, state = plain.advance(TOKENS[None, position : position + 1], state)
+        expected.append(nll(ops.convert_to_numpy(logits) / 1.2, np.array([[target]])).item())
+    monkeypatch.setattr(scoring, "WORK", work)
+    found = dualnet.evaluate(plain, TOKENS, window=window, temperature=1.2)
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-5, atol=1e-5)
+    assert found.perplexity == pytest.approx(np.exp(np.mean(expected)), rel=1e-5)
+    assert (found.tokens, found.window, found.sequence_length) == (len(TOKENS) - 1, window, None)
+
+
+def test_a_window_as_long_as_the_text_carries_the_state_all_the_way(model):
+    whole = dualnet.evaluate(model, TOKENS)
+    found = dualnet.evaluate(model, TOKENS, window=len(TOKENS) - 1)
+    np.testing.assert_allclose(found.token_losses, whole.token_losses, rtol=1e-5, atol=1e-5)
+    assert whole.window is None
+    settings = {"window": 5, "mc_dropout_samples": 2}
+    plain = dualnet.evaluate(model, TOKENS, window=5)
+    found = dualnet.evaluate(model, TOKENS, dropout_scale=1e-6, **settings)
+    np.testing.assert_allclose(found.token_losses, plain.token_losses, rtol=1e-3, atol=1e-3)
+    assert abs(dualnet.perplexity(model, TOKENS, **settings) - plain.perplexity) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 0}, "`window` must be an integer of at least 1"),
+        ({"by_sentence": True}, "`window` must be None by sentence.*Received: window=9"),
+        ({"batch_size": 2}, "`batch_size` must be 1 with a window.*Received: batch_size=2"),
+        ({"sequence_length": 5}, "`sequence_length` must be None with a window"),
+    ],
+)
+def test_what_means_nothing_with_a_window_is_refused(plain, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.evaluate(plain, TOKENS, **{"window": 9, **arguments})
 
 
 # --- samples

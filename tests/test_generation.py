@@ -167,7 +167,7 @@ def test_stop_at_eos_ends_a_text_before_the_first_eos(model):
         assert line == prompt + continuation.split("\n")[0]
 
 
-def test_unk_is_never_drawn_even_if_it_is_the_likeliest():
+def test_unk_is_drawn_only_where_it_is_allowed_even_if_it_is_the_likeliest():
     model = make()
     logits = ops.convert_to_numpy(model(np.array([[EOS, 5]], "int32")))[0, -1]
     likeliest = int(logits.argmax())
@@ -179,6 +179,10 @@ def test_unk_is_never_drawn_even_if_it_is_the_likeliest():
     assert model.vocabulary.encode(greedy)[-1] == logits.argsort()[-2]
     texts = dualnet.generate(model, [words[5]] * 40, max_tokens=3, top_k=2, seed=0)
     assert "<unk>" not in " ".join(texts)
+    greedy = dualnet.generate(model, words[5], max_tokens=1, temperature=0, allow_unknown=True)
+    assert greedy == f"{words[5]} <unk>"
+    settings = {"max_tokens": 1, "top_k": 1, "seed": 0, "allow_unknown": True}
+    assert dualnet.generate(model, words[5], **settings) == greedy
 
 
 def test_an_unknown_word_is_read_and_shown_as_unk(model):
@@ -247,6 +251,7 @@ def test_logits_that_are_not_finite_are_an_error():
         ({"top_p": 1.01}, "`top_p` must be a number above 0 and at most 1"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"stop_at_eos": "no"}, "`stop_at_eos` must be a truth value"),
+        ({"allow_unknown": 1}, "`allow_unknown` must be a truth value"),
         ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
     ],
 )

@@ -115,6 +115,19 @@ def stopped(trained, tmp_path):
     return before, newest
 
 
+def test_a_run_that_was_killed_before_its_card_was_written_begins_on_resuming(corpus, tmp_path):
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "vocabulary.txt").write_text("the\n")
+    settings = {**SETTINGS, "epochs": 1}
+    run = dualnet.train(
+        "dual_lstm", corpus, output=tmp_path / "RUN", resume=True, progress=False, **settings
+    )
+    assert len(run.history) == 1 and dualnet.load(run.folder).vocabulary == corpus.vocabulary
+    for other in (tmp_path, tmp_path / "none"):  # holds other files; does not exist
+        with pytest.raises(FileNotFoundError, match="--resume needs a RUN folder"):
+            dualnet.train("dual_lstm", corpus, output=other, resume=True, progress=False)
+
+
 def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, stopped):
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)

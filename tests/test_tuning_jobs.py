@@ -116,7 +116,7 @@ def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
             given = {key: settings[key] for key in settings if key not in ours}
             rule_settings(settings.get("rule", "nadam"), given)
         else:
-            assert set(settings) == {"evaluation", "temperature"}
+            assert set(settings) == {"evaluation", "temperature", "window"}
 
 
 def test_table_1_of_the_dual_paper_is_there_to_the_letter():

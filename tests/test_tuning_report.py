@@ -223,6 +223,7 @@ def _command(search, **words):
     "settings",
     [
         {"temperature": 1.234567890123456, "batch_size": 2, "cache_size": 20, "cache_weight": 0.25},
+        {"window": 6},
         {"evaluation": "dynamic", "learning_rate": 1e-05, "beta_1": 0.9, "clipnorm": 0.0,
          "cache_size": 0},
         {"evaluation": "dynamic", "rule": "sgd", "learning_rate": 0.05, "clipnorm": 0.25,

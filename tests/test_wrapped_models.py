@@ -252,10 +252,20 @@ def test_what_cannot_have_a_cache_is_told(base):
             dualnet.with_cache(model)
     with pytest.raises(ValueError, match="`size` must be an integer of at least 1"):
         dualnet.with_cache(base, 0)
-    model = dualnet.with_cache(base, 25)
-    for measure in (dualnet.evaluate, dualnet.dynamic_evaluation):
-        with pytest.raises(ValueError, match="more than the 25 that the cache"):
-            measure(model, TEXT)
+
+
+@pytest.mark.parametrize("start", ["at_once", "when_full"])
+def test_a_cache_may_be_larger_than_the_text(base, start):
+    cached = dualnet.with_cache(base, 40, weight=0.3, start=start)
+    logits, _ = cached.advance(TEXT[None, :-1], cached.initial_state(1))
+    expected = nll(keras.ops.convert_to_numpy(logits), TEXT[None, 1:])[0]
+    found = dualnet.evaluate(cached, TEXT)
+    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-4, atol=1e-5)
+    if start == "when_full":  # it never is
+        plain = dualnet.evaluate(base, TEXT).token_losses
+        np.testing.assert_allclose(found.token_losses, plain, rtol=1e-4, atol=1e-5)
+    frozen = dualnet.dynamic_evaluation(cached, TEXT, rule="sgd", learning_rate=1e-9)
+    np.testing.assert_allclose(frozen.perplexity, found.perplexity, rtol=1e-4)
 
 
 def test_texts_are_scored_and_gone_on_with_through_a_cache(base):

@@ -291,7 +291,9 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"unit": 3}, "`unit` must be an argument.*Did you mean 'units'"),
+        ({"unit": 3}, "`unit` must be an argument.*unit=3. Did you mean 'units'.$"),
+        ({"dtype_policy": "float16"}, "='float16'. Call keras.config.set_dtype_policy before you"),
+        ({"zzz": 3}, "zzz=3. help.dualnet.builders.language_model. lists them"),
         ({"rounds": -1}, "`rounds` must be an integer of at least 0.*rounds=-1"),
         ({"mogrifier_dropout": -0.1}, "`mogrifier_dropout`.*-0.1"),
         ({"dual_l2": -1e-6}, "`dual_l2` must be a finite number of at least 0"),

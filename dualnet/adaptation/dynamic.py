@@ -26,12 +26,7 @@ from dualnet.builders import LanguageModel, weight_names
 from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
-from dualnet.evaluation.arguments import (
-    check_cache,
-    check_temperature,
-    check_tokens,
-    perplexity_of,
-)
+from dualnet.evaluation.arguments import check_temperature, check_tokens, perplexity_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +135,6 @@ def dynamic_evaluation(
     """
     check_choice("rule", rule, RULES)
     tokens = check_tokens(tokens, model.vocabulary_size, least=2)
-    check_cache(model, tokens)
     check_temperature(temperature)
     settings = rule_settings(
         rule,

@@ -5,11 +5,14 @@ Results go to standard output, progress to standard error.
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import logging
 import os
 import re
 import sys
 
+from dualnet.cli.console import open_streams, printable
 from dualnet.cli.parser import make_parser
 
 
@@ -28,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         ["dual_lstm"]
         0
     """
+    open_streams()
     # Hides TensorFlow's INFO lines, such as "Memory patch applied".
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
@@ -38,18 +42,34 @@ def main(arguments: list[str] | None = None) -> int:
     options, rest = parser.parse_known_args(arguments)
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
+        _check_all_recognized(options, rest)
         options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
         return 141
     except (ValueError, OSError, ImportError) as error:
-        print(f"dualnet {options.command}: {error}", file=sys.stderr)
+        print(printable(f"dualnet {options.command}: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"dualnet {options.command}: {interrupt or 'Stopped.'}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check_all_recognized(options: argparse.Namespace, rest: list[str]) -> None:
+    """Raise `ValueError` for the arguments `rest`, which no option takes."""
+    if not rest:
+        return
+    option, _, value = rest[0].partition("=")
+    known = re.findall(r"--[\w-]+", options.parser.format_usage())
+    near = difflib.get_close_matches(option, known, n=1, cutoff=0.8)
+    if near:
+        way_out = f" Did you mean {near[0]!r}?"
+    elif option.startswith("--") and hasattr(options, "set"):
+        value = value or (rest[1] if len(rest) > 1 else "VALUE")
+        way_out = f" Settings are given with --set {option[2:].replace('-', '_')}={value}."
+    else:
+        way_out = f" `dualnet {options.command} --help` shows the options."
+    raise ValueError(f"Arguments must be known. Received: {' '.join(rest)}.{way_out}")

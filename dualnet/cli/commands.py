@@ -13,10 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet.cli.console import check_overrides, print_table, quietly, settings_of
+from dualnet._files import check_new
+from dualnet.cli.console import check_overrides, print_table, printable, quietly, settings_of
+from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
+from dualnet.runs.folder import EARLY_FILES, check_run
 
 
 def list_models(options: argparse.Namespace) -> None:
@@ -60,12 +65,13 @@ def card(options: argparse.Namespace) -> None:
         print(json.dumps(table, default=str))
         return
     if card.file:
-        print(f"{card.name}, your own card: {card.file}")
+        print(printable(f"{card.name}, your own card: {card.file}"))
     else:
         print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
-    print(*filter(None, (card.paper, card.table, card.note)), sep="\n", end="\n\n")
+    about = "\n".join(filter(None, (card.paper, card.table, card.note)))
+    print(printable(about), end="\n\n")
     if card.parameters is not None:
-        printed = f" (in the paper: {card.printed})" if card.printed else ""
+        printed = printable(f" (in the paper: {card.printed})") if card.printed else ""
         print(f"parameters  {card.parameters:,}{printed}")
     if card.seed is not None:
         print(f"seed        {card.seed}")
@@ -73,16 +79,17 @@ def card(options: argparse.Namespace) -> None:
         print("text        lower-cased")
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
-        print(f"published   {key}: perplexity {valid} validation, {test} test")
+        print(f"published   {printable(key)}: perplexity {valid} validation, {test} test")
     for result in card.measured:
-        print("measured    " + ", ".join(f"{key} {value}" for key, value in result.items()))
+        measured = ", ".join(f"{key} {value}" for key, value in result.items())
+        print(printable(f"measured    {measured}"))
     for section in ("config", "recipe", "evaluation"):
         settings = getattr(card, section)
         if settings:
             print(f"\n[{section}]")
         for key, value in settings.items():
             ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
-            print(f"{key} = {json.dumps(value, default=str)}{ours}")
+            print(f"{printable(key)} = {json.dumps(value, default=str)}{ours}")
 
 
 def data(options: argparse.Namespace) -> None:
@@ -92,6 +99,7 @@ def data(options: argparse.Namespace) -> None:
     if options.json:
         summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
         summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
+        summary["sentences"] = {split: _sentences(corpus, split) for split in corpora.SPLITS}
         summary["vocabulary_size"] = len(corpus.vocabulary)
         summary["vocabulary_sha256"] = corpus.vocabulary.sha256
         summary["sha256"] = corpus.sha256
@@ -100,22 +108,48 @@ def data(options: argparse.Namespace) -> None:
     print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
     for split in corpora.SPLITS:
         ids = corpus.split(split)
-        print(f"{split:6}{len(ids):>12,} tokens   {corpus.vocabulary.decode(ids[:10])!r} ...")
+        print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} sentences   "
+              f"{corpus.vocabulary.decode(ids[:10])!r} ...")  # fmt: skip
     print(f"{'words':6}{len(corpus.vocabulary):>12,} in the vocabulary, including <eos>")
 
 
+def _sentences(corpus: Any, split: str) -> int:
+    """Return the number of lines of a split, each of which ends in `<eos>`."""
+    return int(np.count_nonzero(corpus.split(split) == corpus.vocabulary.eos_id))
+
+
 def train(options: argparse.Namespace) -> None:
-    # Check what needs no TensorFlow before spending seconds on loading it.
     zoo.card(options.name)
     settings = settings_of(options.set)
+    if options.seeds is not None and options.seed is not None:
+        message = f"cannot be combined with --seed. Received: --seed {options.seed}."
+        raise ArgumentError("--seeds", message)
+    if options.weights is not None and not options.resume:
+        check_run(options.weights, name="weights")
+    check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
-    arguments = _training_arguments(options, settings)
-    run = training.train(options.name, options.corpus, weights=options.weights, **arguments)
-    _print_run(options, run)
+    arguments = _training_arguments(options, settings) | {"weights": options.weights}
+    if options.seeds is None:
+        _print_run(options, training.train(options.name, options.corpus, **arguments))
+        return
+    del arguments["seed"]
+    result = training.train_seeds(options.name, options.corpus, seeds=options.seeds, **arguments)
+    if options.json:
+        print(json.dumps(result))
+        return
+    rows = [
+        [str(run["seed"]), str(run["best_epoch"]), *(f"{run[key]:.2f}" for key in result["mean"])]
+        for run in result["runs"]
+    ]
+    summary = (f"{result['mean'][key]:.2f} ± {result['deviation'][key]:.2f}"
+               for key in result["mean"])  # fmt: skip
+    print_table(["seed", "best epoch", "validation", "test"], [*rows, ["mean", "", *summary]])
 
 
 def gate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
+    check_run(options.run_folder)
+    check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
     if corpus is None:
@@ -125,6 +159,9 @@ def gate(options: argparse.Namespace) -> None:
 
 
 def ensemble(options: argparse.Namespace) -> None:
+    for run in options.run_folders:
+        check_run(run)
+    check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(options.run_folders, options.output)
     if options.json:
@@ -166,12 +203,13 @@ def generate(options: argparse.Namespace) -> None:
     prompts = _texts("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "seed")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
     settings = {name: getattr(options, name) for name in names}
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
     if options.seed is None:
         settings["seed"] = secrets.randbits(32)
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 
@@ -179,20 +217,25 @@ def generate(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
     else:
-        print("\n\n".join(texts))
+        print(printable("\n\n".join(texts)))
 
 
 def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import score
     from dualnet.evaluation.arguments import perplexity_of
+    from dualnet.text.tokenisation import tokenisation_warning
 
     model = runs.load(options.run_folder)
     scores = score(model, texts, temperature=options.temperature)
     tokens = sum(score.tokens for score in scores)
     losses = [-value for score in scores for value in score.log_probabilities.tolist()]
     perplexity = perplexity_of(losses)
+    words = [word for score in scores for word in score.words]
+    if warning := tokenisation_warning(words, what="the text"):
+        print(warning, file=sys.stderr)
     if options.json:
         result = {
             "perplexity": _finite(perplexity),
@@ -219,6 +262,7 @@ def score(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
+    check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet import serving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import re
 import sys
 import tempfile
 import tomllib
@@ -55,7 +56,29 @@ def print_table(head: list[str], rows: list[list[str]], columns: int | None = No
         if columns is not None:
             last = truncate(last, columns - sum(widths) - 2 * len(widths))
         padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
-        print("  ".join([*padded, last]).rstrip())
+        print(printable("  ".join([*padded, last]).rstrip()))
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters escaped, lest a file control the terminal.
+
+    Newlines and tabs stay.
+    """
+    return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], text)
+
+
+def open_streams() -> None:
+    """Open closed standard streams as the null device: a library may write to any of them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
 def truncate(text: str, columns: int) -> str:
@@ -89,6 +112,6 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
             raise ArgumentError("--set", f"takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
         try:
             settings[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # not TOML, or an integer of thousands of digits
             settings[key] = value
     return settings

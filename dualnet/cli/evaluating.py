@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, did_you_mean
+from dualnet._files import check_new
 from dualnet.cli.console import quietly, settings_of
+from dualnet.cli.early import check_corpus, check_settings
+from dualnet.corpora import SPLITS
+from dualnet.runs.folder import EARLY_FILES, check_run
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -20,6 +26,10 @@ TUNING_TOKENS = 50_000
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_combination(options, settings)
+    check_run(options.run_folder)
+    check_choice("split", options.split, SPLITS)
+    check_corpus(options.corpus)
+    check_settings(settings)
     runs = quietly("dualnet.runs")
     from dualnet import adaptation, builders, corpora, evaluation
 
@@ -49,8 +59,9 @@ def evaluate(options: argparse.Namespace) -> None:
     trained_by_sentence = recipe.get("batching") == "sentences"
     names = ["temperature", "sequence_length"]
     if not options.dynamic:
-        names += ["batch_size", "by_sentence", "samples", "dropout_scale", "seed"]
-        settings.setdefault("by_sentence", trained_by_sentence)
+        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
+        windowed = options.window is not None or "window" in settings
+        settings.setdefault("by_sentence", trained_by_sentence and not windowed)
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
     _check_known("--set", settings, _settable(function))
@@ -60,24 +71,33 @@ def evaluate(options: argparse.Namespace) -> None:
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
         settings["temperature"] = evaluation.best_temperature(
-            model, valid, by_sentence=settings.get("by_sentence", False)
+            model,
+            valid,
+            **{key: settings[key] for key in ("by_sentence", "window") if key in settings},
         )
     if options.dynamic:
-        fixed: dict[str, Any] = {"rule": options.rule}
-        if options.rule == "rms":  # its statistics are those of the training text
+        fixed: dict[str, Any] = {"rule": options.rule, "keep": options.keep is not None}
+        if options.rule == "published":
+            settings = {**_published_rule(used, corpus.name), **settings}
+            fixed["rule"] = settings.pop("rule")
+        if fixed["rule"] == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
-        dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
-        if options.plot:
+        if options.plot:  # read before --keep changes the weights
             temperature = settings.get("temperature", 1.0)
             static = evaluation.evaluate(model, tokens, temperature=temperature)
+        dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
+        if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
+        if options.keep is not None and used is not None:
+            _keep(options, model, used, dynamic)
+            notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
-                 "by_sentence"]  # fmt: skip
+                 "by_sentence", "window"]  # fmt: skip
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
         result = {name: getattr(static, name) for name in names}
         result["samples"] = static.mc_dropout_samples
@@ -89,6 +109,8 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         used_settings = ", ".join(f"{key}={value:g}" for key, value in dynamic.settings.items())
         print(f"dynamic evaluation, rule {dynamic.rule}: {used_settings}")
+    if "keep" in notes:
+        print(f"the adapted model is in {options.keep}")
 
 
 def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
@@ -99,6 +121,8 @@ def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
               "is --batch-size 1")  # fmt: skip
     if result.get("by_sentence"):
         print("read by sentence, each after <eos> from the zero state")
+    elif result.get("window"):
+        print(f"read in windows of {result['window']} tokens, each from the zero state")
     elif trained_by_sentence:
         print("read as one stream, although the model was trained by sentence")
     if "cache" in result:
@@ -120,11 +144,43 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     _check_known("--cache", settings, defaults)
-    name = used.name if used else ""
-    if name in zoo.list_models() and corpus in zoo.card(name).corpora:
-        published = zoo.card(name, corpus).evaluation
-        defaults |= {key.removeprefix("cache_"): value for key, value in published.items()}
+    published = _published_evaluation(used, corpus)
+    defaults |= {
+        key.removeprefix("cache_"): value
+        for key, value in published.items()
+        if key.startswith("cache_")
+    }
     return {**defaults, **settings}
+
+
+def _published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+    """Return rule and settings of the dynamic evaluation published for card and corpus."""
+    published = _published_evaluation(used, corpus)
+    if "rule" not in published:
+        raise ArgumentError(
+            "--rule",
+            "published needs a model of the zoo whose card names the rule of its paper for the "
+            f"corpus. Received: {used.name if used else 'a .keras file'!r} on {corpus!r}, without. "
+            "Choose nadam, sgd or rms.",
+        )
+    return {key: value for key, value in published.items() if not key.startswith("cache_")}
+
+
+def _published_evaluation(used: zoo.Card | None, corpus: str) -> Mapping[str, Any]:
+    """Return the settings of evaluation that the zoo's card of a RUN has for `corpus`, or {}."""
+    if used is None or used.name not in zoo.list_models():
+        return {}
+    return zoo.card(used.name, corpus).evaluation if corpus in zoo.card(used.name).corpora else {}
+
+
+def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any) -> None:
+    """Write the adapted `model` into the RUN folder of --keep."""
+    from dualnet.runs.loading import write_run
+
+    settings = ", ".join(f"{key}={value}" for key, value in dynamic.settings.items())
+    note = f"Adapted on {options.split} by dynamic evaluation, rule {dynamic.rule}: {settings}."
+    source = str(Path(options.run_folder).resolve())
+    write_run(Path(options.keep), model, dataclasses.replace(used, note=note, weights=source))
 
 
 def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
@@ -133,12 +189,22 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size
         alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
-                 "--samples": options.samples, **sampling}  # fmt: skip
+                 "--window": options.window, "--samples": options.samples, **sampling}  # fmt: skip
         problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
         refused = {problem: alone}
+        if options.keep is not None:
+            refused["cannot be combined with --keep."] = {"--cache": options.cache}
+            if not os.path.isdir(options.run_folder):
+                message = (
+                    f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
+                )
+                raise ArgumentError("--keep", message)
+            check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
     else:
         rule = None if options.rule == "nadam" else options.rule
-        refused = {"needs --dynamic.": {"--rule": rule, "--plot": options.plot}}
+        refused = {
+            "needs --dynamic.": {"--rule": rule, "--plot": options.plot, "--keep": options.keep}
+        }
         if options.samples is None and "samples" not in settings:
             refused["needs --samples."] = sampling
     for problem, values in refused.items():

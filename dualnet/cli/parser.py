@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from dualnet.cli import commands, tuning
+from dualnet.cli import analysing, commands, tuning
 from dualnet.cli.evaluating import evaluate
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
@@ -24,12 +24,13 @@ def make_parser() -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         epilog="'dualnet COMMAND --help' shows the options of a command.",
     )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
         """Add a command; return the method that adds its options."""
         command = subparsers.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, parser=command)
         command.add_argument("--json", action="store_true", help="print the result as JSON")
         return command.add_argument
 
@@ -53,6 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--corpus", required=True, help=CORPUS)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
+    option("--seeds", type=int, nargs="+", metavar="N",
+           help="train once for each of these seeds, into RUN/seed-N, and show mean and deviation")
     _add_training(option, "override arguments of the builder or the recipe, e.g. units=200")
 
     option = add("gate", commands.gate,
@@ -72,7 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
     option("--rule", default="nadam",
-           help="update rule of --dynamic: nadam, sgd or rms (default: nadam)")
+           help="update rule of --dynamic: nadam, sgd or rms (default: nadam); 'published': rule "
+           "and settings of the paper, if the card of the model has them")
+    option("--keep", metavar="RUN",
+           help="write the model as --dynamic leaves it into this new RUN folder")
     _add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
     option("--temperature", type=_number_or("best", float, "a number above 0"), metavar="T",
            help="divide the logits by T; 'best': by the T that is best on the validation split "
@@ -83,6 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--batch-size", type=int, metavar="N",
            help="read the text as N parallel streams: faster, but each starts from the zero state "
            "(default: 1)")
+    option("--window", type=int, metavar="N",
+           help="zero the state every N tokens (default: carry it over the whole text)")
     option("--by-sentence", action=argparse.BooleanOptionalAction,
            help="read each sentence from the zero state (default: as RUN was trained)")
     option("--samples", type=int, metavar="N",
@@ -108,6 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="draw from the fewest words whose probabilities reach P, 0 < P <= 1")
     option("--seed", type=int, metavar="N", help="random seed, to generate the same text again")
     option("--stop-at-eos", action="store_true", help="stop at the end of a line (<eos>)")
+    option("--allow-unknown", action="store_true", help="also draw <unk>, like any other word")
 
     option = add("score", commands.score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
@@ -147,9 +156,40 @@ def make_parser() -> argparse.ArgumentParser:
     _add_checkpoint_steps(option)
     option("--quiet", action="store_true", help="do not show the table of trials")
 
+    _add_analyses(subparsers)
+
     option = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     option("--output", default="demo", metavar="FOLDER", help="folder to write (default: demo)")
     return parser
+
+
+def _add_analyses(subparsers: Any) -> None:
+    text = "Analyse RUNs: gates, experts, rank or learning curves."
+    analyse = subparsers.add_parser("analyse", help=text, description=text)
+    analyses = analyse.add_subparsers(dest="analysis", required=True, metavar="ANALYSIS")
+    for name, (function, text) in analysing.ANALYSES.items():
+        command = analyses.add_parser(name, help=text, description=text)
+        command.set_defaults(run=analysing.analyse, analysis_of=function, parser=command)
+        option = command.add_argument
+        option("--json", action="store_true", help="print the result as JSON")
+        option("run_folders", metavar="RUN", help=RUN if name == "curves" else RUN_OR_KERAS,
+               nargs="+" if name in ("rank", "curves") else 1)
+        option("--output", metavar="PNG", help="plot the result into this file")
+        if name == "curves":
+            continue
+        option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
+        default = "train" if name == "gates" else "test"
+        option("--split", default=default, help=f"train, valid or test (default: {default})")
+        if name == "gates":
+            option("--words", nargs="+", required=True, metavar="WORD", help="the words before")
+            option("--count", type=int, default=5, metavar="N",
+                   help="favoured words to show after each (default: 5)")
+            option("--least-occurrences", type=int, default=100, metavar="N",
+                   help="leave out words that are rarer in the split (default: 100)")
+        elif name == "rank":
+            option("--rows", type=int, metavar="N", help="use the first N contexts (default: all)")
+            option("--tolerance", type=float, metavar="X",
+                   help="count singular values up to X as zero (default: by float32 rounding)")
 
 
 def _add_training(option: Callable[..., Any], settings: str) -> None:
@@ -184,6 +224,22 @@ def _add_set(option: Callable[..., Any], text: str) -> None:
 
 
 # fmt: on
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only when asked for."""
+
+    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
+        from importlib import metadata
+
+        try:
+            print(f"dualnet {metadata.version('dualnet')}")
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            print("dualnet, not installed: run from a checkout")
+        parser.exit()
 
 
 def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet.cli.console import check_overrides, print_table, quietly, settings_of, silence
+from dualnet.cli.early import check_search
 
 
 def jobs(options: argparse.Namespace) -> None:
@@ -31,6 +32,7 @@ def jobs(options: argparse.Namespace) -> None:
 
 def tune(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
+    check_search(options)
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS

@@ -157,7 +157,7 @@ def load(
         vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=2)
     if min_count is not None:
         min_count = check_count("min_count", min_count, least=1)
-    text = _locate(name_or_folder, path, lowercase, download)
+    text = locate(name_or_folder, path, lowercase, download)
     settings = Settings(
         lowercase=bool(lowercase),
         vocabulary_size=vocabulary_size,
@@ -176,11 +176,11 @@ def load(
     )
 
 
-def _locate(
+def locate(
     name_or_folder: str | os.PathLike[str],
-    path: str | os.PathLike[str] | None,
-    lowercase: bool,
-    download: bool,
+    path: str | os.PathLike[str] | None = None,
+    lowercase: bool = False,
+    download: bool = True,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
     if name_or_folder == EMBEDDED and path is None:

@@ -37,17 +37,6 @@ def check_tokens(
     return tokens.astype(np.int32, copy=False)
 
 
-def check_cache(model: Any, tokens: Any) -> None:
-    """Raise `ValueError` if the text `tokens` does not exceed the cache of `model`."""
-    size = getattr(model, "cache_size", 0)
-    if size >= len(tokens):
-        raise ArgumentError(
-            "tokens",
-            f"must be more than the {size} that the cache of the model remembers. Received: "
-            f"{len(tokens)} tokens. Take a longer text or a smaller cache.",
-        )
-
-
 def check_temperature(temperature: float) -> None:
     """Raise `ValueError` unless `temperature` is finite and at least 1e-6."""
     # Logits divided by much less overflow float32.

@@ -17,7 +17,6 @@ from dualnet.builders.reader import SegmentReader
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import (
-    check_cache,
     check_temperature,
     check_tokens,
     perplexity_of,
@@ -38,7 +37,7 @@ class Evaluation:
         batch_size: Number of streams. 1 is the reference; with more, each stream starts from
             the zero state, which costs a little perplexity.
         sequence_length: Tokens per step, which does not change the value, except through locked
-            masks of MC dropout. None by sentence.
+            masks of MC dropout. None by sentence and with a window.
         temperature: What the logits were divided by.
         token_losses: float32 `(tokens,)`, -log p of each token in nats, in reading order.
         by_sentence: Whether each sentence was read from the zero state.
@@ -46,6 +45,7 @@ class Evaluation:
             pass without.
         dropout_scale: What their dropout rates were multiplied by.
         seed: Seed of their masks.
+        window: Number of tokens after which the state was zeroed; None if it was carried.
     """
 
     perplexity: float
@@ -58,6 +58,7 @@ class Evaluation:
     mc_dropout_samples: int = 0
     dropout_scale: float = 1.0
     seed: int = 0
+    window: int | None = None
 
     @property
     def samples(self) -> int:
@@ -93,6 +94,7 @@ def evaluate(
     batch_size: int = 1,
     sequence_length: int | None = None,
     by_sentence: bool = False,
+    window: int | None = None,
     mc_dropout_samples: int = 0,
     dropout_scale: float = 1.0,
     seed: int = 0,
@@ -107,20 +109,26 @@ def evaluate(
     zero state, and every token is predicted once, the first one included. A sentence ends with
     `<eos>`, the last one where the text ends.
 
+    With a window, the text is one stream whose state is zeroed every `window` tokens: the first
+    token of a window is predicted from the zero state and the token before it. Evaluation with a
+    window shows what a model owes to the state that it carries further than that.
+
     With MC dropout, the probability of a token is the arithmetic mean over several passes with
     dropout, each of which carries its own state over the text (Melis et al.). A locked mask is
-    drawn anew for each step of `sequence_length` tokens, and by sentence for each sentence, or
-    each 2048 tokens of a longer one. The model is left untouched.
+    drawn anew for each step of `sequence_length` tokens, and by sentence or with a window for
+    each sentence or window, or each 2048 tokens of a longer one. The model is left untouched.
 
     Args:
         model: `LanguageModel`.
         tokens: int array `(num_tokens,)`, in reading order. An int32 array, which may be
             memory-mapped, is read piece by piece and never copied whole.
         temperature: float above 0. Logits are divided by it, in each pass.
-        batch_size: int. Number of streams; must be 1 by sentence.
+        batch_size: int. Number of streams; must be 1 by sentence and with a window.
         sequence_length: int. Tokens per step; about 2048 / batch_size by default, and 70 with
-            MC dropout. None by sentence.
+            MC dropout. None by sentence and with a window.
         by_sentence: bool.
+        window: int, at least 1. Tokens after which the state is zeroed; None carries it over the
+            whole text. Excludes `by_sentence`.
         mc_dropout_samples: int. Number of passes with dropout; 0 for one pass without.
         dropout_scale: float above 0, at most 1. With MC dropout, the dropout rates of the
             model, its builder's arguments `..._dropout`, are multiplied by it.
@@ -138,7 +146,6 @@ def evaluate(
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
-    check_cache(model, tokens)
     check_temperature(temperature)
     check_count("batch_size", batch_size, least=1)
     check_count("mc_dropout_samples", mc_dropout_samples, least=0)
@@ -150,8 +157,19 @@ def evaluate(
             "needs `mc_dropout_samples` of at least 1. Received: dropout_scale="
             f"{dropout_scale!r}, mc_dropout_samples=0.",
         )
+    if by_sentence or window is not None:
+        mode = "by sentence" if by_sentence else "with a window"
+        _check_read_alone(mode, batch_size, sequence_length)
+    if by_sentence and window is not None:
+        raise ArgumentError(
+            "window",
+            "must be None by sentence, since every sentence starts from the zero state. Received: "
+            f"window={window!r}.",
+        )
     if by_sentence:
-        plan = _sentences(model, tokens, batch_size, sequence_length, whole=mc_dropout_samples > 0)
+        plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)
+    elif window is not None:
+        plan = _windows(tokens, check_count("window", window, least=1))
     else:
         plan = _streams(tokens, batch_size, sequence_length, with_dropout=mc_dropout_samples > 0)
     losses = np.empty(plan.tokens, np.float32)
@@ -171,7 +189,24 @@ def evaluate(
         mc_dropout_samples=mc_dropout_samples,
         dropout_scale=dropout_scale,
         seed=seed,
+        window=window,
     )
+
+
+def _check_read_alone(mode: str, batch_size: int, sequence_length: int | None) -> None:
+    """Raise `ValueError` for settings of streams where each part of a text is read for itself."""
+    if batch_size != 1:
+        raise ArgumentError(
+            "batch_size",
+            f"must be 1 {mode}, since each starts from the zero state. Received: "
+            f"batch_size={batch_size}.",
+        )
+    if sequence_length is not None:
+        raise ArgumentError(
+            "sequence_length",
+            f"must be None {mode}, since each is read whole. Received: "
+            f"sequence_length={sequence_length!r}.",
+        )
 
 
 class _Plan(NamedTuple):
@@ -204,14 +239,22 @@ def _streams(
     return _Plan(pairs, steps, lambda: iter([part]), lambda start, end: tokens[start : end + 1])
 
 
-def _sentences(
-    model: LanguageModel,
-    tokens: np.ndarray,
-    batch_size: int,
-    sequence_length: int | None,
-    *,
-    whole: bool,
-) -> _Plan:
+def _windows(tokens: np.ndarray, window: int) -> _Plan:
+    """Return the plan of a text in windows of `window` tokens, many of which are read at once."""
+    pairs = len(tokens) - 1
+    starts = range(0, pairs, window)
+    steps = min(window, pairs, scoring.WORK)
+    rows = min(max(1, scoring.WORK // steps), len(starts))
+
+    def parts():
+        for first in range(0, len(starts), rows):
+            batch = starts[first : first + rows]
+            yield rows, steps, [(start, min(start + window, pairs)) for start in batch]
+
+    return _Plan(pairs, None, parts, lambda start, end: tokens[start : end + 1])
+
+
+def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Plan:
     """Return the plan of a text by sentence, each read in one piece if `whole`."""
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="sentence", otherwise="Leave `by_sentence` False."
@@ -221,18 +264,6 @@ def _sentences(
             "by_sentence",
             "must be False for a model with a cache, which each sentence would empty. Received: "
             f"by_sentence=True, a cache of {model.cache_size} words.",
-        )
-    if batch_size != 1:
-        raise ArgumentError(
-            "batch_size",
-            "must be 1 by sentence, since every sentence starts from the zero state. Received: "
-            f"batch_size={batch_size}.",
-        )
-    if sequence_length is not None:
-        raise ArgumentError(
-            "sequence_length",
-            "must be None by sentence, since each sentence is read whole. Received: "
-            f"sequence_length={sequence_length!r}.",
         )
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])

@@ -33,7 +33,7 @@ def best_temperature(
         model, tokens: As for `evaluate`.
         temperatures: floats above 0, all of which are tried; the first of equally good ones
             wins.
-        **settings: `batch_size`, `sequence_length` and `by_sentence` of `evaluate`.
+        **settings: `batch_size`, `sequence_length`, `by_sentence` and `window` of `evaluate`.
 
     Example:
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import tomli_w
 
+from dualnet._checks import ArgumentError
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
-from dualnet.builders import BUILDERS
 from dualnet.cards import KEYS, Card
 from dualnet.text import Vocabulary
 
@@ -57,21 +57,12 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     >>> card.name, card.corpus, card.seed, card.recipe["epochs"]
     ('lstm', 'ptb', 3, 40)
     """
+    table = _read_card_table(Path(folder))
     file = Path(folder) / CARD
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"A RUN folder must hold {CARD}. Received: {str(folder)!r}, without it. Create a RUN "
-            "folder with `dualnet train NAME --corpus CORPUS --output RUN`."
-        )
-    table = read_toml(file)
-    for key in ("name", "builder", "seed", "corpus", "config", "recipe", "weights"):
-        if type(table.get(key, "" if key == "weights" else None)) is not KEYS[key]:
-            raise ValueError(
-                f"{file}: `{key}` is required and must be {KINDS[KEYS[key]]}. Restore the card, or "
-                "train again."
-            )
     trained_on = table["corpus"]
     valid = all(type(trained_on.get(key)) is kind for key, kind in TRAINED_ON.items())
+    from dualnet.builders import BUILDERS  # here: a folder that is no RUN is refused without Keras
+
     if table["builder"] not in BUILDERS or not valid:
         raise ValueError(
             f"{file}: `builder` must be one of {sorted(BUILDERS)}, and `corpus` must have name, "
@@ -86,6 +77,49 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
         trained_on=trained_on,
         file=str(file),
     )
+
+
+def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
+    """Check that `path` is a RUN folder with a card, or an existing `.keras` file.
+
+    Needs no Keras. Errors call the argument `name`.
+
+    Raises:
+        FileNotFoundError: if `path` does not exist or is a folder without a card.
+        ValueError: if it is another kind of file, or the card is not one of a RUN.
+    """
+    path = Path(path)
+    if path.is_dir():
+        _read_card_table(path)
+    elif not path.is_file():
+        raise FileNotFoundError(
+            f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r}, which does "
+            "not exist."
+        )
+    elif path.suffix != ".keras":
+        raise ArgumentError(
+            name,
+            f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
+            "alone, build the model and call model.load_weights.",
+        )
+
+
+def _read_card_table(folder: Path) -> dict[str, Any]:
+    """Return the TOML table of a RUN's card, with its keys and their kinds checked."""
+    file = folder / CARD
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"A RUN folder must hold {CARD}. Received: {str(folder)!r}, without it. Create a RUN "
+            "folder with `dualnet train NAME --corpus CORPUS --output RUN`."
+        )
+    table = read_toml(file)
+    for key in ("name", "builder", "seed", "corpus", "config", "recipe", "weights"):
+        if type(table.get(key, "" if key == "weights" else None)) is not KEYS[key]:
+            raise ValueError(
+                f"{file}: `{key}` is required and must be {KINDS[KEYS[key]]}. Restore the card, or "
+                "train again."
+            )
+    return table
 
 
 _CARD_KEYS = ("name", "builder", "paper", "note", "seed", "weights")  # before the tables

@@ -12,17 +12,22 @@ import keras
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
-from dualnet._files import UNFINISHED
+from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import (
     CARD,
+    EARLY_FILES,
     WEIGHTS,
     WORDS,
+    check_run,
     check_sums,
     checksummed,
     read_card,
     read_vocabulary,
+    write_card,
+    write_vocabulary,
 )
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
@@ -57,19 +62,9 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             f"{type(path).__name__}.",
         )
     path = Path(path)
+    check_run(path)
     if path.is_dir():
         return _load_folder(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`path` must be a RUN folder or a .keras file. Received: {str(path)!r}, which does "
-            "not exist."
-        )
-    if path.suffix != ".keras":
-        raise ArgumentError(
-            "path",
-            f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
-            "alone, build the model and call model.load_weights.",
-        )
     try:
         _check_config(path)
         with warnings.catch_warnings():
@@ -171,6 +166,15 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
             f"the corpus: --corpus {name}, or corpora.load in Python."
         )
     return corpus
+
+
+def write_run(folder: Path, model: LanguageModel, card: Card) -> None:
+    """Write a RUN folder, new or empty, of a model with a vocabulary that needs no training."""
+    assert model.vocabulary is not None
+    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
+        write_vocabulary(folder, model.vocabulary)
+        write_weights(folder, model)
+        write_card(folder, card)
 
 
 def write_weights(folder: Path, model: LanguageModel) -> None:

@@ -12,6 +12,7 @@ from dualnet.training.initial_weights import load_corpus
 from dualnet.training.loop import Run, train
 from dualnet.training.recipe import Recipe, split_overrides
 from dualnet.training.results import versions
+from dualnet.training.seeds import train_seeds
 from dualnet.training.start import batches_of, card_for
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "split_overrides",
     "train",
     "train_gate",
+    "train_seeds",
     "versions",
 ]
 

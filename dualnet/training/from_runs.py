@@ -10,11 +10,10 @@ from typing import Any
 
 from dualnet import builders, zoo
 from dualnet._checks import ArgumentError
-from dualnet._files import claim
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import EARLY_FILES, read_card, write_card, write_vocabulary
-from dualnet.runs.loading import load, write_weights
+from dualnet.runs.folder import read_card
+from dualnet.runs.loading import load, write_run
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
 
@@ -105,19 +104,15 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
         )
     first, *_ = [read_card(run) for run in runs]
     model = builders.ensemble([load(run) for run in runs])
-    assert model.vocabulary is not None  # every RUN has one
     folder = Path(output)
-    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
-        write_vocabulary(folder, model.vocabulary)
-        write_weights(folder, model)
-        card = Card(
-            name=model.name,
-            builder=model.builder,
-            note="Members: " + ", ".join(str(Path(run).resolve()) for run in runs),
-            seed=0,
-            trained_on=first.trained_on,
-            config=model.arguments,
-            recipe=first.recipe,
-        )
-        write_card(folder, card)
+    card = Card(
+        name=model.name,
+        builder=model.builder,
+        note="Members: " + ", ".join(str(Path(run).resolve()) for run in runs),
+        seed=0,
+        trained_on=first.trained_on,
+        config=model.arguments,
+        recipe=first.recipe,
+    )
+    write_run(folder, model, card)
     return folder

@@ -17,10 +17,11 @@ from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import SPLITS, Corpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
+from dualnet.text.tokenisation import tokenisation_warning
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
@@ -31,6 +32,7 @@ from dualnet.training.start import Start, begin, policy_of
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
+WARNING_TOKENS = 100_000  # of each split, which show whether a text is tokenised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +156,8 @@ def train(
         if start.transferred is not None and progress:
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
+        if progress and not resume:
+            _warn_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
         stack.callback(recorder.close)
@@ -175,6 +179,16 @@ def train(
             raise Stopped(interrupts.at_once)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
+
+
+def _warn_of_text(corpus: Corpus) -> None:
+    """Print a warning for the first split that looks as if it was not tokenised."""
+    words = corpus.vocabulary.words
+    for split in SPLITS:
+        first = [words[i] for i in corpus.split(split)[:WARNING_TOKENS]]
+        if warning := tokenisation_warning(first, what=f"{split!r} of {corpus.source!r}"):
+            print(warning, file=sys.stderr, flush=True)
+            return
 
 
 def _finish(start: Start, *, evaluate: bool) -> Run:

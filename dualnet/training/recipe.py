@@ -234,16 +234,19 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     }
     for key in (*card.config, *overrides):
         if key not in arguments and not (key in overrides and key in fields):
+            value = {**card.config, **overrides}[key]
+            lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
+            way_out = did_you_mean(key, arguments + fields) or f" {lists} list them."
             raise ArgumentError(
                 key,
-                "must be an argument of the builder or of the recipe."
-                f"{did_you_mean(key, arguments + fields)} Builder: {', '.join(sorted(arguments))}. "
-                f"Recipe: {', '.join(fields)}.",
+                f"must be an argument of the builder or of the recipe. Received: {key}={value!r}."
+                f"{way_out}",
             )
     for key in sorted(card.recipe.keys() - {*fields}):
-        hint = did_you_mean(key, fields)
+        way_out = did_you_mean(key, fields) or " help(dualnet.training.Recipe) lists them."
         raise ArgumentError(
-            key, f"must be an argument of the recipe.{hint} It takes {', '.join(fields)}."
+            key,
+            f"must be an argument of the recipe. Received: {key}={card.recipe[key]!r}.{way_out}",
         )
     of_recipe = {*fields}
     if "members" not in card.config:

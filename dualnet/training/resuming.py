@@ -24,6 +24,10 @@ RESUMABLE = (  # settings of the recipe that may change on resuming
 )  # fmt: skip
 
 
+class FinishedError(ValueError):
+    """A run to resume is finished: nothing is left to do."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """The arguments of `train` that describe a run."""
@@ -106,7 +110,7 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     elif recipe.averaging == "asgd":
         way_out += " Or fine-tune it, with --set finetune=once."
     last = f", the last in round {rounds} of fine-tuning" if rounds else ""
-    raise ValueError(
+    raise FinishedError(
         f"The run in {str(folder)!r} is finished: it has {evaluated} epochs{last}. {way_out}"
     )
 

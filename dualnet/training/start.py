@@ -12,7 +12,7 @@ import keras
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet._files import claim, remove_unfinished
+from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
@@ -80,6 +80,10 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
     """Yield the run in the folder of `request`, restored from its last checkpoint."""
     folder = request.folder
     if not (folder / CARD).is_file():
+        if folder.is_dir() and not is_used(folder, may_hold=EARLY_FILES):
+            with begin(request) as start:  # stopped before its card was written
+                yield start
+            return
         raise FileNotFoundError(
             f"--resume needs a RUN folder. Received: {str(folder)!r}, without {CARD}. Train again, "
             "without --resume."

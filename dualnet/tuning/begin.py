@@ -25,10 +25,10 @@ from dualnet.tuning.engine.chief import chief_address, role
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import CORPUS, Job
 from dualnet.tuning.job_checks import override
 from dualnet.tuning.job_files import load_job
-from dualnet.tuning.search_folder import CORPUS, JOB, SEARCH, Search, check_resumable, read_search
+from dualnet.tuning.search_folder import JOB, SEARCH, Search, check_resumable, read_search
 from dualnet.tuning.search_run import SearchRun
 
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do

@@ -21,6 +21,7 @@ KEYS: dict[str, type] = {
     "parameters": str, "solve_for": str, "early_stopping": str, "seed": int,
     "tuner_options": dict, "fixed": dict, "space": dict,
 }  # fmt: skip
+JOB, CORPUS = "job.toml", "corpus"  # in the folder of a search; CORPUS has no name or path
 JOB_KINDS = ("training", "gate", "evaluation")
 # Each tuner with the arguments that only its oracle in KerasTuner takes.
 TUNERS: dict[str, tuple[str, ...]] = {

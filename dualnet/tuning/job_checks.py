@@ -21,7 +21,7 @@ from dualnet.tuning.space import JobError, Parameter, holds, in_order
 CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
 RECIPE = tuple(field.name for field in dataclasses.fields(training.Recipe))
 EVALUATIONS = ("static", "dynamic")
-STATIC = ("batch_size",)
+STATIC = ("batch_size", "window")
 DYNAMIC = ("rule", "learning_rate", "decay", "epsilon", "beta_1", "clipnorm")
 # The arguments of `train` that the search itself passes to every trial.
 OF_THE_SEARCH = tuple(
@@ -235,7 +235,7 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
             )
     if "temperature" in settings:
         check_temperature(settings["temperature"])
-    for name in ("sequence_length", "batch_size"):
+    for name in ("sequence_length", *STATIC):
         if name in settings:
             check_count(name, settings[name], least=1)
     Cache(**{key: settings[key] for key in CACHE if key in settings})

@@ -18,12 +18,11 @@ from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.engine.chief import chief_address
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import JOB, Job
 from dualnet.tuning.job_files import load_job
 from dualnet.tuning.trial import Task
 
-JOB, SEARCH = "job.toml", "search.json"
-CORPUS = "corpus"  # folder of a corpus that has no name or path
+SEARCH = "search.json"
 RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on resuming
 
 

@@ -194,6 +194,7 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
         perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
     else:
         by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
+        by_sentence = by_sentence and "window" not in settings
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
         perplexity = result.perplexity
     parameters = model.count_params()

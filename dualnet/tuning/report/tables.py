@@ -180,7 +180,7 @@ def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str
         words += ["--dynamic", "--rule", left.pop("rule", "nadam")]
         if not left.get("clipnorm"):
             left.pop("clipnorm", None)  # 0 means none
-    for name in ("temperature", "sequence_length", "batch_size"):
+    for name in ("temperature", "sequence_length", "batch_size", "window"):
         if name in left:
             words += [f"--{name.replace('_', '-')}", text_of(left.pop(name))]
     if left:

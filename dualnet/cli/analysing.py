@@ -1,0 +1,138 @@
+"""The command `analyse`: gates, experts, rank and learning curves of RUNs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice
+from dualnet.cli.console import print_table, quietly
+from dualnet.cli.early import check_corpus
+from dualnet.corpora import SPLITS
+from dualnet.runs.folder import check_run
+
+
+def analyse(options: argparse.Namespace) -> None:
+    for run in options.run_folders:
+        check_run(run)
+    if options.analysis != "curves":
+        check_choice("split", options.split, SPLITS)
+        check_corpus(options.corpus)
+    analysis = quietly("dualnet.analysis")
+    result, table = options.analysis_of(options, analysis)
+    if options.output is not None:
+        result["output"] = options.output
+    if options.json:
+        print(json.dumps(result))
+        return
+    print_table(*table)
+    if options.output is not None:
+        print(f"\nplotted in {options.output}")
+
+
+Result = tuple[dict[str, Any], tuple[list[str], list[list[str]]]]  # JSON; head and rows of a table
+
+
+def gates(options: argparse.Namespace, analysis: Any) -> Result:
+    model, corpus = _read(options)
+    found = analysis.favoured_words(
+        model,
+        options.words,
+        count=options.count,
+        corpus_tokens=corpus.split(options.split),
+        least_occurrences=options.least_occurrences,
+    )
+    if options.output is not None:
+        analysis.plot_favoured_words(found, options.output)
+    rows = [
+        [word, ", ".join(f"{next_word} {value:.3f}" for next_word, value in pairs)]
+        for word, pairs in found.items()
+    ]
+    return {"words": found}, (["after", "favoured words and gate values"], rows)
+
+
+def experts(options: argparse.Namespace, analysis: Any) -> Result:
+    model, corpus = _read(options)
+    used = analysis.expert_shares(model, corpus.split(options.split))
+    if options.output is not None:
+        analysis.plot_expert_shares(used, options.output)
+    result = {
+        "shares": used.shares.tolist(),
+        "coefficient_of_variation": used.coefficient_of_variation,
+        "layers": list(used.layers),
+        "tokens": used.tokens,
+    }
+    rows = [
+        [str(i), f"{share:.4f}", layer]
+        for i, (share, layer) in enumerate(zip(used.shares, used.layers), start=1)
+    ]
+    rows.append(["", f"{used.coefficient_of_variation:.4f}", "coefficient of variation"])
+    return result, (["expert", "share", "layer"], rows)
+
+
+def rank(options: argparse.Namespace, analysis: Any) -> Result:
+    ranks = {}
+    for run in options.run_folders:
+        model, corpus = _read(options, run)
+        tokens = corpus.split(options.split)
+        ranks[run] = analysis.rank(model, tokens, rows=options.rows, tolerance=options.tolerance)
+    if options.output is not None:
+        analysis.plot_singular_values(ranks, options.output)
+    result = {
+        run: {
+            "rank": found.rank,
+            "tolerance": found.tolerance,
+            "shape": list(found.shape),
+            "singular_values": found.singular_values.tolist(),
+        }
+        for run, found in ranks.items()
+    }
+    rows = [
+        [f"{found.rank:,}", *(f"{size:,}" for size in found.shape), f"{found.tolerance:.3g}", run]
+        for run, found in ranks.items()
+    ]
+    return {"ranks": result}, (["rank", "contexts", "words", "tolerance", "run"], rows)
+
+
+def curves(options: argparse.Namespace, analysis: Any) -> Result:
+    runs = {run: run for run in options.run_folders}
+    found = {
+        split: analysis.learning_curves(runs, split=key)
+        for split, key in (("train", "train"), ("valid", "val"))
+    }
+    if options.output is not None:
+        analysis.plot_learning_curves(runs, options.output, split="both")
+    result = {run: {split: found[split][run].tolist() for split in found} for run in runs}
+    rows = [
+        [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]
+        for run, values in result.items()
+        for epoch, (train, valid) in enumerate(zip(*values.values()), start=1)
+    ]
+    return {"curves": result}, (["epoch", "train", "validation", "run"], rows)
+
+
+ANALYSES: dict[str, tuple[Callable[..., Result], str]] = {
+    "gates": (gates, "Show the words that the gate of a RUN favours after given words."),
+    "experts": (experts, "Show how much the mixture of a RUN uses each of its experts."),
+    "rank": (rank, "Compute the rank of the log-probabilities of RUNs."),
+    "curves": (curves, "Show the perplexity per epoch of RUNs."),
+}
+
+
+def _read(options: argparse.Namespace, run: str | None = None) -> tuple[Any, Any]:
+    """Return the model of a RUN, and the corpus to read: that of the RUN, or of --corpus."""
+    from dualnet import corpora, runs
+
+    run = options.run_folders[0] if run is None else run
+    model = runs.load(run)
+    if options.corpus is None:
+        if not os.path.isdir(run):
+            message = "must be given for a .keras file, which records no corpus."
+            raise ArgumentError("--corpus", message)
+        return model, runs.corpus_of_run(run)
+    words = model.vocabulary
+    lowercase = words is not None and words.lowercase
+    return model, corpora.load(options.corpus, lowercase=lowercase, vocabulary=words)

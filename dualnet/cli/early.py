@@ -1,0 +1,63 @@
+"""Checks of what needs no model, made before TensorFlow is loaded, which takes seconds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dualnet import zoo
+from dualnet._checks import check_count, check_rate, is_number
+from dualnet._files import check_new
+from dualnet.corpora import NAMES
+from dualnet.corpora.corpus import locate
+from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.tuning.job import CORPUS, JOB
+from dualnet.tuning.job_files import load_job
+
+COUNTS = ("epochs", "batch_size", "sequence_length")
+
+
+def check_training(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Check the options that `train` and `gate` share."""
+    check_settings({"epochs": options.epochs, **settings})
+    _check_counts(options, {"checkpoint_steps": 1, "seed": 0})
+    if not options.resume:
+        check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
+    check_corpus(options.corpus)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the sizes, counts and rates among the settings of `--set`, which names tell."""
+    for name, value in settings.items():
+        if is_number(value) and (name in COUNTS or name.endswith(("units", "_layers"))):
+            check_count(name, value, least=1)
+        elif is_number(value) and name.endswith("_dropout"):
+            check_rate(name, value)
+
+
+def check_corpus(corpus: str | None) -> None:
+    """Check that the files of a corpus exist. A named one may be downloaded: that comes later."""
+    if corpus is not None and corpus not in NAMES:
+        locate(corpus)
+
+
+def check_search(options: argparse.Namespace) -> None:
+    """Check the options of `tune`."""
+    if not zoo.is_file(options.job):  # the check of your own job needs Keras
+        load_job(options.job)
+    _check_counts(options, {"max_trials": 1, "workers": 1, "checkpoint_steps": 1, "seed": 0})
+    if options.run_folder is not None:
+        check_run(options.run_folder, name="run")
+    if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
+        check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
+    check_corpus(options.corpus)
+
+
+def _check_counts(options: argparse.Namespace, least: Mapping[str, int]) -> None:
+    for name, minimum in least.items():
+        value = getattr(options, name)
+        if value is not None:
+            check_count(name, value, least=minimum)
