@@ -1,5 +1,6 @@
 """What the papers add to the loss, drop out, or start from; and the stations of the builder."""
 
+import itertools
 import math
 import re
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.builders import CELLS
+from dualnet.builders import CELLS, weight_names
 from dualnet.builders.functional import language_model
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from tests import reference
@@ -139,6 +140,64 @@ def test_fraternal_dropout_trains_on_two_readings_and_their_distance_and_evaluat
     model.compile()
     loss = model.evaluate(tokens, targets, batch_size=BATCH, verbose=0)[0]
     np.testing.assert_allclose(loss, nll(model(tokens), targets).mean(), rtol=1e-5)
+
+
+PENALTIES = {
+    "activation_l2": 0.03,
+    "activation_regularization": 0.7,
+    "temporal_activation_regularization": 0.5,
+    "balance_regularization": 0.4,
+    "past_decode_regularization": 0.3,
+    "fraternal_regularization": 0.6,
+}
+
+
+def penalised_loss(tokens, targets, weights, penalties):
+    """Return the loss of a step without dropout, in which both fraternal readings are equal."""
+    weights = {name.removeprefix("recurrence_1/"): weight for name, weight in weights.items()}
+    E = weights["embedding/embeddings"]
+    _, _, (h,) = reference.language_model(tokens, weights)
+    pi = reference.softmax(h @ weights["output/prior_kernel"])
+    k = h @ weights["output/latent_kernel_0"] + weights["output/latent_bias_0"]
+    k = np.tanh(k).reshape(*pi.shape, UNITS)
+    p = np.sum(pi[..., None] * reference.softmax(k @ E.T), axis=-2)
+    used = pi.sum(axis=1)
+    terms = {
+        "activation_l2": np.sum(h**2) / BATCH,
+        "activation_regularization": np.mean(h**2),
+        "temporal_activation_regularization": np.mean((h[:, 1:] - h[:, :-1]) ** 2),
+        "balance_regularization": np.var(used, ddof=1) / used.mean() ** 2,  # of two experts
+        "fraternal_regularization": 0.0,
+    }
+    if "past_decode_regularization" in penalties:
+        v = np.tanh(p @ E @ weights["past_decode/kernel"] + weights["past_decode/bias"])
+        past = v @ E.T + weights["past_decode/output_bias"]
+        terms["past_decode_regularization"] = nll(past, tokens).mean()
+    return nll(np.log(p), targets).mean() + sum(
+        factor * terms[name] for name, factor in penalties.items()
+    )
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(PENALTIES, 2)), ids="-".join)
+def test_each_of_two_penalties_counts_once_in_the_loss_and_in_the_gradients(pair, rng):
+    penalties = {name: PENALTIES[name] for name in pair}
+    model, tokens, targets = a_model(experts=2, **penalties), some_tokens(rng), some_tokens(rng)
+    randomise(model.core, rng)
+    names, variables = zip(*weight_names(model).items())
+    before = [array(variable).astype("float64") for variable in variables]
+    model.compile(optimizer=keras.optimizers.SGD(1.0), run_eagerly=True)
+    loss = model.train_on_batch(tokens, targets, return_dict=True)["loss"]
+    gradient = [old - array(variable) for old, variable in zip(before, variables)]
+    direction = [rng.normal(size=old.shape) for old in before]
+
+    def wanted(distance):
+        moved = [old + distance * change for old, change in zip(before, direction)]
+        return penalised_loss(tokens, targets, dict(zip(names, moved)), penalties)
+
+    np.testing.assert_allclose(loss, wanted(0.0), rtol=1e-5)
+    slope = sum(np.sum(part * change) for part, change in zip(gradient, direction))
+    (right,) = reference.differences(wanted, [0.0])
+    np.testing.assert_allclose(slope, right, rtol=1e-3, atol=1e-4)
 
 
 def test_the_penalties_of_a_model_act_in_training_alone(rng):
