@@ -1,5 +1,6 @@
 """`LanguageModel`: a graph with explicit state, and the state that training carries along."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -7,11 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._deprecation import warn
+from dualnet.builders.batches import as_state, as_tokens
 from dualnet.builders.graph import Perplexity
 from dualnet.builders.stream_state import StreamState
 from dualnet.builders.stream_trainer import StreamTrainer
+from dualnet.layers import without_gradients
 from dualnet.text import Vocabulary
 
 BUILDERS: dict[str, Callable[..., Any]] = {}  # by name: a saved model names its own
@@ -104,6 +107,59 @@ class LanguageModel(StreamTrainer):
         warn("`LanguageModel.features`", "`LanguageModel.graph.features`")
         return self.graph.features
 
+    # --- what Keras users look at
+
+    @property
+    def inputs(self):
+        """Symbolic inputs of `core`, `[tokens, *states]`: for models that reuse its layers."""
+        return self.core.inputs
+
+    @property
+    def outputs(self):
+        """Symbolic outputs of `core`, `[logits, *states]`."""
+        return self.core.outputs
+
+    @property
+    def input_shape(self):
+        """Shape of the tokens, `(None, None)`."""
+        return self.graph.tokens.shape
+
+    @property
+    def output_shape(self):
+        """Shape of the logits, `(None, None, words)`."""
+        return self.graph.word_logits.shape
+
+    def get_layer(self, name=None, index=None):
+        """Return a layer of `core` by name or index, such as "embedding"."""
+        own = {layer.name: layer for layer in self.layers}
+        return own[name] if name in own else self.core.get_layer(name, index)
+
+    def summary(self, *args, **kwargs):
+        """Print the summary of `core`; arguments as for `keras.Model.summary`."""
+        self.core.summary(*args, **kwargs)
+
+    def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
+        """Write a SavedModel with one endpoint `serve`, tokens to logits; see `dualnet.export`.
+
+        `dualnet.export` writes endpoints that score texts, generate them and continue states,
+        and the other formats.
+        """
+        if format != "tf_saved_model":
+            raise ArgumentError(
+                "format",
+                f"must be 'tf_saved_model'. Received: format={format!r}. Use "
+                "dualnet.export(model, path, format=...) for 'onnx' and 'litert'.",
+            )
+        if keras.config.backend() != "tensorflow":
+            raise ImportError(
+                "`export` needs the TensorFlow backend. Received: the backend "
+                f"{keras.config.backend()!r}. Save the model as .keras, then load and export it "
+                "in a process with KERAS_BACKEND=tensorflow."
+            )
+        kwargs.setdefault("input_signature", [keras.InputSpec("int32", (None, None))])
+        with without_gradients():
+            super().export(filepath, format=format, verbose=verbose, **kwargs)
+
     # --- the pure function
 
     def call(self, inputs, training=False):
@@ -145,23 +201,67 @@ class LanguageModel(StreamTrainer):
 
     def initial_state(self, batch_size):
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
+        if isinstance(batch_size, numbers.Number):  # else a tensor, inside of a graph
+            check_count("batch_size", batch_size, least=0)
         return [ops.zeros((batch_size, size), "float32") for size in self.state_size]
 
-    def advance(self, tokens, state):
+    def advance(self, tokens, state, *, training=False):
         """Return the logits of `tokens` read in `state`, and the state after them.
 
-        Pure: the model keeps nothing. Dropouts are off.
+        Pure: the model keeps nothing.
 
         Args:
-            tokens: int `(batch, time)`.
+            tokens: int `(batch, time)`, both at least 1; ids of the vocabulary, or -1 for the
+                padding of a model with `padded`.
             state: list of `(batch, size)`, from `initial_state` or `advance`.
+            training: bool. Whether dropouts are active, and penalties on activations are in
+                `model.losses` afterwards: for a training step of your own.
 
         Returns:
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
+
+        Raises:
+            ValueError: if a token is no id of the vocabulary, or `state` does not fit. The
+                values of symbolic tensors are not checked.
         """
-        tokens = ops.convert_to_tensor(tokens, "int32")
-        state = [ops.convert_to_tensor(tensor, "float32") for tensor in state]
-        return self.graph.logits(tokens, state)
+        tokens, state = self._as_inputs(tokens, () if state is None else state)
+        return self.graph.logits(tokens, state, training=training)
+
+    def hidden_states(self, tokens, state=None):
+        """Return the output of the recurrence for each token, without dropout.
+
+        This is the output of the last recurrent layer, or with `skip_connections` the sum over
+        all of them, before any dual connection. For an ensemble, the vectors of its members
+        stand side by side.
+
+        Args:
+            tokens: As in `advance`.
+            state: As in `advance`, or None for the zero state.
+
+        Returns:
+            float32 `(batch, time, units)`; if `state` is given, a pair of this and the state
+            after the tokens.
+
+        Raises:
+            ValueError: as `advance`.
+
+        Example:
+
+        >>> from dualnet import zoo
+        >>> model = zoo.build("dual_lstm", vocabulary_size=9, units=4)
+        >>> tuple(model.hidden_states([[1, 2, 3]]).shape)
+        (1, 3, 4)
+        """
+        tokens, start = self._as_inputs(tokens, state)
+        hidden, end = self.graph.hidden_states(tokens, start)
+        return hidden if state is None else (hidden, end)
+
+    def _as_inputs(self, tokens, state):
+        """Return `tokens` and `state`, the zero state if it is None, as tensors that fit."""
+        tokens = as_tokens(tokens, -1 if self.padded else 0, self.vocabulary_size)
+        if state is None:
+            return tokens, self.initial_state(ops.shape(tokens)[0])
+        return tokens, as_state(state, tokens.shape[0], self.state_size)
 
     # --- loss reduction and words
 

@@ -1,12 +1,14 @@
 """`StreamTrainer`: how a language model trains on parallel streams and evaluates them."""
 
+import inspect
+import warnings
 from typing import Any
 
 import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.batches import look_ahead
+from dualnet.builders.batches import as_state, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Graph, Perplexity, token_losses
 from dualnet.builders.reader import ClearsAllGradients
@@ -26,6 +28,26 @@ class StreamTrainer(ClearsAllGradients):
     _masked_graph: Any
 
     # --- loss and metric
+
+    @property
+    def loss(self):
+        """The loss given to `compile`, or None for the default."""
+        return self._loss
+
+    @loss.setter
+    def loss(self, loss):
+        # Not in `compile`: Keras would not compile a loaded model if that were overridden.
+        for part in keras.tree.flatten(loss):
+            _check_takes_logits(part)
+        self._loss = loss
+
+    def compile_from_config(self, config):
+        try:
+            super().compile_from_config(config)
+        except ArgumentError as error:  # an old file with such a loss
+            warnings.warn(
+                f"The model is loaded without its compile settings: {error}", stacklevel=2
+            )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         two_readings = isinstance(y_pred, dict)
@@ -51,6 +73,37 @@ class StreamTrainer(ClearsAllGradients):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     # --- streams
+
+    def reset_state(self, state=None, *, training=None):
+        """Start the streams again, from `state` or from zeros.
+
+        The streams of `fit` start from it at each epoch, those of `evaluate` at each
+        evaluation, until you call `reset_state` again. `train_on_batch` and `test_on_batch`
+        continue from it. It is not saved with the model.
+
+        Args:
+            state: list of `(rows, size)`, such as the state that `advance` returns, with one
+                row for all streams, or one for each; None for zeros.
+            training: bool. True: for the streams of `fit` only; False: for those of `evaluate`
+                only; None: for both.
+
+        Raises:
+            ValueError: if the state does not fit the model, or the number of streams.
+
+        Example:
+
+        >>> from dualnet import zoo
+        >>> model = zoo.build("lstm", vocabulary_size=9, units=4)
+        >>> _, state = model.advance([[1, 2, 3]], model.initial_state(1))
+        >>> model.reset_state(state)
+        """
+        if state is not None:
+            state = as_state(state, None, self.state_size)
+            state = tuple(ops.convert_to_numpy(part) for part in state)
+        for stream, chosen in ((self.training_rows, True), (self.evaluation_rows, False)):
+            if training in (None, chosen):
+                stream.first = state
+                stream.restart()
 
     def fit(
         self,
@@ -80,7 +133,7 @@ class StreamTrainer(ClearsAllGradients):
             validation_data = (self._open(self.evaluation_rows, data, size), *rest)
             validation_data = validation_data if rest else validation_data[0]
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_ZeroStateAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
+            callbacks = [_RestartAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
             for callback in callbacks:
                 # Keras infers the mode only for metrics given to `compile`.
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
@@ -103,7 +156,7 @@ class StreamTrainer(ClearsAllGradients):
         """`keras.Model.evaluate` over parallel streams, from the zero state; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # else `fit` has looked ahead already
             x = self._open(self.evaluation_rows, x, batch_size)
-        self.evaluation_rows.zero()
+        self.evaluation_rows.restart()
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, *args, **kwargs):
@@ -189,11 +242,29 @@ class StreamTrainer(ClearsAllGradients):
         return data
 
 
-class _ZeroStateAtEpochStart(keras.callbacks.Callback):
-    """Starts every epoch's streams from the zero state."""
+class _RestartAtEpochStart(keras.callbacks.Callback):
+    """Starts every epoch's streams from their first state."""
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.model.training_rows.zero()
+        self.model.training_rows.restart()
+
+
+def _check_takes_logits(loss):
+    """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
+    if isinstance(loss, keras.losses.Loss):
+        takes_logits = loss.get_config().get("from_logits", True)
+    else:  # by name, or a function, whose `from_logits` is False by default
+        takes_logits = not isinstance(loss, str) and "from_logits" not in _parameters_of(loss)
+    if not takes_logits:
+        raise ArgumentError(
+            "loss",
+            f"must take logits, the output of the model. Received: loss={loss!r}. Leave it out, "
+            "or give keras.losses.SparseCategoricalCrossentropy(from_logits=True).",
+        )
+
+
+def _parameters_of(function):
+    return inspect.signature(function).parameters if callable(function) else ()
 
 
 def _as_tuple(value):
