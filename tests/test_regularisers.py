@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.builders import CELLS, weight_names
+from dualnet._checks import ArgumentError
+from dualnet.builders import CELLS, ensemble, weight_names, with_cache, with_gate
+from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
+from dualnet.builders.stations import Stations, memory
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from tests import reference
 from tests.checks import array, gradients, normal, randomise, total
@@ -379,3 +382,67 @@ def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
 def test_bad_arguments_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         a_model(**arguments)
+
+
+HUGE = 10**9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"units": HUGE}, "units"),
+        ({"embedding_units": HUGE}, "recurrent_units|embedding_units|units"),
+        ({"recurrent_units": HUGE, "recurrent_layers": 2}, "recurrent_units"),
+        ({"recurrent_units": [4, HUGE, 4], "recurrent_layers": 3}, "recurrent_units"),
+        ({"recurrent_layers": HUGE}, "recurrent_layers"),
+        ({"vocabulary_size": 10**11}, "vocabulary_size"),
+        ({"cell": "mogrifier_lstm", "rounds": HUGE}, "rounds"),
+        ({"cell": "mogrifier_lstm", "rounds": 2, "rank": 10**10}, "rank|rounds"),
+        ({"cell": "recurrent_highway", "depth": HUGE}, "depth"),
+        ({"connection": "dual", "dual_units": 10**10, "tied": False}, "dual_units"),
+        ({"experts": HUGE}, "experts"),
+        ({"experts": [1, HUGE]}, "experts"),
+        ({"experts": 2, "latent_units": 10**10, "tied": False}, "latent_units|experts"),
+        ({"gate": "input", "gate_units": HUGE}, "gate_units"),
+        ({"cache_size": 10**10}, "cache_size"),
+    ],
+)
+def test_sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_built(
+    arguments, name
+):
+    arguments = {"vocabulary_size": 100, "units": 4, **arguments}
+    with pytest.raises(ArgumentError, match=f"`({name})` must leave room.* GB") as caught:
+        language_model(**arguments)
+    assert re.fullmatch(name, caught.value.argument)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
+    options = {"depth": 3} if "depth" in arguments_of(CELLS[cell]) else {}
+    options |= {"rounds": 3, "rank": 2} if cell == "mogrifier_lstm" else {}
+    mixture = {"connection": "dual", "experts": 2, "dual_units": 9}
+    for more in ({}, mixture, {**mixture, "tied": False}):
+        model = a_model(cell=cell, recurrent_layers=3, recurrent_units=6, **more, **options)
+        size = 4 * model.count_params()
+        monkeypatch.setattr(memory, "physical_memory", lambda size=size: size)
+        monkeypatch.setattr(memory, "PART", 0)
+        arguments = {k: v for k, v in model.arguments.items() if k != "vocabulary_size"}
+        Stations.of(arguments).check_memory(WORDS)
+        monkeypatch.undo()
+
+
+def test_a_gate_and_a_cache_beyond_the_memory_of_the_machine_are_refused():
+    model = a_model()
+    both = ensemble([model, model])
+    for base in (model, both):
+        with pytest.raises(ArgumentError, match="`gate_units` must leave room"):
+            with_gate(base, 10**11)
+        with pytest.raises(ArgumentError, match="`cache_size` must leave room"):
+            with_cache(base, 10**11)
+
+
+def test_a_penalty_of_strength_0_adds_no_loss():
+    none = a_model(cell="mogrifier_lstm", rounds=2, connection="dual", recurrent_layers=2)
+    assert none.losses == []
+    some = a_model(cell="mogrifier_lstm", rounds=2, mogrifier_l2=0.1, embedding_l2=0.1)
+    assert len(some.losses) == 3  # the embedding and the matrices of two rounds
