@@ -371,6 +371,18 @@ def test_perplexity_leaves_penalties_out(build, corpus):
     assert np.exp(loss) > 2 * perplexity
 
 
+def test_advance_in_training_drops_out_and_leaves_the_penalties_in_the_losses():
+    model = language_model(12, units=6, output_dropout=0.5, activation_regularization=2.0)
+    tokens, state = tokens_of((3, 6)), model.initial_state(3)
+    first, second = (
+        ops.convert_to_numpy(model.advance(tokens, state, training=True)[0]) for _ in range(2)
+    )
+    assert np.abs(first - second).max() > 0
+    assert total(model.losses) > 0
+    model.advance(tokens, state)
+    assert total(model.losses) == 0
+
+
 def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
