@@ -251,10 +251,11 @@ class _RestartAtEpochStart(keras.callbacks.Callback):
 
 def _check_takes_logits(loss):
     """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
-    if isinstance(loss, keras.losses.Loss):
-        takes_logits = loss.get_config().get("from_logits", True)
-    else:  # by name, or a function, whose `from_logits` is False by default
-        takes_logits = not isinstance(loss, str) and "from_logits" not in _parameters_of(loss)
+    found = keras.losses.get(loss) if isinstance(loss, str) else loss
+    if isinstance(found, keras.losses.Loss):
+        takes_logits = found.get_config().get("from_logits", True)
+    else:  # a function, whose `from_logits` is False by default
+        takes_logits = "from_logits" not in _parameters_of(found)
     if not takes_logits:
         raise ArgumentError(
             "loss",
