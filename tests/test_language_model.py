@@ -53,6 +53,60 @@ def test_carried_state_equals_one_pass(tiny, lengths):
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "rows", "message"),
+    [
+        ([[-1]], 1, "`tokens` must hold ids of the model's vocabulary, 0 to 11. Received: -1 to"),
+        ([[10**7]], 1, "`tokens` must hold ids of the model's vocabulary.*10000000 to 10000000"),
+        ([[1.0]], 1, r"`tokens` must be an integer array of shape \(batch, time\).*float"),
+        ([1, 2], 1, r"`tokens` must be an integer array of shape \(batch, time\).*\(2,\)"),
+        ([[]], 1, r"`tokens` must be an integer array.*both at least 1.*\(1, 0\)"),
+        ([[1], [1, 2]], 2, r"`tokens` must be an integer array of shape \(batch, time\)"),
+        ([[1]], 3, r"`state` must hold 4 arrays of shapes \[\(1, 6\), \(1, 6\).*initial_state\(1"),
+    ],
+)
+def test_advance_refuses_what_no_text_of_the_vocabulary_is(tiny, tokens, rows, message):
+    arrays = [tokens]
+    if rows == 1:
+        arrays += [np.array(tokens), ops.convert_to_tensor(tokens)]
+    for given_as in arrays:
+        with pytest.raises(dualnet.ArgumentError, match=message):
+            tiny.advance(given_as, tiny.initial_state(rows))
+
+
+def test_a_state_of_other_arrays_and_a_negative_number_of_rows_are_refused(tiny):
+    state = tiny.initial_state(1)
+    for wrong in (state[:1], [*state, *state], [state[0][:, :2], *state[1:]], None):
+        with pytest.raises(dualnet.ArgumentError, match="`state` must hold 4 arrays"):
+            tiny.advance([[1]], wrong)
+    for rows in (-1, 2.5, True):
+        with pytest.raises(dualnet.ArgumentError, match="`batch_size` must be an integer"):
+            tiny.initial_state(rows)
+
+
+def test_a_model_of_padded_sentences_reads_padding_in_advance():
+    model = language_model(9, units=4, padded=True)
+    _, state = model.advance([[1, -1], [2, 3]], model.initial_state(2))
+    _, alone = model.advance([[1]], model.initial_state(1))
+    np.testing.assert_allclose(*(ops.convert_to_numpy(h[0][0]) for h in (state, alone)), rtol=1e-5)
+    with pytest.raises(dualnet.ArgumentError, match="0 to 8, or -1 for padding. Received: -2"):
+        model.advance([[-2]], model.initial_state(1))
+
+
+def test_hidden_states_are_what_the_dual_layer_reads(tiny):
+    tokens = tokens_of((2, 5))
+    hidden = tiny.hidden_states(tokens)
+    features = tiny.core.get_layer("connection")(
+        [tiny.core.get_layer("embedding")(tokens), hidden]
+    )  # no dropout outside of training
+    logits = tiny.core.get_layer("output")(features)
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, (logits, tiny(tokens))), atol=1e-5)
+    first, state = tiny.hidden_states(tokens[:, :2], tiny.initial_state(2))
+    second, _ = tiny.hidden_states(tokens[:, 2:], state)
+    both = np.concatenate([ops.convert_to_numpy(part) for part in (first, second)], axis=1)
+    np.testing.assert_allclose(both, ops.convert_to_numpy(hidden), atol=1e-5)
+
+
 def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(build, corpus):
     model = build("dual_lstm")
     model.compile(optimizer=keras.optimizers.SGD(1e-30))  # the weights stay as they are
@@ -189,6 +243,105 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.vocabulary = Vocabulary(("more", *corpus.vocabulary.words))
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        keras.losses.SparseCategoricalCrossentropy(),
+    ],
+)
+def test_a_loss_of_probabilities_is_refused(tiny, loss):
+    message = r"`loss` must take logits.*SparseCategoricalCrossentropy\(from_logits=True\)"
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        tiny.compile(optimizer="sgd", loss=loss)
+
+
+def test_an_old_file_with_a_loss_of_probabilities_opens_with_a_warning(tmp_path):
+    model = language_model(9, units=4)
+    model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(True))
+    config = model.get_compile_config()
+    config["loss"]["config"]["from_logits"] = False
+    with pytest.warns(UserWarning, match="loaded without its compile settings: `loss` mu"):
+        language_model(9, units=4).compile_from_config(config)
+
+
+def test_a_dataset_whose_last_batch_may_be_short_is_refused():
+    model = language_model(9, units=4)
+    model.compile(optimizer="sgd")
+
+    class Dataset:  # as `tf.data.Dataset`, which JAX and torch take too, without TensorFlow
+        element_spec = (keras.KerasTensor((None, 5)), keras.KerasTensor((None, 5)))
+
+    with pytest.raises(dualnet.ArgumentError, match="`x` must come in batches.*drop_remainder=Tr"):
+        model.fit(Dataset())
+    with pytest.raises(dualnet.ArgumentError, match="`x` must come in batches.*drop_remainder=Tr"):
+        model.evaluate(Dataset())
+
+
+def test_streams_start_from_the_state_that_they_are_given(tiny):
+    tokens = tokens_of((4, 9))
+    x, y = tokens[:, 3:8], tokens[:, 4:]
+    for rows in (1, 4):
+        _, state = tiny.advance(tokens[:rows, :3], tiny.initial_state(rows))
+        tiny.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+        tiny.reset_state(state, training=False)
+        start = [np.tile(ops.convert_to_numpy(part), (4 // rows, 1)) for part in state]
+        wanted = np.exp(nll(tiny.advance(x, start)[0], y).mean())
+        for _ in range(2):  # each evaluation starts from it
+            found = tiny.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)
+            np.testing.assert_allclose(found["perplexity"], wanted, rtol=1e-5)
+    assert tiny.training_rows.first is None
+    with pytest.raises(dualnet.ArgumentError, match="`state` must have one row, or 2, the number"):
+        tiny.evaluate(x, y, batch_size=2, verbose=0)
+    tiny.reset_state()
+    found = tiny.evaluate(x, y, batch_size=2, verbose=0, return_dict=True)
+    assert abs(found["perplexity"] - wanted) > 1e-3
+    with pytest.raises(dualnet.ArgumentError, match="`state` must hold 4 arrays"):
+        tiny.reset_state(state[:1])
+
+
+def test_training_streams_start_each_epoch_from_the_state_that_they_are_given():
+    model = language_model(9, units=4)
+    tokens = tokens_of((2, 9), words=9)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+    _, state = model.advance(tokens[:, :3], model.initial_state(2))
+    model.reset_state(state)
+    data = {"x": tokens[:, 3:8], "y": tokens[:, 4:], "batch_size": 2, "verbose": 0}
+    losses = model.fit(**data, epochs=2).history["loss"]
+    wanted = nll(model.advance(data["x"], state)[0], data["y"]).mean()
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+
+
+def test_a_model_shows_the_layers_and_shapes_of_its_core(tiny):
+    assert tiny.inputs[0].shape == tiny.input_shape == (None, None)
+    assert len(tiny.inputs) == len(tiny.outputs) == 1 + len(tiny.state_size)
+    assert tiny.output_shape == (None, None, 12)
+    assert tiny.get_layer("embedding") is tiny.core.get_layer("embedding")
+    assert tiny.get_layer("core") is tiny.core and tiny.get_layer(index=0).name == "tokens"
+    with pytest.raises(ValueError, match="No such layer: embeding.*'recurrence_2'"):
+        tiny.get_layer("embeding")
+    lines = []
+    tiny.summary(print_fn=lines.append)
+    assert "embedding" in "".join(lines) and "recurrence_2" in "".join(lines)
+
+
+def test_keras_exports_logits_of_tokens(tiny, tmp_path):
+    with pytest.raises(dualnet.ArgumentError, match=r"`format` must be.*dualnet.export\(model"):
+        tiny.export(tmp_path / "model.onnx", format="onnx")
+    if not EAGERLY:
+        with pytest.raises(ImportError, match="needs the TensorFlow backend"):
+            tiny.export(tmp_path / "model")
+        return
+    import tensorflow as tf
+
+    tiny.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for shape in ((1, 3), (2, 5)):
+        tokens = tokens_of(shape)
+        np.testing.assert_allclose(loaded.serve(tokens), tiny(tokens), atol=1e-5)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
     model = language_model(
@@ -216,6 +369,18 @@ def test_perplexity_leaves_penalties_out(build, corpus):
     loss, perplexity = model.train_on_batch(*batch)
     np.testing.assert_allclose(loss, np.log(perplexity) + total(model.losses), rtol=1e-5)
     assert np.exp(loss) > 2 * perplexity
+
+
+def test_advance_in_training_drops_out_and_leaves_the_penalties_in_the_losses():
+    model = language_model(12, units=6, output_dropout=0.5, activation_regularization=2.0)
+    tokens, state = tokens_of((3, 6)), model.initial_state(3)
+    first, second = (
+        ops.convert_to_numpy(model.advance(tokens, state, training=True)[0]) for _ in range(2)
+    )
+    assert np.abs(first - second).max() > 0
+    assert total(model.losses) > 0
+    model.advance(tokens, state)
+    assert total(model.losses) == 0
 
 
 def test_bfloat16_trains_with_float32_weights_and_logits(corpus):

@@ -1,5 +1,6 @@
 """What the papers add to the loss, drop out, or start from; and the stations of the builder."""
 
+import itertools
 import math
 import re
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.builders import CELLS
+from dualnet._checks import ArgumentError
+from dualnet.builders import CELLS, ensemble, weight_names, with_cache, with_gate
+from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
+from dualnet.builders.stations import Stations, memory
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from tests import reference
 from tests.checks import array, gradients, normal, randomise, total
@@ -139,6 +143,64 @@ def test_fraternal_dropout_trains_on_two_readings_and_their_distance_and_evaluat
     model.compile()
     loss = model.evaluate(tokens, targets, batch_size=BATCH, verbose=0)[0]
     np.testing.assert_allclose(loss, nll(model(tokens), targets).mean(), rtol=1e-5)
+
+
+PENALTIES = {
+    "activation_l2": 0.03,
+    "activation_regularization": 0.7,
+    "temporal_activation_regularization": 0.5,
+    "balance_regularization": 0.4,
+    "past_decode_regularization": 0.3,
+    "fraternal_regularization": 0.6,
+}
+
+
+def penalised_loss(tokens, targets, weights, penalties):
+    """Return the loss of a step without dropout, in which both fraternal readings are equal."""
+    weights = {name.removeprefix("recurrence_1/"): weight for name, weight in weights.items()}
+    E = weights["embedding/embeddings"]
+    _, _, (h,) = reference.language_model(tokens, weights)
+    pi = reference.softmax(h @ weights["output/prior_kernel"])
+    k = h @ weights["output/latent_kernel_0"] + weights["output/latent_bias_0"]
+    k = np.tanh(k).reshape(*pi.shape, UNITS)
+    p = np.sum(pi[..., None] * reference.softmax(k @ E.T), axis=-2)
+    used = pi.sum(axis=1)
+    terms = {
+        "activation_l2": np.sum(h**2) / BATCH,
+        "activation_regularization": np.mean(h**2),
+        "temporal_activation_regularization": np.mean((h[:, 1:] - h[:, :-1]) ** 2),
+        "balance_regularization": np.var(used, ddof=1) / used.mean() ** 2,  # of two experts
+        "fraternal_regularization": 0.0,
+    }
+    if "past_decode_regularization" in penalties:
+        v = np.tanh(p @ E @ weights["past_decode/kernel"] + weights["past_decode/bias"])
+        past = v @ E.T + weights["past_decode/output_bias"]
+        terms["past_decode_regularization"] = nll(past, tokens).mean()
+    return nll(np.log(p), targets).mean() + sum(
+        factor * terms[name] for name, factor in penalties.items()
+    )
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(PENALTIES, 2)), ids="-".join)
+def test_each_of_two_penalties_counts_once_in_the_loss_and_in_the_gradients(pair, rng):
+    penalties = {name: PENALTIES[name] for name in pair}
+    model, tokens, targets = a_model(experts=2, **penalties), some_tokens(rng), some_tokens(rng)
+    randomise(model.core, rng)
+    names, variables = zip(*weight_names(model).items())
+    before = [array(variable).astype("float64") for variable in variables]
+    model.compile(optimizer=keras.optimizers.SGD(1.0), run_eagerly=True)
+    loss = model.train_on_batch(tokens, targets, return_dict=True)["loss"]
+    gradient = [old - array(variable) for old, variable in zip(before, variables)]
+    direction = [rng.normal(size=old.shape) for old in before]
+
+    def wanted(distance):
+        moved = [old + distance * change for old, change in zip(before, direction)]
+        return penalised_loss(tokens, targets, dict(zip(names, moved)), penalties)
+
+    np.testing.assert_allclose(loss, wanted(0.0), rtol=1e-5)
+    slope = sum(np.sum(part * change) for part, change in zip(gradient, direction))
+    (right,) = reference.differences(wanted, [0.0])
+    np.testing.assert_allclose(slope, right, rtol=1e-3, atol=1e-4)
 
 
 def test_the_penalties_of_a_model_act_in_training_alone(rng):
@@ -320,3 +382,67 @@ def test_a_tied_matrix_is_initialised_once_and_norms_keep_their_gains():
 def test_bad_arguments_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         a_model(**arguments)
+
+
+HUGE = 10**9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"units": HUGE}, "units"),
+        ({"embedding_units": HUGE}, "recurrent_units|embedding_units|units"),
+        ({"recurrent_units": HUGE, "recurrent_layers": 2}, "recurrent_units"),
+        ({"recurrent_units": [4, HUGE, 4], "recurrent_layers": 3}, "recurrent_units"),
+        ({"recurrent_layers": HUGE}, "recurrent_layers"),
+        ({"vocabulary_size": 10**11}, "vocabulary_size"),
+        ({"cell": "mogrifier_lstm", "rounds": HUGE}, "rounds"),
+        ({"cell": "mogrifier_lstm", "rounds": 2, "rank": 10**10}, "rank|rounds"),
+        ({"cell": "recurrent_highway", "depth": HUGE}, "depth"),
+        ({"connection": "dual", "dual_units": 10**10, "tied": False}, "dual_units"),
+        ({"experts": HUGE}, "experts"),
+        ({"experts": [1, HUGE]}, "experts"),
+        ({"experts": 2, "latent_units": 10**10, "tied": False}, "latent_units|experts"),
+        ({"gate": "input", "gate_units": HUGE}, "gate_units"),
+        ({"cache_size": 10**10}, "cache_size"),
+    ],
+)
+def test_sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_built(
+    arguments, name
+):
+    arguments = {"vocabulary_size": 100, "units": 4, **arguments}
+    with pytest.raises(ArgumentError, match=f"`({name})` must leave room.* GB") as caught:
+        language_model(**arguments)
+    assert re.fullmatch(name, caught.value.argument)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
+    options = {"depth": 3} if "depth" in arguments_of(CELLS[cell]) else {}
+    options |= {"rounds": 3, "rank": 2} if cell == "mogrifier_lstm" else {}
+    mixture = {"connection": "dual", "experts": 2, "dual_units": 9}
+    for more in ({}, mixture, {**mixture, "tied": False}):
+        model = a_model(cell=cell, recurrent_layers=3, recurrent_units=6, **more, **options)
+        size = 4 * model.count_params()
+        monkeypatch.setattr(memory, "physical_memory", lambda size=size: size)
+        monkeypatch.setattr(memory, "PART", 0)
+        arguments = {k: v for k, v in model.arguments.items() if k != "vocabulary_size"}
+        Stations.of(arguments).check_memory(WORDS)
+        monkeypatch.undo()
+
+
+def test_a_gate_and_a_cache_beyond_the_memory_of_the_machine_are_refused():
+    model = a_model()
+    both = ensemble([model, model])
+    for base in (model, both):
+        with pytest.raises(ArgumentError, match="`gate_units` must leave room"):
+            with_gate(base, 10**11)
+        with pytest.raises(ArgumentError, match="`cache_size` must leave room"):
+            with_cache(base, 10**11)
+
+
+def test_a_penalty_of_strength_0_adds_no_loss():
+    none = a_model(cell="mogrifier_lstm", rounds=2, connection="dual", recurrent_layers=2)
+    assert none.losses == []
+    some = a_model(cell="mogrifier_lstm", rounds=2, mogrifier_l2=0.1, embedding_l2=0.1)
+    assert len(some.losses) == 3  # the embedding and the matrices of two rounds

@@ -98,7 +98,7 @@ def test_fit_trains_the_gate_alone_and_no_dropout_or_penalty_of_the_base(base):
     losses = []
     for _ in range(2):
         losses.append(float(gated.train_on_batch(x, y)[0]))
-        gated.training_rows.zero()
+        gated.training_rows.restart()
     assert losses[0] == losses[1]
     np.testing.assert_allclose(losses[0], nll(logits_of(gated, x), y).mean(), rtol=1e-5)
 
@@ -435,7 +435,7 @@ def test_padding_has_no_part_in_the_balance_of_experts():
         y = np.pad(y, [(0, 0), (rubbish, 0)])
         for settings in ({}, {"metrics": [keras.metrics.SparseCategoricalAccuracy()]}):
             model.compile(optimizer=keras.optimizers.SGD(0.0), **settings)
-            model.training_rows.zero()
+            model.training_rows.restart()
             weight = (x >= 0).astype("float32")
             found.append(float(model.train_on_batch(x, y, weight, return_dict=True)["loss"]))
     np.testing.assert_allclose(found, found[0], rtol=1e-5)

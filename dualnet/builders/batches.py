@@ -1,9 +1,10 @@
-"""What a model must know of its batches before the first step."""
+"""What a model must know of its batches before the first step, and of what it reads by itself."""
 
 import itertools
 
 import keras
 import numpy as np
+from keras import ops
 
 from dualnet._checks import ArgumentError
 
@@ -20,15 +21,17 @@ def look_ahead(data, batch_size, lowest, vocabulary_size):
                 f"batch_size={batch_size}.",
             )
         if isinstance(data, np.ndarray) and data.size:
-            low, high = data.min(), data.max()
-            if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
-                or_padding = "" if lowest == 0 else ", or -1 for padding"
-                raise ArgumentError(
-                    "x",
-                    f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
-                    f"{or_padding}. Received: {low} to {high}.",
-                )
+            check_range("x", data, lowest, vocabulary_size)
         return data, batch_size
+    spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
+    known = spec is None or keras.tree.flatten(spec)[0].shape[0] is not None
+    if not known and getattr(data, "carried", True):
+        raise ArgumentError(
+            "x",
+            "must come in batches of one size, since each row continues the stream of the same "
+            "row of the batch before. Received: a dataset whose last batch may hold fewer rows. "
+            "Use batch(batch_size, drop_remainder=True).",
+        )
     if isinstance(data, keras.utils.PyDataset):
         first = data[0]
     elif iter(data) is data:  # a generator: the first batch is put back
@@ -38,3 +41,58 @@ def look_ahead(data, batch_size, lowest, vocabulary_size):
         first = next(iter(data))
     tokens = first[0] if isinstance(first, (tuple, list)) else first
     return data, int(tokens.shape[0])
+
+
+def check_range(name, ids, lowest, vocabulary_size):
+    """Raise `ArgumentError` if an id is below `lowest` or beyond the vocabulary."""
+    low, high = ids.min(), ids.max()
+    if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
+        or_padding = "" if lowest == 0 else ", or -1 for padding"
+        raise ArgumentError(
+            name,
+            f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
+            f"{or_padding}. Received: {low} to {high}.",
+        )
+
+
+def as_tokens(tokens, lowest, vocabulary_size):
+    """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
+    try:
+        known = np.asarray(tokens)
+    except (NotImplementedError, TypeError):  # symbolic, or on a device that NumPy cannot read
+        known = None
+    except ValueError as error:
+        raise ArgumentError(
+            "tokens", f"must be an integer array of shape (batch, time). Received: {error}"
+        ) from None
+    array = tokens if known is None else known
+    dtype, shape = keras.backend.standardize_dtype(array.dtype), tuple(array.shape)
+    if "int" not in dtype or len(shape) != 2 or 0 in shape:
+        raise ArgumentError(
+            "tokens",
+            "must be an integer array of shape (batch, time), both at least 1. Received: shape "
+            f"{shape}, dtype {dtype}.",
+        )
+    if known is not None:
+        check_range("tokens", known, lowest, vocabulary_size)
+    return ops.convert_to_tensor(tokens, "int32")
+
+
+def as_state(state, rows, sizes):
+    """Return `state` as a list of float32 `(rows, size)`; a size of None is not known yet."""
+    tensors = [ops.convert_to_tensor(tensor, "float32") for tensor in state]
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    wanted = [(rows, size) for size in sizes]
+    agree = len(shapes) == len(wanted) and all(map(_may_be, shapes, wanted))
+    if not agree:
+        raise ArgumentError(
+            "state",
+            f"must hold {len(wanted)} arrays of shapes {wanted}, a row for each row of `tokens`. "
+            f"Received: shapes {shapes}. Start with initial_state({rows}).",
+        )
+    return tensors
+
+
+def _may_be(shape, wanted):
+    sizes = zip(shape, wanted)
+    return len(shape) == len(wanted) and all(a == b or None in (a, b) for a, b in sizes)

@@ -7,7 +7,14 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import WRAPPERS, Cache, Gate, documented, without_regularization
+from dualnet.builders.stations import (
+    WRAPPERS,
+    Cache,
+    Gate,
+    check_memory,
+    documented,
+    without_regularization,
+)
 from dualnet.builders.weights import check_model
 from dualnet.builders.wrapping import copy_weights, wrap
 
@@ -70,6 +77,8 @@ def ensemble_model(
         raise ArgumentError(
             "members", f"must have one vocabulary. Received: models of {sizes} words."
         )
+    hidden = sum(model.graph.hidden.shape[-1] for model in models)
+    check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)
     cache.check_padding(any(model.padded for model in models))
     return LanguageModel(
         wrap(models, gate, cache), builder="ensemble", arguments=arguments, name=name

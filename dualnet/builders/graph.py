@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -96,6 +97,16 @@ class Graph:
                 mask = [mask] * len(features)
             arguments |= {"mask": mask, "training": training}
         return self.head(features, **arguments), states
+
+    def hidden_states(self, tokens, states):
+        """Return `hidden` for tokens, float32 `(batch, time, units)`, and the new states."""
+        hidden, *states = self._reader_of_hidden([tokens, *states], training=False)
+        return ops.cast(hidden, "float32"), states
+
+    @functools.cached_property
+    def _reader_of_hidden(self):
+        inputs = [self.tokens, *self.states]
+        return keras.Model(inputs, [self.hidden, *self.new_states], name="hidden")
 
     def without_past_decode(self):
         """Return this graph without the layer of past decoding, whose weights no logit needs."""

@@ -1,5 +1,6 @@
 """`LanguageModel`: a graph with explicit state, and the state that training carries along."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -7,14 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._deprecation import warn
-from dualnet.builders.batches import look_ahead
-from dualnet.builders.bucketing import BucketedBatches
-from dualnet.builders.graph import Perplexity, token_losses
-from dualnet.builders.reader import ClearsAllGradients
+from dualnet.builders.batches import as_state, as_tokens
+from dualnet.builders.graph import Perplexity
 from dualnet.builders.stream_state import StreamState
-from dualnet.devices import check_rows, divided, num_devices
+from dualnet.builders.stream_trainer import StreamTrainer
 from dualnet.layers import without_gradients
 from dualnet.text import Vocabulary
 
@@ -23,7 +22,7 @@ LOSS_REDUCTIONS = ("mean", "sum")
 
 
 @keras.saving.register_keras_serializable("dualnet")
-class LanguageModel(ClearsAllGradients):
+class LanguageModel(StreamTrainer):
     """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
 
     The graph's `core` is a pure function `[tokens, *states] -> [logits, *states]`. A plain
@@ -108,6 +107,59 @@ class LanguageModel(ClearsAllGradients):
         warn("`LanguageModel.features`", "`LanguageModel.graph.features`")
         return self.graph.features
 
+    # --- what Keras users look at
+
+    @property
+    def inputs(self):
+        """Symbolic inputs of `core`, `[tokens, *states]`: for models that reuse its layers."""
+        return self.core.inputs
+
+    @property
+    def outputs(self):
+        """Symbolic outputs of `core`, `[logits, *states]`."""
+        return self.core.outputs
+
+    @property
+    def input_shape(self):
+        """Shape of the tokens, `(None, None)`."""
+        return self.graph.tokens.shape
+
+    @property
+    def output_shape(self):
+        """Shape of the logits, `(None, None, words)`."""
+        return self.graph.word_logits.shape
+
+    def get_layer(self, name=None, index=None):
+        """Return a layer of `core` by name or index, such as "embedding"."""
+        own = {layer.name: layer for layer in self.layers}
+        return own[name] if name in own else self.core.get_layer(name, index)
+
+    def summary(self, *args, **kwargs):
+        """Print the summary of `core`; arguments as for `keras.Model.summary`."""
+        self.core.summary(*args, **kwargs)
+
+    def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
+        """Write a SavedModel with one endpoint `serve`, tokens to logits; see `dualnet.export`.
+
+        `dualnet.export` writes endpoints that score texts, generate them and continue states,
+        and the other formats.
+        """
+        if format != "tf_saved_model":
+            raise ArgumentError(
+                "format",
+                f"must be 'tf_saved_model'. Received: format={format!r}. Use "
+                "dualnet.export(model, path, format=...) for 'onnx' and 'litert'.",
+            )
+        if keras.config.backend() != "tensorflow":
+            raise ImportError(
+                "`export` needs the TensorFlow backend. Received: the backend "
+                f"{keras.config.backend()!r}. Save the model as .keras, then load and export it "
+                "in a process with KERAS_BACKEND=tensorflow."
+            )
+        kwargs.setdefault("input_signature", [keras.InputSpec("int32", (None, None))])
+        with without_gradients():
+            super().export(filepath, format=format, verbose=verbose, **kwargs)
+
     # --- the pure function
 
     def call(self, inputs, training=False):
@@ -122,7 +174,8 @@ class LanguageModel(ClearsAllGradients):
     def _call_step(self, tokens, targets=None, training=False):
         """Read a batch with carried state; return the losses of `targets`, else the logits.
 
-        With fraternal dropout, a training step returns the logits of two readings.
+        With fraternal dropout, a training step returns the logits of two readings. The penalties
+        are those of the one whose state is carried on.
         """
         tokens = _as_tensor(tokens)
         stream = self.training_rows if training else self.evaluation_rows
@@ -135,6 +188,9 @@ class LanguageModel(ClearsAllGradients):
             output, states = graph.losses(tokens, states, targets, training=training)
         elif self._fraternal and training:
             second, _ = graph.logits(tokens, states, training=True)
+            # Nested in a call, the next reading would add its penalties to those of this one;
+            # on JAX, it is not nested.
+            graph.core._clear_losses()
             logits, states = graph.logits(tokens, states, training=True)
             output = {"logits": logits, "second_logits": second}
         else:
@@ -145,23 +201,67 @@ class LanguageModel(ClearsAllGradients):
 
     def initial_state(self, batch_size):
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
+        if isinstance(batch_size, numbers.Number):  # else a tensor, inside of a graph
+            check_count("batch_size", batch_size, least=0)
         return [ops.zeros((batch_size, size), "float32") for size in self.state_size]
 
-    def advance(self, tokens, state):
+    def advance(self, tokens, state, *, training=False):
         """Return the logits of `tokens` read in `state`, and the state after them.
 
-        Pure: the model keeps nothing. Dropouts are off.
+        Pure: the model keeps nothing.
 
         Args:
-            tokens: int `(batch, time)`.
+            tokens: int `(batch, time)`, both at least 1; ids of the vocabulary, or -1 for the
+                padding of a model with `padded`.
             state: list of `(batch, size)`, from `initial_state` or `advance`.
+            training: bool. Whether dropouts are active, and penalties on activations are in
+                `model.losses` afterwards: for a training step of your own.
 
         Returns:
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
+
+        Raises:
+            ValueError: if a token is no id of the vocabulary, or `state` does not fit. The
+                values of symbolic tensors are not checked.
         """
-        tokens = ops.convert_to_tensor(tokens, "int32")
-        state = [ops.convert_to_tensor(tensor, "float32") for tensor in state]
-        return self.graph.logits(tokens, state)
+        tokens, state = self._as_inputs(tokens, () if state is None else state)
+        return self.graph.logits(tokens, state, training=training)
+
+    def hidden_states(self, tokens, state=None):
+        """Return the output of the recurrence for each token, without dropout.
+
+        This is the output of the last recurrent layer, or with `skip_connections` the sum over
+        all of them, before any dual connection. For an ensemble, the vectors of its members
+        stand side by side.
+
+        Args:
+            tokens: As in `advance`.
+            state: As in `advance`, or None for the zero state.
+
+        Returns:
+            float32 `(batch, time, units)`; if `state` is given, a pair of this and the state
+            after the tokens.
+
+        Raises:
+            ValueError: as `advance`.
+
+        Example:
+
+        >>> from dualnet import zoo
+        >>> model = zoo.build("dual_lstm", vocabulary_size=9, units=4)
+        >>> tuple(model.hidden_states([[1, 2, 3]]).shape)
+        (1, 3, 4)
+        """
+        tokens, start = self._as_inputs(tokens, state)
+        hidden, end = self.graph.hidden_states(tokens, start)
+        return hidden if state is None else (hidden, end)
+
+    def _as_inputs(self, tokens, state):
+        """Return `tokens` and `state`, the zero state if it is None, as tensors that fit."""
+        tokens = as_tokens(tokens, -1 if self.padded else 0, self.vocabulary_size)
+        if state is None:
+            return tokens, self.initial_state(ops.shape(tokens)[0])
+        return tokens, as_state(state, tokens.shape[0], self.state_size)
 
     # --- loss reduction and words
 
@@ -188,169 +288,6 @@ class LanguageModel(ClearsAllGradients):
             )
         self._vocabulary = vocabulary
 
-    # --- loss and metric
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        two_readings = isinstance(y_pred, dict)
-        logits = y_pred["logits"] if two_readings else y_pred
-        fused = isinstance(x, dict) and "targets" in x
-        nll = y_pred if fused else token_losses(logits, y)
-        weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
-        weight = ops.broadcast_to(weight, ops.shape(nll))
-        self.perplexity_metric.update_state(nll, weight)
-        if self.loss is not None:  # one given to `compile`
-            return super().compute_loss(x, y, logits, sample_weight, training)
-        penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
-        tokens = ops.sum(weight)
-        if two_readings:
-            nll = (nll + token_losses(y_pred["second_logits"], y)) / 2
-            gaps = ops.mean(ops.square(logits - y_pred["second_logits"]), axis=-1)
-            penalties.append(self._fraternal * ops.sum(gaps * weight) / tokens)
-        counted = tokens if self.loss_reduction == "mean" else ops.shape(nll)[0]
-        return sum(penalties, ops.sum(nll * weight) / ops.cast(counted, nll.dtype))
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        y_pred = y_pred["logits"] if isinstance(y_pred, dict) else y_pred
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    # --- streams
-
-    def fit(
-        self,
-        x=None,
-        y=None,
-        batch_size=None,
-        epochs=1,
-        verbose="auto",
-        callbacks=None,
-        validation_split=0.0,
-        validation_data=None,
-        shuffle=False,
-        **kwargs,
-    ):
-        """`keras.Model.fit` over parallel streams, in order; see the class."""
-        if shuffle:
-            raise ArgumentError(
-                "shuffle",
-                "must be False: the batches of a language model are streams, read in order. "
-                f"Received: shuffle={shuffle!r}.",
-            )
-        self._check_trainable()
-        x = self._open(self.training_rows, x, batch_size)
-        if validation_data is not None:
-            data, *rest = _as_tuple(validation_data)
-            size = kwargs.get("validation_batch_size") or batch_size
-            validation_data = (self._open(self.evaluation_rows, data, size), *rest)
-            validation_data = validation_data if rest else validation_data[0]
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_ZeroStateAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
-            for callback in callbacks:
-                # Keras infers the mode only for metrics given to `compile`.
-                watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
-                if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
-                    callback.mode = "min"
-        return super().fit(
-            x,
-            y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=False,
-            **kwargs,
-        )
-
-    def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
-        """`keras.Model.evaluate` over parallel streams, from the zero state; see the class."""
-        if not kwargs.get("_use_cached_eval_dataset"):  # else `fit` has looked ahead already
-            x = self._open(self.evaluation_rows, x, batch_size)
-        self.evaluation_rows.zero()
-        return super().evaluate(x, y, batch_size=batch_size, **kwargs)
-
-    def train_on_batch(self, x, *args, **kwargs):
-        self._check_trainable()
-        self._open(self.training_rows, x, len(x))
-        return super().train_on_batch(x, *args, **kwargs)
-
-    def test_on_batch(self, x, *args, **kwargs):
-        self._open(self.evaluation_rows, x, len(x))
-        return super().test_on_batch(x, *args, **kwargs)
-
-    def train_step(self, *args):
-        return super().train_step(*args[:-1], self._step_data(args[-1]))
-
-    def test_step(self, *args):
-        with without_gradients():
-            return super().test_step(*args[:-1], self._step_data(args[-1]))
-
-    def _step_data(self, data):
-        """Return the data of a step, its inputs in the form that `call` takes for a step."""
-        tokens, targets, weight = keras.utils.unpack_x_y_sample_weight(divided(data))
-        inputs = {"tokens": tokens}
-        # A step that needs no logits of other words hands the targets over with the tokens.
-        if self.loss is None and not self._fraternal and self._compile_metrics is None:
-            inputs["targets"] = targets
-        return inputs, targets, weight
-
-    def _check_trainable(self):
-        if self.gated:
-            below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
-            if below:
-                raise ValueError(
-                    "A gate is trained on a frozen model. Received: a gated model in which "
-                    f"{below[0]!r} is trainable. Set trainable = False on all layers of "
-                    "model.core whose name does not begin with 'gate'."
-                )
-
-    def _uses_buckets(self):
-        """Return whether to bucket: each length is compiled, and padding is masked out."""
-        exact = self.loss is None and self._compile_metrics is None and not self.cache_size
-        return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
-
-    def _open(self, stream, data, batch_size):
-        """Prepare `stream` for the batches of `data`; return `data`, unread."""
-        if getattr(data, "pads", False) and not self.padded:
-            raise ArgumentError(
-                "x",
-                "must hold no padding, which this model would read as words. Received: "
-                f"{type(data).__name__}. Build the model with padded=True.",
-            )
-        lowest = -1 if self.padded else 0
-        data, batch_size = look_ahead(data, batch_size, lowest, self.vocabulary_size)
-        vocabulary = getattr(data, "vocabulary", None)
-        if self.vocabulary is None:
-            self.vocabulary = vocabulary
-        elif vocabulary is not None and vocabulary.words != self.vocabulary.words:
-            raise ArgumentError(
-                "x",
-                "must have the vocabulary of the model, whose ids mean other words. Received: "
-                f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
-                "vocabulary=model.vocabulary.",
-            )
-        before = stream.carried, stream.bucketed
-        stream.carried = getattr(data, "carried", True)
-        stream.bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
-        changed = before != (stream.carried, stream.bucketed)
-        if stream.bucketed:
-            data = BucketedBatches(data)
-            self._masked_graph = self._masked_graph or self.graph.with_masks()
-        if stream is self.training_rows and stream.carried:
-            check_rows(batch_size)
-        if stream.carried:  # else the number of rows may vary
-            changed |= stream.resize(batch_size)
-        if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
-            changed |= stream.known != len(self.variables)
-            stream.known = len(self.variables)
-        if changed:
-            # Compiled steps hold the variables that they were traced with.
-            if stream is self.training_rows:
-                self.train_function = None
-            else:
-                self.test_function = None
-        return data
-
     # --- saving
 
     def get_config(self):
@@ -375,20 +312,9 @@ class LanguageModel(ClearsAllGradients):
         return model
 
 
-class _ZeroStateAtEpochStart(keras.callbacks.Callback):
-    """Starts every epoch's streams from the zero state."""
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.model.training_rows.zero()
-
-
 def _cache_size(arguments):
     members = [member["arguments"] for member in arguments.get("members", ())]
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
-
-
-def _as_tuple(value):
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _as_tensor(tokens):

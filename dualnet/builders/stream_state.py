@@ -19,6 +19,8 @@ class StreamState(keras.layers.Layer):
         batch_size: int, the number of streams; None before it is known.
         carried: bool. Whether steps use the state at all; else each starts from zeros.
         bucketed: bool. Whether the batches are padded by `BucketedBatches`.
+        first: tuple of arrays `(1, size)` or `(batch_size, size)`, the state that the streams
+            start from; None for zeros.
         known: int. Number of variables that the model had when its step was compiled.
     """
 
@@ -28,6 +30,7 @@ class StreamState(keras.layers.Layer):
         self.batch_size = None
         self.carried = True
         self.bucketed = False
+        self.first = None
         self.known = 0
         self.built = True
 
@@ -47,6 +50,7 @@ class StreamState(keras.layers.Layer):
             )
             setattr(self, f"state_{i}", variable)
         self.batch_size = batch_size
+        self.restart()
         return True
 
     def read(self, batch_size):
@@ -64,9 +68,18 @@ class StreamState(keras.layers.Layer):
         for variable, state in zip(self._states(), states):
             variable.assign(state)
 
-    def zero(self):
-        for state in self._states():
-            state.assign(ops.zeros(state.shape, state.dtype))
+    def restart(self):
+        """Let the streams start from their first state again."""
+        rows = {len(state) for state in self.first or ()} - {1, self.batch_size}
+        if rows and self.batch_size is not None:
+            raise ArgumentError(
+                "state",
+                f"must have one row, or {self.batch_size}, the number of streams. Received: "
+                f"{rows.pop()} rows. Call reset_state with another state.",
+            )
+        for i, state in enumerate(self._states()):
+            first = 0.0 if self.first is None else self.first[i]
+            state.assign(ops.broadcast_to(ops.convert_to_tensor(first, state.dtype), state.shape))
 
     def save_own_variables(self, store):
         for i, state in enumerate(self._states()):

@@ -46,14 +46,18 @@ class ConfiguredLayer(keras.layers.Layer):
 
     # --- weights
 
-    def add_matrix(self, name, shape, initializer="glorot_uniform", l2=None):
-        regularizer = None if l2 is None else keras.regularizers.L2(l2)
+    def add_matrix(self, name, shape, initializer="glorot_uniform", l2=0.0):
         return self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=regularizer
+            name=name, shape=shape, initializer=initializer, regularizer=l2_regularizer(l2)
         )
 
     def add_zeros(self, name, *shape):
         return self.add_weight(name=name, shape=shape, initializer="zeros")
+
+
+def l2_regularizer(l2):
+    """Return the regularizer of strength `l2`, or None, which adds no loss, if that is 0."""
+    return keras.regularizers.L2(l2) if l2 > 0 else None
 
 
 def _serialized(value):

@@ -7,15 +7,17 @@ A rule that concerns two stations stands in `Stations`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from dualnet._checks import ArgumentError
+from dualnet.builders.cells import CELLS
 from dualnet.builders.stations.cache import Cache
 from dualnet.builders.stations.connection import Connection
 from dualnet.builders.stations.dropouts import PLACES, Dropouts
 from dualnet.builders.stations.embedding import Embedding
 from dualnet.builders.stations.gate import GATES, Gate
+from dualnet.builders.stations.memory import check_memory
 from dualnet.builders.stations.output import Output
 from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
@@ -31,6 +33,7 @@ __all__ = [
     "Gate",
     "Station",
     "Stations",
+    "check_memory",
     "documented",
     "state_inputs",
     "without_regularization",
@@ -78,6 +81,7 @@ class Stations:
         }
 
     def __post_init__(self) -> None:
+        self.check_memory(1)  # before the sizes of all layers are listed
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if self.sizes.dual_units is not None and not self.connection.is_dual:
@@ -87,6 +91,55 @@ class Stations:
                 "connection='plain'.",
             )
         self.layer_sizes()
+
+    def check_memory(self, words: int) -> None:
+        """Raise `ArgumentError` if this machine cannot hold the model with `words` words.
+
+        The estimate counts no more than there is: it takes the smallest input that any layer has.
+        """
+        sizes, recurrent = self.sizes, self.recurrent
+        embedding = sizes.embedding_units or sizes.units or 1
+        units, layers = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
+        narrow = int(self.output.tied and not self.output.experts and not self.connection.is_dual)
+        # Numbers of layers and their sizes; the last one is narrow in front of a tied output.
+        stack: list[tuple[int, int]]
+        if isinstance(units, Sequence):
+            stack = [(1, size) for size in units]
+        else:
+            stack = [(layers - narrow, units), (narrow, embedding)]
+        least = min(embedding, *(size for count, size in stack if count))
+        levels = recurrent.options.get("depth", 1)
+        levels = levels - 1 if isinstance(levels, int) else 0
+        experts = self.output.experts
+        experts = sum(experts) if isinstance(experts, Sequence) else experts
+        latent = (sizes.latent_units or embedding) if experts else 0
+        dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
+        rank, gates = recurrent.rank, CELLS[recurrent.cell].gates
+
+        def named(name: str) -> str:
+            return "units" if getattr(sizes, name) is None else name
+
+        # Numbers of weights, and of floats in the state of one row, by what they grow with.
+        floats = [
+            (
+                "vocabulary_size" if words > embedding else named("embedding_units"),
+                words * embedding,
+            ),
+            (named("recurrent_units"), sum(n * gates * u * (u + least) for n, u in stack)),
+            ("rounds", recurrent.rounds * sum(n * u * (rank or least) for n, u in stack)),
+            ("rank", recurrent.rounds * rank * least),
+            ("depth", levels * sum(n * u * u for n, u in stack)),
+            (named("dual_units"), dual * (embedding + least)),
+            ("experts", experts * latent * least),
+            (named("latent_units"), words * latent * (not self.output.tied)),
+        ]
+        parts = [
+            ("recurrent_layers", layers),
+            ("rounds", layers * recurrent.rounds),
+            ("depth", layers * levels),
+        ]
+        wrappers = [*self.gate.floats(words), *self.cache.floats(least)]
+        check_memory([*floats, *wrappers], parts, {"vocabulary_size": words, **self.arguments()})
 
     def layer_sizes(self) -> LayerSizes:
         """Return the size of each layer.

@@ -44,6 +44,10 @@ class Cache(Station):
                 f"Received: cache_size={self.cache_size!r}, padded=True.",
             )
 
+    def floats(self, hidden_units: int) -> list[tuple[str, int]]:
+        """Return the number of floats in the state of one row, by argument; see `check_memory`."""
+        return [("cache_size", self.cache_size * (hidden_units + 1))]
+
     def apply(
         self, tokens: Any, hidden: Any, logits: Any, *, states: int
     ) -> tuple[Any, list[Any], list[Any]]:

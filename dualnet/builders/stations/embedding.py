@@ -7,6 +7,7 @@ import keras
 
 from dualnet.builders.stations.station import Station
 from dualnet.layers import EmbeddingDropout
+from dualnet.layers._configured import l2_regularizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Embedding(Station):
             # the reference code of Melis et al. Keras's default, a third of that, starts far
             # slower.
             embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
-            embeddings_regularizer=keras.regularizers.L2(self.embedding_l2),
+            embeddings_regularizer=l2_regularizer(self.embedding_l2),
             name="embedding",
         )
         embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)

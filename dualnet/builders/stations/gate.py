@@ -35,6 +35,10 @@ class Gate(Station):
         """Whether there is a gate."""
         return self.gate != "none"
 
+    def floats(self, words: int) -> list[tuple[str, int]]:
+        """Return the least number of its weights, by argument; see `check_memory`."""
+        return [("gate_units", 2 * words * self.gate_units * self.is_used)]
+
     def apply(
         self,
         tokens: Any,

@@ -17,8 +17,9 @@ class Regularization(Station):
         weight_l2: Penalty: times the sum of squares of all weights, biases included.
         fraternal_regularization: kappa of Zolna et al., 2018: a step reads the segment twice,
             with different masks, from the same state; the loss is the mean of both, plus
-            kappa times the mean squared difference of the logits. One of the two states is
-            carried on. Penalties on activations, and past decoding, count for both.
+            kappa times the mean squared difference of the logits. The state of one reading is
+            carried on, and all other penalties count once, for that reading. (By default, the
+            released code leaves out the cross-entropy of the other reading.)
     """
 
     weight_l2: float = 0.0

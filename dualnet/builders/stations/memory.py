@@ -1,0 +1,50 @@
+"""Refuses models that the memory of this machine cannot hold, before anything is built."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dualnet._checks import ArgumentError
+
+FLOAT = 4  # bytes
+# Of Keras and the graph, for each layer, round or level; measured: 85 to 220 KB.
+PART = 64 * 1024
+
+
+def check_memory(
+    floats: Iterable[tuple[str, int]],
+    parts: Iterable[tuple[str, int]],
+    arguments: Mapping[str, Any],
+) -> None:
+    """Raise `ArgumentError` if a model needs more memory than this machine has.
+
+    Args:
+        floats: The least numbers of weights, and of floats in the state of one row, each with
+            the name of the argument that it grows with.
+        parts: The same for numbers of layers, rounds and levels.
+        arguments: The arguments of the builder.
+    """
+    bytes_of: collections.Counter[str] = collections.Counter()
+    for counts, size in ((floats, FLOAT), (parts, PART)):
+        for name, count in counts:
+            bytes_of[name] += size * count
+    needed, available = bytes_of.total(), physical_memory()
+    if available is not None and needed > available:
+        name = bytes_of.most_common(1)[0][0]
+        raise ArgumentError(
+            name,
+            f"must leave room for the model in the {available / 1e9:,.1f} GB of memory that this "
+            f"machine has. Received: {name}={arguments[name]!r}, with which the weights and the "
+            f"state of one row take at least {needed / 1e9:,.1f} GB. Choose a smaller value.",
+        )
+
+
+def physical_memory() -> int | None:
+    """Return the bytes of memory of this machine, or None where Python cannot tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return None
