@@ -196,6 +196,15 @@ def test_a_gated_model_is_its_base_without_dropouts_and_penalties(name):
             )
 
 
+def test_the_highway_networks_have_the_cell_that_their_results_come_from():
+    for name in zoo.list_models("variational_rhn*"):
+        for corpus in zoo.card(name).corpora:
+            arguments = zoo.arguments_of(zoo.card(name, corpus), {})
+            for member in arguments.get("members", [{"arguments": arguments}]):
+                assert member["arguments"]["gate_reads"] == "candidate"
+    assert zoo.build("variational_rhn", units=3, vocabulary_size=5, gate_reads="state")
+
+
 def test_the_cache_of_a_published_result_is_in_its_card():
     names = ("cache_size", "cache_weight", "cache_scale", "cache_start")
     for gate in ("", "_iog"):
@@ -304,6 +313,10 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
         ({"name": "dual-lstm"}, "Did you mean one of.*'dual_lstm'"),
         ({"name": "mdlstm_plus", "corpus": "wikitext-2"}, r"`corpus` must be one of \['ptb'\]"),
         ({"name": "_input_gate"}, "Unknown model. Received: name='_input_gate'"),  # only a base
+        (
+            {"name": "dglstm", "recurrent_units": [4, 3]},
+            r"`recurrent_units` must be one size.*Eqs. 7 and 8.*\[4, 3\]",
+        ),
         ({"name": "lstm", "rounds": 2}, r"`rounds` must be 0.*cell='mogrifier_lstm'"),
         ({"name": "lstm", "dual_units": 4}, "`dual_units` needs connection='dual'"),
         (
