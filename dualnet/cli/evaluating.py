@@ -121,7 +121,8 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     name = used.name if used else ""
     if name in zoo.list_models() and corpus in zoo.card(name).corpora:
         published = zoo.card(name, corpus).evaluation
-        defaults |= {key.removeprefix("cache_"): value for key, value in published.items()}
+        of_cache = {key for key in published if key.startswith("cache_")}
+        defaults |= {key.removeprefix("cache_"): published[key] for key in of_cache}
     return {**defaults, **settings}
 
 
