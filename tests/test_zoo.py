@@ -8,7 +8,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.adaptation.rules import rule_settings
 from dualnet.builders import BUILDERS
-from dualnet.training import Recipe
+from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
 
 pytestmark = UNTRACED
@@ -333,6 +333,31 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     tokens = corpus.test[None, :2]
     logits = [array(m.advance(tokens, m.initial_state(1))[0]) for m in (model, loaded)]
     np.testing.assert_array_equal(*logits)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"affine": True},
+        {"affine": True, "placement": "gates", "use_bias": False},
+        {"placement": "joint"},
+        {"placement": "output", "cell": "layernorm_gru", "affine": True},
+    ],
+    ids=str,
+)
+def test_what_the_course_report_leaves_open_can_be_set_and_trains(overrides, corpus):
+    settings = {"units": 4, "recurrent_layers": 1, "vocabulary_size": len(corpus.vocabulary)}
+    arguments, recipe = split_overrides(zoo.card("layernorm_lstm"), {**settings, **overrides})
+    assert arguments.items() >= {"padded": True, **overrides}.items()
+    model = zoo.build("layernorm_lstm", **settings, **overrides)
+    has_gains = any(weight.name.endswith("gain") for weight in model.weights)
+    assert has_gains == overrides.get("affine", False)
+    model.compile(optimizer=recipe.make_optimizer())
+    batches = corpus.sentence_batches("train", batch_size=3)
+    tokens = next(iter(batches))[0]
+    assert (np.diff((tokens >= 0).astype(int), axis=1) >= 0).all()  # padded on the left
+    history = model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
 
 
 def sizes(model):
