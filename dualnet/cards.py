@@ -150,6 +150,10 @@ def read_card_file(path: Path) -> dict[str, Any]:
                 way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
             elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
                 way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
+            elif key in ("also_published", "measured") and not all(
+                isinstance(result, dict) for result in value
+            ):
+                way_out = f"must be a list of tables. Received: {key} = {value!r}."
             else:
                 continue
             line = line_of(path.read_text("utf-8"), key)

@@ -524,6 +524,7 @@ def test_a_mistake_in_a_base_is_told_with_its_own_file_and_line(own):
         ("units", "unts", r"two_layers.toml, line 6: `unts` must be an argument.*mean 'units'"),
         ("units = 8", 'units = "8"', r"line 6: `units` must be an integer of at least 1"),
         ("[config]", "[confg]", r"line 4: `confg` must be one of .*mean 'config'"),
+        ("[config]", "measured = [1]\n[config]", r"line 4: `measured` must be a list of tables"),
         ("[config]", "without = [1]\n[config]", r"line 4: `without` must be a list of patterns"),
         ("[recipe]", "rank = 5", r"line 10: `learning_rate` must be an argument of the builder"),
         ("learning_rate =", "learning_rte =", "line 10: `learning_rte` .* of the recipe.*learning"),

@@ -249,7 +249,7 @@ class DepthGatedLSTMCell(RecurrentCell):
 
 def check_one_size(name, size):
     """Raise `ArgumentError` if `size` is a list of different sizes, one for each layer."""
-    if isinstance(size, (list, tuple)) and len({*size}) > 1:
+    if isinstance(size, (list, tuple)) and any(other != size[0] for other in size):
         raise ArgumentError(
             name,
             "must be one size for all layers of a depth-gated stack: the depth gates' weights of "
