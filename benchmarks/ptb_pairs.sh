@@ -27,12 +27,15 @@ small=(units=128 batch_size=64 sequence_length=35 learning_rate=0.004 clipnorm=1
 for pair in $pairs; do
     case $pair in
     depth_gate)
-        run lstm_3 lstm "${small[@]}" epochs=2 recurrent_layers=3
-        run depth_gated_3 lstm "${small[@]}" epochs=2 cell=depth_gated_lstm depth=3
+        # The same cell, with peepholes and f = 1 - i, without and with depth gates.
+        stack=("${small[@]}" epochs=2 cell=depth_gated_lstm depth=3)
+        run ungated_3 lstm "${stack[@]}" depth_gated=false
+        run depth_gated_3 lstm "${stack[@]}"
         ;;
     layer_norm)
         run lstm_1 lstm "${small[@]}" epochs=3
-        run layernorm_lstm_1 lstm "${small[@]}" epochs=3 cell=layernorm_lstm
+        # Without gain and shift, as in the report's best model.
+        run layernorm_lstm_1 lstm "${small[@]}" epochs=3 cell=layernorm_lstm affine=false
         ;;
     variational)
         two=("${small[@]}" epochs=2 recurrent_layers=2 internal_dropout=0.2)

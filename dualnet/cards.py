@@ -17,8 +17,8 @@ KEYS: dict[str, type] = {
     "base": object,  # text or a list: `bases_of` checks it
     "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
     "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
-    "measured": list, "without": list, "config": dict, "recipe": dict, "evaluation": dict,
-    "published": dict, "corpora": dict, "corpus": dict,
+    "also_published": list, "measured": list, "without": list, "config": dict, "recipe": dict,
+    "evaluation": dict, "published": dict, "corpora": dict, "corpus": dict,
 }  # fmt: skip
 # What a card may hold only once: not in a table of `corpora`.
 ONCE = ("base", "corpora", "corpus", "seed", "weights", "without")
@@ -38,7 +38,8 @@ class Card:
         config: The builder's arguments: sizes, cell, connection, dropouts, penalties;
             or the `members` of an ensemble, names or paths of cards.
         recipe: How the model is trained: arguments of `dualnet.training.Recipe`.
-        evaluation: The cache of the results with a cache.
+        evaluation: Settings of the published evaluations: of the cache, named `cache_...`, and
+            of dynamic evaluation, arguments of `dualnet.dynamic_evaluation`.
         lowercase: Whether the corpus is lower-cased first.
         parameters: Exact number of weights, without stream states and seeds.
         printed: The number of parameters as the paper prints it.
@@ -46,6 +47,9 @@ class Card:
             has none: `static`; `finetuned`, once; `refinetuned`, until no gain;
             `samples`, averaged over samples of dropout; `cache`; `dynamic`, with
             dynamic evaluation.
+        also_published: Further published results, a list of tables: `source`, `table`,
+            `settings` that differ from the card's, perplexities as in `published`, their
+            `deviation` over seeds, and the coefficient of `variation` of the experts.
         measured: Our own results, a list of tables: `settings`, `parameters`,
             `command`, and perplexities as in `published`.
         ours: Values that we chose because the source is silent, e.g. "recipe.beta_1".
@@ -61,7 +65,7 @@ class Card:
     >>> from dualnet import zoo
     >>> card = zoo.card("dual_mdlstm")
     >>> card.corpora, card.parameters, card.ours[0]
-    (('ptb', 'wikitext-2'), 22879450, 'config.locked_dropouts')
+    (('ptb', 'wikitext-2'), 22879450, 'config.input_dropout')
     """
 
     name: str
@@ -76,6 +80,7 @@ class Card:
     parameters: int | None = None
     printed: str = ""
     published: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
+    also_published: tuple[Mapping[str, Any], ...] = ()
     lowercase: bool = False
     measured: tuple[Mapping[str, Any], ...] = ()
     ours: tuple[str, ...] = ()
@@ -145,6 +150,10 @@ def read_card_file(path: Path) -> dict[str, Any]:
                 way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
             elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
                 way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
+            elif key in ("also_published", "measured") and not all(
+                isinstance(result, dict) for result in value
+            ):
+                way_out = f"must be a list of tables. Received: {key} = {value!r}."
             else:
                 continue
             line = line_of(path.read_text("utf-8"), key)

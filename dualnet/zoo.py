@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
 PARTS = ("config", "recipe", "evaluation")
 # What describes one model alone, and is not passed on to cards that have it as their base.
-NOT_INHERITED = ("name", "table", "note", "parameters", "printed", "published", "measured", "seed")
+NOT_INHERITED = (
+    "name", "table", "note", "parameters", "printed", "published", "also_published", "measured",
+    "seed",
+)  # fmt: skip
 NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
 
 
@@ -194,7 +197,7 @@ def _override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -
         replacements = {**table.get(part, {}), **special.get(part, {})}
         inherited = {k: v for k, v in bases.get(part, {}).items() if is_kept(f"{part}.{k}")}
         values[part] = _replace(inherited, replacements)
-    for key in {"ours", "measured"} & own.keys():
+    for key in {"ours", "also_published", "measured"} & own.keys():
         values[key] = (*table.get(key, ()), *special.get(key, ()))
     return values
 

@@ -78,28 +78,34 @@ def mogrifier_step(x, states, weights, masks, *, rounds, rank, capped_input_gate
     return lstm_step(xs[max(xs)], states, weights, {}, capped_input_gate=capped_input_gate)
 
 
-def highway_step(x, states, weights, masks, *, depth):
+def highway_step(x, states, weights, masks, *, depth, gate_reads):
     """The weights hold the gates side by side: h, t; no bias is a bias of zero."""
     [s] = states
     W = per_gate(x, weights, "kernel", "ht", masks.get("input"))
     for k in range(1, depth + 1):
         R = per_gate(s, weights, f"recurrent_kernel_{k}", "ht", masks.get("recurrent"))
         b = np.split(weights.get(f"bias_{k}", np.zeros(2 * s.shape[1])), 2)
-        h, t = (R[gate] + part + (W[gate] if k == 1 else 0) for gate, part in zip("ht", b))
-        s = np.tanh(h) * sigmoid(t) + s * (1 - sigmoid(t))
+        h, t = (part + (W[gate] if k == 1 else 0) for gate, part in zip("ht", b))
+        h = np.tanh(h + R["h"])
+        if gate_reads == "state":
+            t = t + R["t"]
+        else:
+            t = t + h @ np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)[1]
+        s = h * sigmoid(t) + s * (1 - sigmoid(t))
     return [s]
 
 
 def depth_gated_step(
-    x, states, weights, masks, *, peepholes, coupled, first_gate, stabilised, affine
+    x, states, weights, masks, *, peepholes, coupled, depth_gated, first_gate, stabilised, affine
 ):
     """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
     units, below, new_states = states[0].shape[1], None, []
+    first_gate = first_gate if depth_gated else "none"
     for k in range(1, len(states) // 2 + 1):
         h, c = states[2 * k - 2 : 2 * k]
         layer = {n.removesuffix(f"_{k}"): w for n, w in weights.items() if n.endswith(f"_{k}")}
         on_h = "ijo" if coupled else "ifjo"
-        on_x = on_h if k == 1 and first_gate == "none" else on_h + "d"
+        on_x = on_h + "d" * (depth_gated if k > 1 else first_gate != "none")
         W = dict(zip(on_x, np.split(layer["kernel"], len(on_x), axis=1)))
         U = per_gate(h, layer, "recurrent_kernel", on_h, masks.get(f"recurrent_{k}"))
         b = dict(zip(on_x, np.split(layer.get("bias", np.zeros(len(on_x) * units)), len(on_x))))

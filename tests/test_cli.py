@@ -164,6 +164,11 @@ def test_card_says_what_is_published_and_what_is_our_choice(capsys):
     assert "learning_rate = 0.001  (our choice; not in the paper)" in out
     card = json.loads(called(capsys, "card", "variational_rhn_iog_hidden", "--json"))
     assert card["published"]["static"] == [None, 75.6]
+    out = called(capsys, "card", "variational_lstm_medium")
+    assert "static: perplexity 82.80 validation, 79.10 test\nalso        Gal and Ghah" in out
+    assert "mask_per_gate = true: static 81.9/79.7, deviation 0.2/0.1\n" in out
+    card = json.loads(called(capsys, "card", "variational_rhn", "--json"))
+    assert [result["static"] for result in card["also_published"]] == [[71.2, 68.5]]
 
 
 def test_data_counts_tokens(capsys, folder, corpus):

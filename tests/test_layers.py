@@ -406,7 +406,9 @@ REFUSED = {
         "balance_form": ["codes"],
     },
     layers.DepthGatedLSTMCell: {
+        "units": [[4, 3]],
         "depth": [0],
+        "depth_gated": ["no"],
         "peepholes": ["diag", None, True],
         "first_gate": ["owned"],
         "stabilised": [0],
@@ -441,7 +443,12 @@ REFUSED = {
     layers.NeuralCache: {"size": [0], "weight": [1.0], "scale": [-1], "start": ["atonce"]},
     layers.OutputProjection: {"vocabulary_size": [0, True]},
     layers.PastDecode: {"factor": [-1]},
-    layers.RecurrentHighwayCell: {"depth": [0], "transform_bias": [None], "locked": [["internal"]]},
+    layers.RecurrentHighwayCell: {
+        "depth": [0],
+        "transform_bias": [None],
+        "gate_reads": ["s"],
+        "locked": [["internal"]],
+    },
     layers.StepDropout: {"rate": RATES},
 }
 

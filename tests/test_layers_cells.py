@@ -74,6 +74,7 @@ DEPTH_GATED = [
     {"depth": 2, "affine": True, "use_bias": False, "peepholes": "diagonal"},
     {"stabilised": True, "first_gate": "shared"},
     {"depth": 3, "stabilised": True, "affine": True, "coupled": False},
+    {"depth": 2, "depth_gated": False},
 ]
 UNDROPPED = [
     *[(kind, {"use_bias": b}) for kind in (ElmanCell, GRUCell, PerGateLSTMCell) for b in BOTH],
@@ -87,7 +88,13 @@ UNDROPPED = [
     *NORMALISED_STEPS,
     *[
         (RecurrentHighwayCell, options)
-        for options in ({}, {"depth": 3}, {"depth": 2, "use_bias": False})
+        for options in (
+            {},
+            {"depth": 3},
+            {"depth": 2, "use_bias": False},
+            {"depth": 3, "gate_reads": "candidate"},
+            {"depth": 2, "gate_reads": "candidate", "use_bias": False},
+        )
     ],
     *[(DepthGatedLSTMCell, options) for options in DEPTH_GATED],
 ]
@@ -133,6 +140,10 @@ def test_a_masked_step_and_its_gradients_match_the_papers(kind, options, mask_pe
         *[
             (MogrifierLSTMCell, {"rounds": rounds, "rank": rank, "mogrifier_dropout": 0.4})
             for rounds, rank in ((1, None), (2, 2), (5, None))
+        ],
+        *[
+            (RecurrentHighwayCell, {"depth": 2, "gate_reads": "candidate", "mask_per_gate": b})
+            for b in BOTH
         ],
         *[
             (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.4, **options})
@@ -379,6 +390,7 @@ EVERY_OPTION = {"coupled": False, "peepholes": "diagonal", "affine": True, "stab
         (LayerNormGRUCell(4, placement="output"), GRU + affine_weights(output=4)),
         (LayerNormGRUCell(4, placement="none"), GRU),
         (RecurrentHighwayCell(4, depth=2), HIGHWAY),
+        (RecurrentHighwayCell(4, depth=2, gate_reads="candidate"), HIGHWAY),
         (DepthGatedLSTMCell(4, first_gate="shared"), STACK),
         (DepthGatedLSTMCell(4), [*STACK, ("memory_kernel", (3, 4))]),
         (
@@ -503,6 +515,13 @@ def test_penalties_are_on_the_matrices_of_the_manual(kind, options, rng):
             ],
         ),
         (
+            RecurrentHighwayCell(
+                4, gate_reads="candidate", mask_per_gate=True, input_dropout=0.4,
+                recurrent_dropout=0.4,
+            ),
+            ["input 0.4 6 True", "recurrent 0.4 4 True"],
+        ),
+        (
             DepthGatedLSTMCell(4, depth=2, **DROPPED, internal_dropout=0.1, locked=["internal"]),
             [
                 "input 0.4 3 False", "recurrent_1 0.4 4 False", "recurrent_2 0.4 4 False",
@@ -535,6 +554,7 @@ CHECKED = [
     (MogrifierLSTMCell, {"rounds": 4, "rank": 2, "capped_input_gate": True}),
     (DepthGatedLSTMCell, {"depth": 2, "internal_dropout": 0.2}),
     (DepthGatedLSTMCell, {"depth": 2, **EVERY_OPTION, "first_gate": "shared"}),
+    (RecurrentHighwayCell, {"depth": 2, "gate_reads": "candidate"}),
 ]
 
 

@@ -160,6 +160,10 @@ PLAIN_LOOP = CELLS | {
         {"depth": 2, "peepholes": "diagonal", "first_gate": "shared", "internal_dropout": 0.3},
     ),
     "highway": (RecurrentHighwayCell, {"depth": 2, **ALL_DROPPED}),
+    "highway of the candidate": (
+        RecurrentHighwayCell,
+        {"depth": 2, "gate_reads": "candidate", "mask_per_gate": True, **ALL_DROPPED},
+    ),
 }
 
 

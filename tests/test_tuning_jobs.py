@@ -213,6 +213,16 @@ def test_what_a_condition_leaves_undrawn_has_no_effect(chosen):
     assert float(sum(model.core.losses)) == 0
 
 
+def test_the_jobs_search_what_the_papers_state_and_mark_the_rest():
+    section42 = tuning.load_job("dual_mdlstm_section42")
+    assert "sequence_length" not in space_of(section42)
+    assert zoo.card(section42.model).recipe["sequence_length"] == 25  # in all cases
+    evaluation = space_of(tuning.load_job("dual_evaluation"))["sequence_length"]
+    assert (evaluation.min_value, evaluation.max_value) == (5, 70)
+    assert "space.latent_dropout" not in tuning.load_job("doc_latent_dropout").ours
+    assert "55.67/53.75" in tuning.load_job("doc_experts").note
+
+
 def test_a_grid_of_the_papers_tables_is_gone_through_whole():
     counts = {"doc_experts": 7, "doc_penalty": 4, "doc_latent_dropout": 4, "iog_gate_units": 5,
               "krause_dynamic": 24}  # fmt: skip

@@ -6,8 +6,9 @@ import pytest
 
 import dualnet
 from dualnet import zoo
+from dualnet.adaptation.rules import rule_settings
 from dualnet.builders import BUILDERS
-from dualnet.training import Recipe
+from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
 
 pytestmark = UNTRACED
@@ -27,11 +28,15 @@ DUAL = {
 OTHERS = {
     "awd_lstm": 24_210_800,
     "dglstm": 4_772_200,
+    "dglstm_lstm": 4_772_200 - 401_000 - 361_200 + 4 * 80_200,
+    "dglstm_rnn": 4_772_200 - 401_000 - 361_200 + 80_200,
     "gru": 57_028_000,
     "layernorm_gru": 57_028_000,
     "layernorm_lstm": 66_022_000,
+    "lstm_fused": 66_022_000,
     "lstm_per_gate": 66_022_000,
     "mogrifier_lstm": 23_986_480,
+    "skip_lstm": 23_998_976 - 952,  # their vocabulary has one word more
     "variational_lstm_large": 66_022_000,
     "variational_lstm_medium": 19_775_200,
     "variational_rhn": 32_082_040,
@@ -56,13 +61,20 @@ COMBINATIONS = {
         + 15 * 280 * (620 + 1) + 5 * 280 * (1064 + 1) + 20 * 620
     ),
 }  # fmt: skip
+# Penalties and recipes of other papers; past decoding has a matrix and two biases of its own.
+VARIANTS = {
+    "awd_lstm_doc_partial_shuffle": MIXTURES["awd_lstm_doc"],
+    "awd_lstm_fraternal": OTHERS["awd_lstm"],
+    "awd_lstm_mos_past_decode": MIXTURES["awd_lstm_mos"] + 280 * 280 + 280 + 10_000,
+    "awd_lstm_past_decode": OTHERS["awd_lstm"] + 400 * 400 + 400 + 10_000,
+}
 # The gate: two matrices of 300 units per word, and a bias.
 GATE = {10_000: 6_010_000, 33_278: 20_000_078, 28_912: 17_376_112}
 GATED = (
     "awd_lstm", "dual_mdlstm", "variational_lstm_large", "variational_lstm_medium",
     "variational_rhn", "variational_rhn_tied", "zaremba_large", "zaremba_medium",
 )  # fmt: skip
-BUILT = DUAL | OTHERS | MIXTURES | COMBINATIONS
+BUILT = DUAL | OTHERS | MIXTURES | COMBINATIONS | VARIANTS
 BUILT |= {f"{name}_iog": BUILT[name] + GATE[10_000] for name in GATED}
 BUILT |= {
     "variational_rhn_iog_hidden": BUILT["variational_rhn_iog"] + 890 * 10_000,
@@ -96,8 +108,13 @@ BUILT_WIKITEXT = DUAL_WIKITEXT | {
     "awd_dual_lstm": 33_545_278 + 2 * 400 * 400 + 400,
     "awd_lstm": 33_545_278,
     "awd_lstm_doc": 36_627_478,
+    "awd_lstm_doc_partial_shuffle": 36_627_478,
+    "awd_lstm_fraternal": 33_545_278,
     "awd_lstm_mos": 34_897_728,
+    "awd_lstm_mos_past_decode": 34_897_728 + 300 * 300 + 300 + 33_278,
+    "awd_lstm_past_decode": 33_545_278 + 400 * 400 + 400 + 33_278,
     "mogrifier_lstm": 34_991_552,
+    "skip_lstm": 34_997_757 - 429,
     "variational_lstm_medium": 50_059_878,
     "variational_rhn_tied": 42_826_418,
     "zaremba_medium": 50_059_878,
@@ -160,19 +177,28 @@ def test_a_card_has_its_count_and_says_what_is_ours_and_its_recipe_can_be_used(c
     recipe = Recipe(**card.recipe)
     assert card.parameters == count
     if name in DUAL:
-        assert card.printed == f"{count / 1e6:.2f}M"
+        assert card.printed == ("23M" if name == "dual_mdlstm_tuned" else f"{count / 1e6:.2f}M")
+        assert {"recipe.batching", "config.locked_dropouts"} < {*card.ours}
         assert recipe.optimizer == "nadam" and recipe.sequence_length == 25
         assert recipe.batch_size == {"ptb": 32, "wikitext-2": 128}[corpus]
         assert set(card.published) == {"static", "dynamic"}
     elif card.printed:
         assert card.printed == PRINTED.get((name, corpus), f"{count / 1e6:.0f}M")
     assert card.lowercase == (corpus == "wikitext-2" and name in LOWERCASE)
-    for key, pair in card.published.items():
-        assert key in ("static", "finetuned", "refinetuned", "samples", "cache", "dynamic")
-        assert len(pair) == 2
-    assert ("cache" in card.published) == bool(card.evaluation)
+    kinds = {"static", "finetuned", "refinetuned", "samples", "cache", "dynamic"}
+    assert {*card.published} <= kinds
+    for result in card.also_published:
+        results = {key for key, value in result.items() if isinstance(value, list)}
+        assert results <= {*kinds, "deviation", "variation"} and results & kinds
+        assert {"source"} <= result.keys() - results <= {"source", "table", "settings"}
+    for result in (card.published, *card.also_published):
+        assert all(len(pair) == 2 for pair in result.values() if isinstance(pair, list))
     cache = {"cache_size", "cache_weight", "cache_scale", "cache_start"}
-    assert set(card.evaluation) in (set(), cache)
+    dynamic = {key: value for key, value in card.evaluation.items() if key not in cache}
+    assert cache & {*card.evaluation} == (cache if "cache" in card.published else set())
+    if dynamic:
+        assert "dynamic" in card.published
+        assert rule_settings(dynamic.pop("rule"), dynamic) == dynamic
     if card.paper.startswith("none: a combination of"):
         assert not card.published and not card.printed and card.ours
     assert set(card.config) <= set(zoo.builder_arguments(BUILDERS[card.builder]))
@@ -196,20 +222,71 @@ def test_a_gated_model_is_its_base_without_dropouts_and_penalties(name):
             )
 
 
+def test_a_card_has_the_results_of_several_sources():
+    quoted = {  # Table 2 of Takase et al., 2017
+        "zaremba_medium": [86.2, 82.7],
+        "zaremba_large": [82.2, 78.4],
+        "variational_lstm_medium": [81.9, 79.7],
+        "variational_lstm_large": [77.9, 75.2],
+        "variational_rhn": [71.2, 68.5],
+    }
+    for name, pair in quoted.items():
+        first = zoo.card(name).also_published[0]
+        assert first["static"] == pair and first["table"].endswith("Takase et al., 2017, Table 2")
+        assert zoo.card(name).published["static"] > pair  # the runs of Takase et al.
+    deviations = [zoo.card(name).also_published[0].get("deviation") for name in quoted]
+    assert deviations == [None, None, [0.2, 0.1], [0.3, 0.2], None]
+    rows = zoo.card("awd_lstm_doc").also_published
+    variations = [row["variation"] for row in rows if "variation" in row]
+    assert variations == [[0.276, 0.279], [0.254, 0.252], [0.217, 0.213], [0.092, 0.086]]
+    finetuned = {row["settings"]: row.get("finetuned") for row in rows}
+    own = zoo.card("awd_lstm_doc").published["finetuned"]
+    assert finetuned["balance_regularization = 1e-3"] == own
+
+
+def test_the_highway_networks_have_the_cell_that_their_results_come_from():
+    for name in zoo.list_models("variational_rhn*"):
+        for corpus in zoo.card(name).corpora:
+            arguments = zoo.arguments_of(zoo.card(name, corpus), {})
+            for member in arguments.get("members", [{"arguments": arguments}]):
+                assert member["arguments"]["gate_reads"] == "candidate"
+    assert zoo.build("variational_rhn", units=3, vocabulary_size=5, gate_reads="state")
+
+
 def test_the_cache_of_a_published_result_is_in_its_card():
     names = ("cache_size", "cache_weight", "cache_scale", "cache_start")
     for gate in ("", "_iog"):
         awd, medium = f"awd_lstm{gate}", f"variational_lstm_medium{gate}"
-        assert zoo.card(awd).evaluation == dict(zip(names, (500, 0.1, 1.0, "when_full")))
+        evaluation = zoo.card(awd).evaluation
+        expected = dict(zip(names, (500, 0.1, 1.0, "when_full")))
+        assert {key: evaluation.get(key) for key in names} == expected
         assert zoo.card(awd, "wikitext-2").evaluation["cache_size"] == 3785
         assert not zoo.card(medium).evaluation
         expected = dict(zip(names, (2000, 0.2, 0.3, "at_once")))
         assert zoo.card(medium, "wikitext-2").evaluation == expected
 
 
+def test_the_settings_of_dynamic_evaluation_are_those_of_the_papers_for_means():
+    # Of sums over the batches of 100 rows and 5 steps, and over all weights: 14 of AWD-LSTM, with
+    # two biases per layer, and 3 more of MoS.
+    published = {
+        ("awd_lstm", "ptb"): (929_589, 14, 0.002, 0.02, 0.001),
+        ("awd_lstm", "wikitext-2"): (2_088_628, 14, 0.002, 0.02, 0.001),
+        ("awd_lstm_mos", "ptb"): (929_589, 17, 0.002, 0.075, 0.001),
+        ("awd_lstm_mos", "wikitext-2"): (2_088_628, 17, 0.002, 0.02, 0.002),
+    }
+    for (name, corpus), (tokens, weights, rate, decay, epsilon) in published.items():
+        evaluation, scale = zoo.card(name, corpus).evaluation, (tokens // 100 // 5) ** 0.5
+        assert (evaluation["rule"], evaluation["sequence_length"]) == ("rms", 5)
+        assert evaluation["learning_rate"] == pytest.approx(rate / scale, rel=2e-3)
+        assert evaluation["epsilon"] == pytest.approx(epsilon / scale, rel=2e-3)
+        assert evaluation["decay"] == pytest.approx(decay / weights, rel=3e-3)
+
+
 # These differ from another one only in sizes, depth or recipe.
 ALIKE = {f"{name}_iog" for name in GATED if name != "zaremba_medium"} | {
-    "awd_lstm_doc_5", "dlstm", "dual_dlstm", "dual_mdlstm_tuned", "mdlstm",
+    "awd_lstm_doc_5", "awd_lstm_doc_partial_shuffle", "awd_lstm_mos_past_decode", "dglstm_lstm",
+    "lstm_fused", "dlstm", "dual_dlstm", "dual_mdlstm_tuned", "mdlstm",
     "variational_lstm_large", "variational_rhn_5", "variational_rhn_10", "variational_rhn_10_iog",
     "variational_rhn_tied", "zaremba_large",
 }  # fmt: skip
@@ -218,7 +295,10 @@ SOME = ("awd_lstm_doc", "dglstm", "layernorm_gru", "mogrifier_lstm", "variationa
 TRAINED = [name for name in PTB if name not in ALIKE]
 TRAINED = TRAINED if keras.config.backend() == "tensorflow" else SOME
 # Something happens between their layers.
-LAYERED = ("awd_dual_lstm", "awd_lstm", "awd_lstm_doc", "dual_mdlstm_doc", "mogrifier_lstm")
+LAYERED = (
+    "awd_dual_lstm", "awd_lstm", "awd_lstm_doc", "awd_lstm_fraternal", "awd_lstm_past_decode",
+    "dual_mdlstm_doc", "mogrifier_lstm", "skip_lstm",
+)  # fmt: skip
 
 
 def small_sizes(name):
@@ -253,6 +333,31 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     tokens = corpus.test[None, :2]
     logits = [array(m.advance(tokens, m.initial_state(1))[0]) for m in (model, loaded)]
     np.testing.assert_array_equal(*logits)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"affine": True},
+        {"affine": True, "placement": "gates", "use_bias": False},
+        {"placement": "joint"},
+        {"placement": "output", "cell": "layernorm_gru", "affine": True},
+    ],
+    ids=str,
+)
+def test_what_the_course_report_leaves_open_can_be_set_and_trains(overrides, corpus):
+    settings = {"units": 4, "recurrent_layers": 1, "vocabulary_size": len(corpus.vocabulary)}
+    arguments, recipe = split_overrides(zoo.card("layernorm_lstm"), {**settings, **overrides})
+    assert arguments.items() >= {"padded": True, **overrides}.items()
+    model = zoo.build("layernorm_lstm", **settings, **overrides)
+    has_gains = any(weight.name.endswith("gain") for weight in model.weights)
+    assert has_gains == overrides.get("affine", False)
+    model.compile(optimizer=recipe.make_optimizer())
+    batches = corpus.sentence_batches("train", batch_size=3)
+    tokens = next(iter(batches))[0]
+    assert (np.diff((tokens >= 0).astype(int), axis=1) >= 0).all()  # padded on the left
+    history = model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
 
 
 def sizes(model):
@@ -306,6 +411,10 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
         ({"name": "dual-lstm"}, "Did you mean one of.*'dual_lstm'"),
         ({"name": "mdlstm_plus", "corpus": "wikitext-2"}, r"`corpus` must be one of \['ptb'\]"),
         ({"name": "_input_gate"}, "Unknown model. Received: name='_input_gate'"),  # only a base
+        (
+            {"name": "dglstm", "recurrent_units": [4, 3]},
+            r"`recurrent_units` must be one size.*Eqs. 7 and 8.*\[4, 3\]",
+        ),
         ({"name": "lstm", "rounds": 2}, r"`rounds` must be 0.*cell='mogrifier_lstm'"),
         ({"name": "lstm", "dual_units": 4}, "`dual_units` needs connection='dual'"),
         (
@@ -362,6 +471,7 @@ def test_a_card_replaces_and_extends_the_values_of_its_base(own):
     assert (card.paper, card.ours, card.lowercase) == (base.paper, base.ours, True)
     # What describes the base itself is not passed on.
     assert not (card.table or card.note or card.published or card.measured or card.printed)
+    assert not zoo.card(own('base = "variational_rhn"\n')).also_published
     assert card.parameters is None
     sized = zoo.card(own('base = "lstm"\n[config]\nunits = 4\n'))
     assert sized.config["units"] == 4 and not {*sized.config} & {*zoo.SIZES}
@@ -416,6 +526,7 @@ def test_a_mistake_in_a_base_is_told_with_its_own_file_and_line(own):
         ("units", "unts", r"two_layers.toml, line 6: `unts` must be an argument.*mean 'units'"),
         ("units = 8", 'units = "8"', r"line 6: `units` must be an integer of at least 1"),
         ("[config]", "[confg]", r"line 4: `confg` must be one of .*mean 'config'"),
+        ("[config]", "measured = [1]\n[config]", r"line 4: `measured` must be a list of tables"),
         ("[config]", "without = [1]\n[config]", r"line 4: `without` must be a list of patterns"),
         ("[recipe]", "rank = 5", r"line 10: `learning_rate` must be an argument of the builder"),
         ("learning_rate =", "learning_rte =", "line 10: `learning_rte` .* of the recipe.*learning"),

@@ -62,6 +62,10 @@ def card(options: argparse.Namespace) -> None:
         table = dataclasses.asdict(card)
         for key, pair in table["published"].items():
             table["published"][key] = list(map(_finite, pair))
+        table["also_published"] = [
+            {k: list(map(_finite, v)) if isinstance(v, list) else v for k, v in result.items()}
+            for result in card.also_published
+        ]
         print(json.dumps(table, default=str))
         return
     if card.file:
@@ -80,6 +84,11 @@ def card(options: argparse.Namespace) -> None:
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
         print(f"published   {printable(key)}: perplexity {valid} validation, {test} test")
+    for result in card.also_published:
+        where = [str(value) for value in result.values() if not isinstance(value, list)]
+        pairs = {key: pair for key, pair in result.items() if isinstance(pair, list)}
+        figures = [f"{key} {'/'.join(map(str, pair))}" for key, pair in pairs.items()]
+        print(printable(f"also        {', '.join(where)}: {', '.join(figures)}"))
     for result in card.measured:
         measured = ", ".join(f"{key} {value}" for key, value in result.items())
         print(printable(f"measured    {measured}"))

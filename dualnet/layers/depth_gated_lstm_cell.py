@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_choice, check_count, check_flag, check_rate
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_rate
 from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
@@ -36,11 +36,14 @@ class DepthGatedLSTMCell(RecurrentCell):
     equations hold with states of zero, so that o includes c' P_o.
 
     Args:
-        units: int, at least 1. Size of h and c of every layer.
+        units: int, at least 1. Size of h and c of every layer: w_c and w_l are vectors, as in
+            Eqs. 7 and 8. The matrices that layers of unequal sizes need are not built.
         depth: int, at least 1. Number of layers.
         peepholes: "full" if P is a matrix, or "diagonal" if it is a vector that multiplies c.
         coupled: bool. Whether f = 1 - i; otherwise each layer has a forget gate,
             f = sigmoid(x W_f + h U_f + c P_f + b_f).
+        depth_gated: bool. Whether there are depth gates. Without, c' = f * c + i * j in all
+            layers, and `first_gate` has no effect: what to compare a depth-gated stack with.
         first_gate: the depth gate of layer 1. "own" has M; "shared" has W_d in place of M;
             "none" is a layer without depth gate, c' = f * c + i * j.
         stabilised: bool. Whether layers multiply x by exp(s), s a learned scalar, in all
@@ -92,6 +95,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         depth=1,
         peepholes="full",
         coupled=True,
+        depth_gated=True,
         first_gate="own",
         stabilised=False,
         affine=False,
@@ -99,10 +103,12 @@ class DepthGatedLSTMCell(RecurrentCell):
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
+        check_one_size("units", units)
         super().__init__(units, locked=locked, **kwargs)
         self.depth = check_count("depth", depth, least=1)
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = check_flag("coupled", coupled)
+        self.depth_gated = check_flag("depth_gated", depth_gated)
         self.first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
         self.stabilised = check_flag("stabilised", stabilised)
         self.affine = check_flag("affine", affine)
@@ -112,7 +118,7 @@ class DepthGatedLSTMCell(RecurrentCell):
     def mask_sizes(self):
         input_masks = recurrent_masks = 1
         if self.mask_per_gate:
-            input_masks = len(self._gates(1)) + (self.first_gate == "own")
+            input_masks = len(self._gates(1)) + (self._first_gate == "own")
             recurrent_masks = len(self._recurrent_gates())
         layers = range(1, self.depth + 1)
         return {
@@ -132,7 +138,7 @@ class DepthGatedLSTMCell(RecurrentCell):
     def input_projection(self, inputs, masks):
         mask, memory_mask = self._input_masks(masks)
         projections = [product(inputs, self.kernel_1, mask)]
-        if self.first_gate == "own":
+        if self._first_gate == "own":
             projections.append(product(inputs, self.memory_kernel, memory_mask))
         return projections
 
@@ -142,7 +148,7 @@ class DepthGatedLSTMCell(RecurrentCell):
             if k == 1:
                 z, *memory = projections
                 c_below = memory[0] if memory else None
-                if self.first_gate == "shared":
+                if self._first_gate == "shared":
                     c_below = ops.split(z, len(self._gates(1)), axis=-1)[-1]  # not stabilised
             else:
                 h_below, c_below = new_states[-2:]
@@ -151,10 +157,14 @@ class DepthGatedLSTMCell(RecurrentCell):
             new_states += self._layer(k, z, c_below, h, c, masks)
         return new_states[-2], new_states
 
+    @property
+    def _first_gate(self):
+        return self.first_gate if self.depth_gated else "none"
+
     def _gates(self, k):
         """Return the names of the gates of layer `k`, in order."""
-        depth_gate = [] if k == 1 and self.first_gate == "none" else ["d"]
-        return self._recurrent_gates() + depth_gate
+        has_depth_gate = self.depth_gated if k > 1 else self._first_gate != "none"
+        return self._recurrent_gates() + ["d"] * has_depth_gate
 
     def _recurrent_gates(self):
         return ["i", "j", "o"] if self.coupled else ["i", "f", "j", "o"]
@@ -175,9 +185,9 @@ class DepthGatedLSTMCell(RecurrentCell):
                 self._set(f"peephole_{gate}", k, self.add_zeros, units)
         if "d" in gates:
             self._set("depth_previous", k, self.add_zeros, units)
-        if k > 1:
-            self._set("depth_lower", k, self.add_zeros, units)
-        elif self.first_gate == "own":
+            if k > 1:
+                self._set("depth_lower", k, self.add_zeros, units)
+        if k == 1 and self._first_gate == "own":
             self.memory_kernel = self.add_input_kernel("memory_kernel", (size, units))
         if self.affine and k > 1:
             self._set("affine_kernel", k, self.add_input_kernel, (units, units))
@@ -212,7 +222,7 @@ class DepthGatedLSTMCell(RecurrentCell):
     def _input_masks(self, masks):
         """Return the masks of the input for `kernel_1` and for `memory_kernel`."""
         mask = masks.get("input")
-        if mask is None or not self.mask_per_gate or self.first_gate != "own":
+        if mask is None or not self.mask_per_gate or self._first_gate != "own":
             return mask, mask
         return ops.split(mask, [mask.shape[-1] - self.input_size], axis=-1)
 
@@ -235,3 +245,14 @@ class DepthGatedLSTMCell(RecurrentCell):
 
     def _set(self, name, k, add, *arguments):
         setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))
+
+
+def check_one_size(name, size):
+    """Raise `ArgumentError` if `size` is a list of different sizes, one for each layer."""
+    if isinstance(size, (list, tuple)) and any(other != size[0] for other in size):
+        raise ArgumentError(
+            name,
+            "must be one size for all layers of a depth-gated stack: the depth gates' weights of "
+            "the memories are vectors (Eqs. 7 and 8 of Yao et al.), which need memories of equal "
+            f"size. Received: {name}={size!r}.",
+        )

@@ -25,7 +25,9 @@ class MogrifierLSTMCell(LSTMCell):
     in its published runs, only with `capped_input_gate`: the simplified Mogrifier of
     Oliva and Lago-Fernandez has no cap. `mogrifier_dropout` follows the latter's words,
     "between the weights": it acts on the vector between the two factors. With full rank, on
-    which they are silent, it acts on the vector that enters the matrix.
+    which they are silent, it acts on the vector that enters the matrix. Their recurrent dropout
+    acts "on the linear transformation of the recurrent state", which may mean the h of the
+    products alone, or that of the rounds too; here it is both.
 
     Args:
         units: int, at least 1. Size of h and c.

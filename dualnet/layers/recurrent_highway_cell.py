@@ -1,8 +1,11 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_finite
+from dualnet._checks import check_choice, check_count, check_finite
+from dualnet.layers._products import matmul, select_columns
 from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
+
+READS = ("state", "candidate")
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -22,14 +25,18 @@ class RecurrentHighwayCell(RecurrentCell):
     micro-steps share one mask of s, and so do h and t unless `mask_per_gate`.
     `weight_dropout` acts on all recurrent matrices.
 
-    Differs from the reference code of Takase et al.: that starts the transform bias
-    at 0, as `transform_bias=0.0` does; -2 is the value of Zilly et al.
+    The defaults are those of Zilly et al. In the code that the results of Takase et al. come
+    from, t reads the new candidate, t_k = sigmoid(x W_t + h_k R_t,k + b_t,k), which is
+    `gate_reads="candidate"`, and the transform bias starts at 0. That h_k is not dropped out, in
+    our reading.
 
     Args:
         units: int, at least 1. Size of s.
         depth: int, at least 1. Micro-steps per time step.
         transform_bias: float. Initial value of the transform gate's biases. Below 0, a fresh
             cell mostly carries its state over.
+        gate_reads: what R_t is multiplied by: "state", s_(k-1), or "candidate", h_k. The
+            weights are the same.
         **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
 
     Call arguments, returns: as `RecurrentCell`.
@@ -53,10 +60,17 @@ class RecurrentHighwayCell(RecurrentCell):
 
     gates = 2
 
-    def __init__(self, units, *, depth=1, transform_bias=-2.0, **kwargs):
+    def __init__(self, units, *, depth=1, transform_bias=-2.0, gate_reads="state", **kwargs):
         super().__init__(units, **kwargs)
         self.depth = check_count("depth", depth, least=1)
         self.transform_bias = check_finite("transform_bias", transform_bias)
+        self.gate_reads = check_choice("gate_reads", gate_reads, READS)
+
+    def mask_sizes(self):
+        sizes = super().mask_sizes()
+        if self.gate_reads == "candidate":
+            sizes["recurrent"] = self.units  # only h reads s
+        return sizes
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
@@ -76,11 +90,22 @@ class RecurrentHighwayCell(RecurrentCell):
     def step(self, projection, states, masks):
         (s,) = states
         for k, (name, bias) in enumerate(zip(self.recurrent_kernels(), self.biases), start=1):
-            z = self.recurrent_product(s, masks, name)
-            if k == 1:
-                z = z + projection
+            added = [projection] if k == 1 else []
             if self.use_bias:
-                z = z + bias
-            h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
-            s = (ops.tanh(h) - s) * ops.sigmoid(t) + s
+                added.append(bias)
+            if self.gate_reads == "state":
+                z = sum(added, start=self.recurrent_product(s, masks, name))
+                h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
+                h = ops.tanh(h)
+            else:
+                kernel = masks.get(name, getattr(self, name))
+                dropped = s * masks["recurrent"] if "recurrent" in masks else s
+                h = ops.tanh(_gate_sum(0, dropped, kernel, added))
+                t = _gate_sum(1, h, kernel, added)
+            s = (h - s) * ops.sigmoid(t) + s
         return s, [s]
+
+
+def _gate_sum(i, vector, kernel, added):
+    """Return the sum of gate `i`, 0 for h and 1 for t, of which `vector` enters the product."""
+    return sum((select_columns(a, (i, 2)) for a in added), start=matmul(vector, kernel, (i, 2)))

@@ -23,6 +23,7 @@ from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
 from dualnet.builders.stations.sizes import LayerSizes, Sizes
 from dualnet.builders.stations.station import Station, documented, state_inputs
+from dualnet.layers.depth_gated_lstm_cell import check_one_size
 
 __all__ = [
     "GATES",
@@ -90,6 +91,8 @@ class Stations:
                 f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
                 "connection='plain'.",
             )
+        if self.recurrent.cell == "depth_gated_lstm" and self.sizes.recurrent_layers == 1:
+            check_one_size("recurrent_units", self.sizes.recurrent_units)
         self.layer_sizes()
 
     def check_memory(self, words: int) -> None:

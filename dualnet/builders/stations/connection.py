@@ -17,7 +17,8 @@ class Connection(Station):
     Args:
         connection: "plain"; "dual", a dual layer on the embedding and the recurrent output;
             or "dual_without_input", that layer without the embedding (the paper's mdLSTM+).
-        dual_input_dropout: On the embedding where it enters the dual layer.
+        dual_input_dropout: On the embedding where it enters the dual layer (our reading of the
+            paper's "before the dual layer", which may include the recurrent output).
         dual_output_dropout: On the output of the dual layer.
         dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
     """

@@ -18,8 +18,9 @@ class Gate(Station):
 
     Args:
         gate: "none"; "input" (`IOGate`); or its variants "input_and_hidden" and "lstm" (an
-            LSTM over the gate's own embedding). The model below is frozen, its dropouts and
-            penalties are off. See `dualnet.with_gate`.
+            LSTM over the gate's own embedding; the paper is silent on its forget bias, here 1,
+            and its initial weights, those of `LSTMCell`). The model below is frozen, its
+            dropouts and penalties are off. See `dualnet.with_gate`.
         gate_units: int. Size of the gate's embedding (and LSTM).
         gate_dropout: On the gate's embedding, a fresh mask at each step.
         gate_initializer_range: The gate's matrices start uniform within it.

@@ -25,7 +25,7 @@ class Recurrent(Station):
         skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
             layers, which must then be of one size (Melis et al.).
         input_dropout: On the embedding where it enters the recurrence.
-        recurrent_dropout: On each layer's incoming h.
+        recurrent_dropout: On each layer's incoming h, in the Mogrifier before its rounds.
         weight_dropout: On single weights of the recurrent matrices, one draw for all rows of
             a segment (AWD-LSTM).
         internal_dropout: Between recurrent layers.
