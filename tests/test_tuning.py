@@ -265,8 +265,8 @@ def test_a_search_goes_on_only_as_it_began(searched, corpus, tmp_path):
         assert begun == [] and [file.read_text() for file in files] == before
 
 
-def test_options_are_no_settings(tmp_path, capsys):
-    arguments = ["tune", write_job(tmp_path), "--corpus", "x", "--output", tmp_path / "DIR"]
+def test_options_are_no_settings(folder, tmp_path, capsys):
+    arguments = ["tune", write_job(tmp_path), "--corpus", folder, "--output", tmp_path / "DIR"]
     for setting in ("seed=1", "workers=2", "output=x", "resume=true", "job=x"):
         assert main([str(word) for word in [*arguments, "--set", setting]]) == 2
         assert "`--set` takes an argument of the model" in capsys.readouterr().err
