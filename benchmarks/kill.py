@@ -1,13 +1,15 @@
-"""Kills `train` and `export` at random moments, recovers, and compares the results bit for bit.
+"""Kills commands at random moments, recovers, and compares the results bit for bit.
 
 Usage: python benchmarks/kill.py [--kills 30] [--seed 0] [--folder FOLDER] [--skip-cost]
-Two of three kills hit `train`, which is then resumed; one hits `export`, which is then
-repeated: a SavedModel and a LiteRT file with its vocabulary in turn. Prints one line per kill,
-what was lost, and the cost of checkpoints in tokens per second. Exits with 1 if anything was
-lost. KERAS_BACKEND=jax tests `train` only.
+Of ten kills, five hit `train`, two `gate` and one `tune`, which are then resumed; two hit
+`export`, which is then repeated: a SavedModel and a LiteRT file with its vocabulary in turn.
+Prints one line per kill, what was lost, and the cost of checkpoints in tokens per second. Exits
+with 1 if anything was lost. No `export` with KERAS_BACKEND=jax.
 """
 
 import argparse
+import csv
+import functools
 import json
 import os
 import random
@@ -24,6 +26,24 @@ import numpy as np
 MODEL = "dual_lstm"
 SETTINGS = ["units=64", "batch_size=32", "sequence_length=25", "learning_rate=0.002"]
 EPOCHS, INTERVAL = 3, 10
+TURNS = ("train", "gate", "train", "export", "train", "tune", "train", "export", "train", "gate")
+JOB = """\
+model = "lstm"
+tuner = "random"
+max_trials = 3
+early_stopping = "none"
+seed = 3
+
+[fixed]
+units = 16
+batch_size = 32
+sequence_length = 25
+epochs = 2
+
+[space]
+learning_rate = { min_value = 1e-3, max_value = 1e-2, sampling = "log" }
+output_dropout = { min_value = 0.0, max_value = 0.3 }
+"""
 WRITING = {"": 3.0, ".tflite": 0.002}  # by suffix: seconds from the first file to the last
 INTERVALS = (10**9, 500, 100, 10)  # to time; the first saves only at the end of an epoch
 
@@ -58,29 +78,42 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     random.seed(options.seed)
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    exports = options.kills // 3 if backend == "tensorflow" else 0
+    turns = [TURNS[i % len(TURNS)] for i in range(options.kills)]
+    exports = turns.count("export") if backend == "tensorflow" else 0
 
-    reference = folder / "undisturbed"
-    seconds = run(train(reference))
-    print(f"{backend}: uninterrupted training of {EPOCHS} epochs: {seconds:.1f} s")
+    reference = folder / "undisturbed-train"
+    (folder / "job.toml").write_text(JOB)
+    commands = {
+        "train": train,
+        "gate": functools.partial(gate, reference),
+        "tune": functools.partial(tune, folder / "job.toml"),
+    }
+    seconds = {}
+    for name, command in commands.items():
+        seconds[name] = run(command(folder / f"undisturbed-{name}"))
+        print(f"{backend}: an uninterrupted {name}: {seconds[name]:.1f} s")
     head = f"{'command':8} {'killed after':>13}  {'state on disk':34} {'after recovery'}"
     print(head, flush=True)
     lost = running = 0
-    for i in range(options.kills - exports):
-        place = folder / f"train-{i}"
-        after = random.uniform(0, seconds)
-        running += kill(train(place), after)
+    for i, name in enumerate(turns):
+        if name == "export":
+            continue
+        place = folder / f"{name}-{i}"
+        after = random.uniform(0, seconds[name])
+        running += kill(commands[name](place), after)
         there = newest(place)
         if not finished(place):
-            run(train(place, resume=(place / "card.toml").exists()))
-        same = ends(place) == ends(reference)
-        lost += not same
-        print(f"{'train':8} {after:11.1f} s  {there:34} {verdict(same)}", flush=True)
+            begun = (place / "search.json").exists() if name == "tune" else place.exists()
+            run([*commands[name](place), *["--resume"] * begun])
+        found, expected = (ends(path, name) for path in (place, folder / f"undisturbed-{name}"))
+        lost += found != expected
+        print(f"{name:8} {after:11.1f} s  {there:34} {verdict(found == expected)}", flush=True)
         shutil.rmtree(place)
     if exports:
         killed, unequal = kill_exports(reference, folder, exports)
         running, lost = running + killed, lost + unequal
-    print(f"{options.kills} kills ({running} before the command had ended), {lost} with a loss")
+    kills = options.kills - turns.count("export") + exports
+    print(f"{kills} kills ({running} before the command had ended), {lost} with a loss")
     if not options.skip_cost:
         cost(folder)
     if options.folder is None:
@@ -92,12 +125,25 @@ def verdict(same):
     return "same bits" if same else "DIFFERS"
 
 
-def train(output, resume=False):
-    command = ["train", MODEL, "--corpus", "python-reference", "--output", output, "--quiet"]
-    command += ["--checkpoint-steps", INTERVAL]
-    return command + (
-        ["--resume"] if resume else ["--seed", 1, "--epochs", EPOCHS, "--set", *SETTINGS]
-    )
+def train(output):
+    return [
+        "train", MODEL, "--corpus", "python-reference", "--output", output, "--quiet",
+        "--checkpoint-steps", INTERVAL, "--seed", 1, "--epochs", EPOCHS, "--set", *SETTINGS,
+    ]  # fmt: skip
+
+
+def gate(run_folder, output):
+    return [
+        "gate", run_folder, "--output", output, "--quiet", "--checkpoint-steps", INTERVAL,
+        "--seed", 1, "--epochs", EPOCHS, "--set", "gate_units=16",
+    ]  # fmt: skip
+
+
+def tune(job, output):
+    return [
+        "tune", job, "--corpus", "python-reference", "--output", output, "--quiet",
+        "--checkpoint-steps", INTERVAL,
+    ]  # fmt: skip
 
 
 def export(run_folder, directory):
@@ -187,6 +233,8 @@ def newest(folder):
         return "everything"
     if checkpoints := sorted((folder / "checkpoints").glob("epoch-*")):
         return checkpoints[-1].name
+    if trials := list((folder / "trials").glob("*")):
+        return f"{len(trials)} trials begun"
     return "the card" if (folder / "card.toml").exists() else "nothing"
 
 
@@ -194,8 +242,14 @@ def finished(folder):
     return (folder / "results.json").exists()
 
 
-def ends(folder):
-    """Return what a run ends with: all variables, best weights, and metrics except times."""
+def ends(folder, name):
+    """Return what a command ends with, without times: of a search, its table of trials; of a
+    run, all variables, best weights, and metrics.
+    """
+    if name == "tune":
+        with (folder / "trials.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return [{key: row[key] for key in row if "seconds" not in key} for row in rows]
     state = sorted((folder / "checkpoints").glob("epoch-*"))[-1] / "state.npz"
     with np.load(state) as stored:
         variables = [stored[name].tobytes() for name in stored.files]
