@@ -1,5 +1,6 @@
 """A few cases of `benchmarks/fuzz.py`: damaged input never ends in a traceback."""
 
+import keras
 import pytest
 
 from benchmarks import fuzz
@@ -18,6 +19,14 @@ def test_damaged_cards_corpora_runs_and_requests_are_refused_in_one_sentence(wor
     _, codes, failures, _ = zip(*(fuzz.check(workshop, 7_000_000 + i) for i in range(CASES)))
     assert [failure for failure in failures if failure] == []
     assert 0 in codes and codes.count(2) > CASES / 4  # the damage is neither harmless nor total
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a SavedModel is TensorFlow's")
+def test_a_saved_model_answers_sound_requests_and_refuses_all_others(workshop):
+    endpoints = fuzz.Endpoints(workshop)
+    answered, failures = zip(*(endpoints.check(8_000_000 + i) for i in range(2 * CASES)))
+    assert [failure for failure in failures if failure] == []
+    assert True in answered and False in answered
 
 
 def test_the_check_itself_detects_a_traceback_and_an_unfinished_file(workshop, monkeypatch):

@@ -232,6 +232,14 @@ def test_each_trial_that_ends_is_told_once_unless_quiet(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_search_without_standard_error_shows_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+    with display_of(made_up(), tmp_path) as display:
+        display.update(at_once=True)
+        display.say("Here.")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

@@ -48,7 +48,6 @@ class SearchRun:
         self.job = search.job
         self.folder = search.folder
         self.interrupts = interrupts
-        self.progress = progress
         self.tuner = search.tuner(self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
@@ -120,7 +119,7 @@ class SearchRun:
 
     def _compare(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Return the perplexities before and after the search, static and dynamic."""
-        if self.progress:
+        if self.display.show:
             print("Evaluating on both splits ...", file=sys.stderr, flush=True)
         fixed = self.job.fixed
         comparison = []

@@ -30,6 +30,7 @@ class Display:
     show: bool  # whether to show anything
 
     def __enter__(self) -> Display:
+        self.show = self.show and sys.stderr is not None  # None would print to standard output
         self.start, self.updated = time.monotonic(), -math.inf
         self.live: Any = None
         self.shown = {row.trial for row in self.rows() if row.has_ended}
