@@ -731,7 +731,7 @@ def columns_of(body, specs):
 
 def test_the_documented_requests_fit_the_signatures_and_are_answered(documented):
     page = SERVING_PAGE.read_text()
-    commands = re.findall(r"^\$ (curl .*?)\n```", page, re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^```sh\n(curl .*?)\n```", page, re.DOTALL | re.MULTILINE)
     *requests, (_, metadata) = map(shlex.split, commands)
     assert metadata == URL.replace(":predict", "/metadata")
     names = []

@@ -15,6 +15,10 @@ _NEED_KERAS = ("corpus_of_run", "load")  # a path that is no RUN is refused with
 __all__ = ["corpus_of_run", "load", "read_card"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _NEED_KERAS:
         raise AttributeError(f"module 'dualnet.runs' has no attribute {name!r}")
