@@ -1,4 +1,4 @@
-"""What a model must know of its batches before the first step, and of what it reads by itself."""
+"""Checks of batches before the first step, and of the tokens and states given to a model."""
 
 import itertools
 

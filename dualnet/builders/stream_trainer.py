@@ -153,7 +153,7 @@ class StreamTrainer(ClearsAllGradients):
         )
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
-        """`keras.Model.evaluate` over parallel streams, from the zero state; see the class."""
+        """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # else `fit` has looked ahead already
             x = self._open(self.evaluation_rows, x, batch_size)
         self.evaluation_rows.restart()
@@ -251,11 +251,11 @@ class _RestartAtEpochStart(keras.callbacks.Callback):
 
 def _check_takes_logits(loss):
     """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
-    found = keras.losses.get(loss) if isinstance(loss, str) else loss
-    if isinstance(found, keras.losses.Loss):
-        takes_logits = found.get_config().get("from_logits", True)
+    resolved = keras.losses.get(loss) if isinstance(loss, str) else loss
+    if isinstance(resolved, keras.losses.Loss):
+        takes_logits = resolved.get_config().get("from_logits", True)
     else:  # a function, whose `from_logits` is False by default
-        takes_logits = "from_logits" not in _parameters_of(found)
+        takes_logits = "from_logits" not in _parameters_of(resolved)
     if not takes_logits:
         raise ArgumentError(
             "loss",

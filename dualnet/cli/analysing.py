@@ -38,7 +38,7 @@ Result = tuple[dict[str, Any], tuple[list[str], list[list[str]]]]  # JSON; head 
 
 def gates(options: argparse.Namespace, analysis: Any) -> Result:
     model, corpus = _read(options)
-    found = analysis.favoured_words(
+    favoured = analysis.favoured_words(
         model,
         options.words,
         count=options.count,
@@ -46,12 +46,12 @@ def gates(options: argparse.Namespace, analysis: Any) -> Result:
         least_occurrences=options.least_occurrences,
     )
     if options.output is not None:
-        analysis.plot_favoured_words(found, options.output)
+        analysis.plot_favoured_words(favoured, options.output)
     rows = [
         [word, ", ".join(f"{next_word} {value:.3f}" for next_word, value in pairs)]
-        for word, pairs in found.items()
+        for word, pairs in favoured.items()
     ]
-    return {"words": found}, (["after", "favoured words and gate values"], rows)
+    return {"words": favoured}, (["after", "favoured words and gate values"], rows)
 
 
 def experts(options: argparse.Namespace, analysis: Any) -> Result:
@@ -83,29 +83,36 @@ def rank(options: argparse.Namespace, analysis: Any) -> Result:
         analysis.plot_singular_values(ranks, options.output)
     result = {
         run: {
-            "rank": found.rank,
-            "tolerance": found.tolerance,
-            "shape": list(found.shape),
-            "singular_values": found.singular_values.tolist(),
+            "rank": measured.rank,
+            "tolerance": measured.tolerance,
+            "shape": list(measured.shape),
+            "singular_values": measured.singular_values.tolist(),
         }
-        for run, found in ranks.items()
+        for run, measured in ranks.items()
     }
     rows = [
-        [f"{found.rank:,}", *(f"{size:,}" for size in found.shape), f"{found.tolerance:.3g}", run]
-        for run, found in ranks.items()
+        [
+            f"{measured.rank:,}",
+            *(f"{size:,}" for size in measured.shape),
+            f"{measured.tolerance:.3g}",
+            run,
+        ]
+        for run, measured in ranks.items()
     ]
     return {"ranks": result}, (["rank", "contexts", "words", "tolerance", "run"], rows)
 
 
 def curves(options: argparse.Namespace, analysis: Any) -> Result:
     runs = {run: run for run in options.run_folders}
-    found = {
+    perplexities = {
         split: analysis.learning_curves(runs, split=key)
         for split, key in (("train", "train"), ("valid", "val"))
     }
     if options.output is not None:
         analysis.plot_learning_curves(runs, options.output, split="both")
-    result = {run: {split: found[split][run].tolist() for split in found} for run in runs}
+    result = {
+        run: {split: perplexities[split][run].tolist() for split in perplexities} for run in runs
+    }
     rows = [
         [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]
         for run, values in result.items()

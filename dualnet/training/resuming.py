@@ -65,9 +65,9 @@ def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
             f"Received: name={card_name!r}.",
         )
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    given = {"seed": request.seed, "weights": request.weights or None}
-    given = {key: value for key, value in given.items() if value is not None}
-    settings = {**request.overrides, **given}
+    options = {"seed": request.seed, "weights": request.weights or None}
+    options = {key: value for key, value in options.items() if value is not None}
+    settings = {**request.overrides, **options}
     for key, value in settings.items():
         if key not in RESUMABLE and (key not in before or before[key] != value):
             raise ArgumentError(
