@@ -21,7 +21,7 @@ from dualnet._checks import (
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
-from dualnet.text import EOS, UNK, Vocabulary
+from dualnet.text import EOS, UNK, Tokenizer
 
 ROWS = 64  # texts that are continued in parallel
 
@@ -139,7 +139,7 @@ def generate(
     return texts[0] if isinstance(prompt, str) else texts
 
 
-def _streams(vocabulary: Vocabulary, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
+def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
     """Return the int32 ids to read for each prompt before a word is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if eos_id is None and stop_at_eos:

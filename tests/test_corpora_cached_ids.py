@@ -41,6 +41,10 @@ def write(folder, texts=TEXTS):
     return test_corpora.write(folder, texts)
 
 
+def words_of(text):
+    return text.replace("\n", " <eos> ").split()
+
+
 def is_mapped(tokens):
     while isinstance(tokens, np.ndarray):
         if isinstance(tokens, np.memmap):
@@ -53,7 +57,7 @@ def check(corpus, texts=TEXTS, mapped=True):
     """Compare a corpus with what its text and vocabulary say."""
     digest = hashlib.sha256()
     for split in SPLITS:
-        words = plain_text.words_of(texts[split] + "\n" * (not texts[split].endswith("\n")))
+        words = words_of(texts[split] + "\n" * (not texts[split].endswith("\n")))
         digest.update("".join(word + " " for word in words).encode() + b"\n")
         tokens = corpus.split(split)
         assert (tokens.dtype, tokens.shape) == (np.int32, (len(words),))
@@ -104,7 +108,7 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
     if not options.get("lowercase"):
         check(first, texts)
     if not any(options.values()):  # by count, then first appearance
-        counts = Counter(plain_text.words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
+        counts = Counter(words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
         known = [word for word, _ in counts.most_common()]
         assert [word for word in first.vocabulary if word != "<unk>"] == known
 
@@ -402,12 +406,13 @@ def test_blocks_hold_whole_words_whatever_their_size(text, size):
         patch.setattr(plain_text, "BLOCK_BYTES", size)
         if not text:
             with pytest.raises(ValueError, match="not be empty.*'standard input'"):
-                list(plain_text.decoded(io.BytesIO(), "standard input"))
+                list(plain_text.decoded(io.BytesIO().read, "standard input"))
             return
-        blocks = list(plain_text.decoded(io.BytesIO(text.encode()), "standard input"))
-    assert "".join(blocks) == (text if text.endswith("\n") else text + "\n")
-    assert all(block[-1] in " \n" for block in blocks)
-    assert all(len(block.encode()) <= size + 30 for block in blocks)
+        blocks = list(plain_text.decoded(io.BytesIO(text.encode()).read, "standard input"))
+    ended = text if text.endswith("\n") else text + "\n"
+    assert "".join(blocks) == plain_text.marked(ended)
+    assert all(block[-1] in " " + plain_text.END for block in blocks)
+    assert all(len(block.encode(errors="surrogatepass")) <= size + 30 for block in blocks)
 
 
 @given(st.binary(max_size=30), st.integers(1, 9))
@@ -420,4 +425,4 @@ def test_the_first_byte_that_is_no_utf8_is_named(data, size):
     expected = rf"UTF-8. Received: 'a\.txt' with byte 0x{data[first]:02x} at offset {first}\. "
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match=expected):
         patch.setattr(plain_text, "BLOCK_BYTES", size)
-        list(plain_text.decoded(io.BytesIO(data), "a.txt"))
+        list(plain_text.decoded(io.BytesIO(data).read, "a.txt"))

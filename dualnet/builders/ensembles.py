@@ -108,7 +108,7 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     for model in models:
         check_model("models", model)
     vocabularies = [
-        (model.vocabulary_size, model.vocabulary and model.vocabulary.words) for model in models
+        (model.vocabulary_size, model.vocabulary and model.vocabulary.sha256) for model in models
     ]
     if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]

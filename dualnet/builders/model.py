@@ -15,7 +15,7 @@ from dualnet.builders.graph import Perplexity
 from dualnet.builders.stream_state import StreamState
 from dualnet.builders.stream_trainer import StreamTrainer
 from dualnet.layers import without_gradients
-from dualnet.text import Vocabulary
+from dualnet.text import from_config
 
 BUILDERS: dict[str, Callable[..., Any]] = {}  # by name: a saved model names its own
 LOSS_REDUCTIONS = ("mean", "sum")
@@ -50,7 +50,7 @@ class LanguageModel(StreamTrainer):
 
     Attributes:
         core: `keras.Model`, `[tokens, *states] -> [logits, *states]`; holds all weights.
-        vocabulary: `dualnet.text.Vocabulary` or None. Saved with the model; `fit` takes it
+        vocabulary: `dualnet.text.Tokenizer` or None. Saved with the model; `fit` takes it
             from the batches of a corpus.
         vocabulary_size: int.
         state_size: list of int, the sizes of the states.
@@ -297,18 +297,19 @@ class LanguageModel(StreamTrainer):
             "builder": self.builder,
             "arguments": self.arguments,
             "loss_reduction": self.loss_reduction,
-            "vocabulary": None if vocabulary is None else list(vocabulary.words),
-            "lowercase": vocabulary is not None and vocabulary.lowercase,
+            "vocabulary": None if vocabulary is None else vocabulary.get_config(),
         }
 
     @classmethod
     def from_config(cls, config):
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
         model.loss_reduction = config.get("loss_reduction", "mean")
-        if config["vocabulary"] is not None:
-            model.vocabulary = Vocabulary(
-                config["vocabulary"], lowercase=config.get("lowercase", False)
-            )
+        vocabulary = config["vocabulary"]
+        if isinstance(vocabulary, list):  # the words, as 0.1.0 wrote them
+            lowercase = config.get("lowercase", False)
+            vocabulary = {"kind": "words", "words": vocabulary, "lowercase": lowercase}
+        if vocabulary is not None:
+            model.vocabulary = from_config(vocabulary)
         return model
 
 

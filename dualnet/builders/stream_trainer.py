@@ -212,7 +212,7 @@ class StreamTrainer(ClearsAllGradients):
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
-        elif vocabulary is not None and vocabulary.words != self.vocabulary.words:
+        elif vocabulary is not None and vocabulary.sha256 != self.vocabulary.sha256:
             raise ArgumentError(
                 "x",
                 "must have the vocabulary of the model, whose ids mean other words. Received: "

@@ -113,7 +113,7 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     check_model("source", source)
     check_model("target", target)
     words = source.vocabulary
-    if words and target.vocabulary and words.words != target.vocabulary.words:
+    if words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
         raise ArgumentError(
             "source",
             "must have the vocabulary of `target`, since ids mean words. Received: "

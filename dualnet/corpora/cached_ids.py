@@ -23,18 +23,18 @@ import numpy as np
 from dualnet._files import sha256_of
 from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
-from dualnet.text import Vocabulary
+from dualnet.text import load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
 CHUNK_TOKENS = 1 << 21
 LEFTOVER_SECONDS = 24 * 60 * 60
-FORMAT = 1  # increases when the ids of a text change
-DESCRIPTION, WORDS = "ids.json", "vocabulary.txt"
+FORMAT = 2  # increases when the ids of a text change
+DESCRIPTION = "ids.json"
 
 
 def is_large(text: Text) -> bool:
     """Return whether the ids of `text` belong on disk."""
-    return sum(path.stat().st_size for path in text.files.values()) > LARGE_BYTES
+    return sum(path.stat().st_size for path in text.paths()) > LARGE_BYTES
 
 
 def cached(text: Text, settings: Settings) -> Encoded:
@@ -44,7 +44,11 @@ def cached(text: Text, settings: Settings) -> Encoded:
     is read.
     """
     stamps = _stamps(text)
-    sources = {split: sha256_of(text.files[split]) for split in SPLITS}
+    sums = {path: sha256_of(path) for path in text.paths()}
+    sources = {
+        split: ", ".join(str(part).replace(str(part.path), sums[part.path]) for part in parts)
+        for split, parts in text.files.items()
+    }
     key = _sha256_of({"format": FORMAT, "sources": sources, "settings": _as_data(settings)})
     folder = cache_folder() / "ids" / key
     encoded = _open(folder, settings)
@@ -57,7 +61,7 @@ def cached(text: Text, settings: Settings) -> Encoded:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
             raise ValueError(
                 "A text file must not change while it is read. Received: one of "
-                f"{[str(path) for path in text.files.values()]} did. Load the corpus again."
+                f"{[str(path) for path in text.paths()]} did. Load the corpus again."
             )
     return encoded
 
@@ -94,17 +98,18 @@ class _OnDisk(Store):
             while data := file.read(CHUNK_TOKENS * 4):
                 yield np.frombuffer(data, "int32")
 
-    def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
+    def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
         num_tokens = (self._folder / f"{split}.numbers").stat().st_size // 4
         header = io.BytesIO()
+        dtype = np.dtype("int32") if ids is None else ids.dtype
         np.lib.format.write_array_header_1_0(
-            header, {"descr": ids.dtype.str, "fortran_order": False, "shape": (num_tokens,)}
+            header, {"descr": dtype.str, "fortran_order": False, "shape": (num_tokens,)}
         )
         digest = hashlib.sha256(header.getvalue())
         with open(self._folder / f"{split}.npy", "wb") as file:
             file.write(header.getvalue())
             for numbers in self.chunks(split):
-                chunk = ids[numbers]
+                chunk = numbers if ids is None else ids[numbers]
                 digest.update(chunk.data)
                 file.write(chunk.data)
         (self._folder / f"{split}.numbers").unlink()
@@ -134,13 +139,14 @@ def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings
 def _write(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> None:
     store = _OnDisk(folder)
     encoded = encode(text, settings, store)
-    encoded.vocabulary.save(folder / WORDS)
+    encoded.vocabulary.save(folder / encoded.vocabulary.file_name)
     description = {
         "format": FORMAT,
         "sources": sources,
         "settings": _as_data(settings),
         "arrays": store.arrays,
-        "vocabulary_sha256": encoded.vocabulary.sha256,
+        "vocabulary": encoded.vocabulary.file_name,
+        "vocabulary_sha256": sha256_of(folder / encoded.vocabulary.file_name),
         "sha256": encoded.sha256,
     }
     description["checksum"] = _sha256_of(description)
@@ -151,10 +157,10 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
     """Return the ids in `folder`, or None if a checksum is wrong or missing."""
     try:
         description = json.loads((folder / DESCRIPTION).read_bytes())
-        words = (folder / WORDS).read_bytes()
+        words = folder / description["vocabulary"]
         intact = [
             description.pop("checksum") == _sha256_of(description),
-            hashlib.sha256(words).hexdigest() == description["vocabulary_sha256"],
+            sha256_of(words) == description["vocabulary_sha256"],
             *(
                 sha256_of(folder / f"{split}.npy") == description["arrays"][split]["sha256"]
                 for split in SPLITS
@@ -162,8 +168,8 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
         ]
         if not all(intact):
             return None
-        vocabulary = settings.vocabulary or Vocabulary(
-            tuple(words.decode().split("\n")[:-1]), lowercase=settings.lowercase
+        vocabulary = settings.vocabulary or load_tokenizer(
+            words, documents=settings.documents, lowercase=settings.lowercase
         )
         splits = {split: _map(folder / f"{split}.npy") for split in SPLITS}
         return Encoded(splits, vocabulary, description["sha256"])
@@ -178,11 +184,12 @@ def _map(path: Path) -> np.ndarray:
 
 def _as_data(settings: Settings) -> dict[str, Any]:
     vocabulary = settings.vocabulary
-    return {**vars(settings), "vocabulary": None if vocabulary is None else vocabulary.sha256}
+    used = None if vocabulary is None else f"{vocabulary.kind} {vocabulary.sha256}"
+    return {**vars(settings), "vocabulary": used}
 
 
 def _stamps(text: Text) -> list[tuple[int, int]]:
-    stats = [path.stat() for path in text.files.values()]
+    stats = [path.stat() for path in text.paths()]
     return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 

@@ -1,6 +1,8 @@
-"""Corpora: text as three streams of word ids."""
+"""Corpora: text as three streams of ids."""
 
+import io
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +11,9 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet.corpora import cached_ids, sources
-from dualnet.corpora.encoding import Settings, Text, encode
+from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS
-from dualnet.text import Vocabulary, plain_text
+from dualnet.text import DOCUMENTS, Tokenizer, Vocabulary, load_tokenizer, plain_text
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -29,11 +31,13 @@ class Corpus:
         name: str. One of `NAMES`, or the name of the folder.
         train, valid, test: int32 `(num_tokens,)`; `<eos>` ends every line. Those of a
             large text are read-only memory maps.
-        vocabulary: The `Vocabulary` of the ids.
-        sha256: str. Hash of the words of all splits before rare ones became `<unk>`:
+        vocabulary: The tokeniser of the ids: a `Vocabulary` of words, or another `Tokenizer`.
+        sha256: str. Hash of the text of all splits, of words before rare ones became `<unk>`:
             equal hashes mean equal text.
         lowercase: bool. Whether the text was lower-cased.
-        source: str. The folder it was read from, or "embedded".
+        source: str. The folder or file it was read from, or "embedded".
+        tokenizer: str. What `load` was asked for, e.g. "words" or "bpe:8000".
+        fractions: tuple of three numbers, the shares of a single file; None for a folder.
 
     Example:
 
@@ -47,10 +51,12 @@ class Corpus:
     train: np.ndarray
     valid: np.ndarray
     test: np.ndarray
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     sha256: str
     lowercase: bool
     source: str
+    tokenizer: str = Vocabulary.kind
+    fractions: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.split(split))}" for split in SPLITS)
@@ -105,15 +111,23 @@ def load(
     lowercase: bool = False,
     vocabulary_size: int | None = None,
     min_count: int | None = None,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: Tokenizer | None = None,
+    tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+    documents: str | None = None,
+    fractions: Sequence[float] | None = None,
     download: bool = True,
 ) -> Corpus:
-    """Return a corpus by name, or from a folder of text files.
+    """Return a corpus by name, or from a folder of text files, or from a single file.
 
     The file of a split is `train.txt`, `valid.txt` or `test.txt`, or has the usual name
-    `ptb.train.txt` or `wiki.train.tokens`. White space separates words, and every line ends
-    in `<eos>`, even a blank one. The vocabulary lists the words of train by descending count;
-    it includes `<unk>` if train does, if words are cut, or if another split has new words.
+    `ptb.train.txt` or `wiki.train.tokens`; or a split is a folder `train`, `valid` or `test`
+    of .txt files, read in the order of their names. A single file is divided by line into
+    `fractions`: its first lines are train, its last ones test.
+
+    By default, white space separates words, and every line ends in `<eos>`, even a blank one.
+    The vocabulary lists the words of train by descending count; it includes `<unk>` if train
+    does, if words are cut, or if another split has new words. Text as people write it, with
+    punctuation, capitals or no spaces at all, is better read by one of the other tokenisers.
 
     A named corpus is looked for in `path`, then in its folder in the environment variable
     DUALNET_DATA, then in the cache (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME);
@@ -125,8 +139,8 @@ def load(
     memory. If the cache cannot be written, the ids are kept in memory.
 
     Args:
-        name_or_folder: One of `NAMES`, or a folder. Write "./ptb" for a folder with the
-            name of a corpus.
+        name_or_folder: One of `NAMES`, a folder, or a file. Write "./ptb" for a folder with
+            the name of a corpus.
         path: Folder of the named corpus.
         lowercase: bool. Whether to lower-case the text.
         vocabulary_size: int, at least 2. Maximum number of words, `<eos>` and `<unk>`
@@ -134,7 +148,14 @@ def load(
         min_count: int, at least 1. Words that are rarer in train become `<unk>`. Defaults to
             1, and to 2 for "python-reference": its held-out splits have new words, and
             `<unk>` can only be learned if train has it.
-        vocabulary: A `Vocabulary` to use instead, e.g. that of a trained model.
+        vocabulary: A `Tokenizer` to use, e.g. that of a trained model.
+        tokenizer: "words", the default; "characters"; "bytes"; "bpe:8000", "unigram:8000" or
+            "word-piece:8000", which learns that many units from train; the path of a
+            `tokenizer.json` of Hugging Face's `tokenizers`; or a `Tokenizer`.
+        documents: what ends a document, and is read as `<eos>`: "line", the default, every
+            newline; "blank-line", one or more blank lines; "file", the end of a file.
+        fractions: three numbers, the shares of a single file that become train, valid and
+            test; (90, 5, 5) by default.
         download: bool. Whether to use the network.
 
     Raises:
@@ -153,16 +174,26 @@ def load(
             "fixes the words, so `vocabulary_size` and `min_count` must be None. "
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
+    named, vocabulary = _tokenizer(tokenizer, vocabulary, documents, lowercase)
+    if named != Vocabulary.kind:
+        for key, value in (("vocabulary_size", vocabulary_size), ("min_count", min_count)):
+            if value is not None:
+                raise ArgumentError(
+                    key, f"is for words. Received: {key}={value!r}, tokenizer={named!r}."
+                )
+    documents = documents or (vocabulary.documents if vocabulary is not None else "line")
     if vocabulary_size is not None:
         vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=2)
     if min_count is not None:
         min_count = check_count("min_count", min_count, least=1)
-    text = locate(name_or_folder, path, lowercase, download)
+    text = locate(name_or_folder, path, lowercase, download, documents, fractions)
     settings = Settings(
         lowercase=bool(lowercase),
         vocabulary_size=vocabulary_size,
         min_count=min_count or (2 if text.name == EMBEDDED else 1),
         vocabulary=vocabulary,
+        tokenizer=named,
+        documents=documents,
     )
     to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
     encoded = to_ids(text, settings)
@@ -173,7 +204,40 @@ def load(
         sha256=encoded.sha256,
         lowercase=lowercase,
         source=text.source,
+        tokenizer=named,
+        fractions=text.fractions,
     )
+
+
+def _tokenizer(
+    tokenizer: str | os.PathLike[str] | Tokenizer | None,
+    vocabulary: Tokenizer | None,
+    documents: str | None,
+    lowercase: bool,
+) -> tuple[str, Tokenizer | None]:
+    """Return what the tokeniser of a corpus is called, and the one to use, if it is at hand."""
+    if documents is not None:
+        check_choice("documents", documents, DOCUMENTS)
+    if isinstance(tokenizer, Tokenizer):
+        vocabulary, tokenizer = vocabulary or tokenizer, None
+    if vocabulary is not None:
+        if tokenizer is not None:
+            raise ArgumentError(
+                "tokenizer",
+                f"must be None with `vocabulary`, which is one. Received: {tokenizer!r}.",
+            )
+        if documents not in (None, vocabulary.documents):
+            raise ArgumentError(
+                "documents",
+                f"must be {vocabulary.documents!r}, as the vocabulary says. Received: "
+                f"documents={documents!r}.",
+            )
+        return vocabulary.kind, vocabulary
+    name = os.fspath(tokenizer or Vocabulary.kind)
+    if name.endswith(".json") or os.sep in name:
+        return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
+    check_tokenizer(name)
+    return name, None
 
 
 def locate(
@@ -181,14 +245,29 @@ def locate(
     path: str | os.PathLike[str] | None = None,
     lowercase: bool = False,
     download: bool = True,
+    documents: str = "line",
+    fractions: Sequence[float] | None = None,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
+    file = Path(name_or_folder).expanduser()
+    if fractions is not None and (path is not None or name_or_folder in NAMES or file.is_dir()):
+        raise ArgumentError(
+            "fractions",
+            f"divide a single file. Received: fractions={fractions!r} for "
+            f"{os.fspath(name_or_folder)!r}, which has its splits.",
+        )
     if name_or_folder == EMBEDDED and path is None:
         from dualnet.corpora import python_reference
 
         texts = python_reference.split_texts()  # lower case except for N
-        texts = {split: text.lower() if lowercase else text for split, text in texts.items()}
-        return Text(EMBEDDED, "embedded", lambda split: iter([texts[split]]), files={})
+
+        def read_embedded(split: str, whole: bool) -> Iterator[str]:
+            read = io.BytesIO(texts[split].encode()).read
+            return plain_text.decoded(
+                read, EMBEDDED, documents=documents, whole=whole, lowercase=lowercase
+            )
+
+        return Text(EMBEDDED, "embedded", read_embedded, files={})
     named = name_or_folder in NAMES[1:]
     if path is not None and not named:
         raise ArgumentError(
@@ -196,22 +275,29 @@ def locate(
             f"requires one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
             f"{os.fspath(name_or_folder)!r}. Pass the folder as first argument.",
         )
+    shares = None
     if named:
-        name = str(name_or_folder)
-        folder = sources.find(name, path, download)
+        name, source = str(name_or_folder), sources.find(str(name_or_folder), path, download)
+        files = sources.split_files(source)
+    elif file.is_file():
+        name, source = file.stem, file
+        shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
+        files = sources.divided(file, shares)
     else:
-        folder = Path(name_or_folder).expanduser()
         is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
-        if is_name and not folder.is_dir() and name_or_folder not in (".", "~"):
+        if is_name and not file.is_dir() and name_or_folder not in (".", "~"):
             raise ValueError(
-                f"Unknown corpus: it must be one of {NAMES} or an existing folder. Received: "
-                f"{name_or_folder!r}." + did_you_mean(str(name_or_folder).lower(), NAMES)
+                f"Unknown corpus: it must be one of {NAMES}, an existing folder, or a file. "
+                f"Received: {name_or_folder!r}." + did_you_mean(str(name_or_folder).lower(), NAMES)
             )
-        name = folder.resolve().name
-    files = sources.split_files(folder)
-    return Text(
-        name,
-        str(folder.resolve()),
-        lambda split: plain_text.blocks(files[split], lowercase=lowercase),
-        files,
-    )
+        name, source = file.resolve().name, file
+        files = sources.split_files(file)
+
+    def read(split: str, whole: bool) -> Iterator[str]:
+        for part in files[split]:
+            yield from plain_text.blocks(
+                part.path, start=part.start, end=part.end, documents=documents, whole=whole,
+                lowercase=lowercase,
+            )  # fmt: skip
+
+    return Text(name, str(source.resolve()), read, files, shares)

@@ -1,4 +1,4 @@
-"""Encoding: the words of a text become ids, in one pass over the text."""
+"""Encoding: a text becomes ids, in one pass over it."""
 
 import hashlib
 import itertools
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
-from dualnet.corpora.sources import SPLITS
-from dualnet.text import Vocabulary
-from dualnet.text.plain_text import EOS, UNK, words_of
+from dualnet._checks import ArgumentError, did_you_mean
+from dualnet.corpora.sources import SPLITS, Files
+from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
+from dualnet.text.library_tokenizer import KINDS as SIZED
+from dualnet.text.plain_text import END, EOS, UNK, words_of
+
+UNSIZED = ("words", "characters", "bytes")
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,16 @@ class Text:
     """The text of a corpus, not yet read."""
 
     name: str
-    source: str  # the folder it is read from, or "embedded"
-    read: Callable[[str], Iterator[str]]  # yields the text of a split in blocks that split no word
-    files: dict[str, Path]  # of each split; empty for the embedded corpus
+    source: str  # the folder or file it is read from, or "embedded"
+    # Yields the marked text of a split in blocks that split no word; if the second argument is
+    # True, no document either.
+    read: Callable[[str, bool], Iterator[str]]
+    files: Files  # empty for the embedded corpus
+    fractions: tuple[float, ...] | None = None  # of a single file
+
+    def paths(self) -> list[Path]:
+        """Return all files."""
+        return sorted({part.path for parts in self.files.values() for part in parts})
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,16 @@ class Settings:
     lowercase: bool
     vocabulary_size: int | None
     min_count: int
-    vocabulary: Vocabulary | None
+    vocabulary: Tokenizer | None
+    tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
+    documents: str = "line"
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the ids are those of words."""
+        if self.vocabulary is None:
+            return self.tokenizer == Vocabulary.kind
+        return isinstance(self.vocabulary, Vocabulary)
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,7 @@ class Encoded:
     """The ids of each split, int32 `(num_tokens,)`, their vocabulary, and a hash of the words."""
 
     splits: dict[str, np.ndarray]
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     sha256: str
 
 
@@ -58,23 +77,69 @@ class Store:
         """Yield all numbers, in chunks of bounded size if the store is on disk."""
         return iter(self._chunks[split])
 
-    def finish(self, split: str, ids: np.ndarray) -> np.ndarray:
-        """Return `ids[numbers]`, int32 `(num_tokens,)`, and discard the numbers."""
-        return ids[np.concatenate(self._chunks.pop(split))]
+    def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
+        """Return `ids[numbers]`, or the numbers, int32 `(num_tokens,)`, and discard them."""
+        numbers = np.concatenate(self._chunks.pop(split))
+        return numbers if ids is None else ids[numbers]
 
 
 def encode(text: Text, settings: Settings, store: Store | None = None) -> Encoded:
-    """Return the ids of `text`. What grows with its length is kept in `store`.
+    """Return the ids of `text`. What grows with its length is kept in `store`."""
+    store = store or Store()
+    if settings.reads_words:
+        return _encode_words(text, settings, store)
+    tokenizer = settings.vocabulary or _learnt(text, settings)
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for block in text.read(split, True):
+            store.append(split, tokenizer.encode_marked(block))
+            digest.update(block.encode(errors="surrogatepass"))
+        digest.update(b"\n")  # marks the end of the split
+    splits = {split: store.finish(split, None) for split in SPLITS}
+    return Encoded(splits, tokenizer, digest.hexdigest())
+
+
+def _learnt(text: Text, settings: Settings) -> Tokenizer:
+    """Return the tokeniser that `settings` ask for, learnt from train."""
+    kind, size = check_tokenizer(settings.tokenizer)
+    if kind == ByteTokenizer.kind:
+        if settings.lowercase:
+            raise ArgumentError("lowercase", "must be False for bytes. Received: lowercase=True.")
+        return ByteTokenizer(settings.documents)
+    return train_tokenizer(
+        text.read("train", True),
+        kind,
+        size=size,
+        documents=settings.documents,
+        lowercase=settings.lowercase,
+    )
+
+
+def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
+    """Return the kind and size that the name of a tokeniser gives, e.g. "bpe" and 8000."""
+    kind, colon, size = tokenizer.partition(":")
+    sized = kind in SIZED
+    if bool(colon) != sized or (colon and not size.isdecimal()) or not (sized or kind in UNSIZED):
+        names = [*UNSIZED, *(f"{name}:SIZE" for name in SIZED)]
+        raise ArgumentError(
+            "tokenizer",
+            f"must be one of {', '.join(names)}, or the path of a tokenizer.json. Received: "
+            f"tokenizer={tokenizer!r}." + did_you_mean(kind, [*UNSIZED, *SIZED]),
+        )
+    return kind, int(size) if size else None
+
+
+def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
+    """Return the ids of the words of `text`.
 
     The text is read once: words are numbered in order of appearance, the counts of the
     numbers of train give the vocabulary, and the vocabulary gives the id of each number.
     """
-    store = store or Store()
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     digest = hashlib.sha256()
     num_train_words = 0
     for split in SPLITS:
-        for block in text.read(split):
+        for block in text.read(split, False):
             # `map` over a bound method runs in C.
             words = words_of(block)
             store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
@@ -84,6 +149,7 @@ def encode(text: Text, settings: Settings, store: Store | None = None) -> Encode
         digest.update(b"\n")  # marks the end of the split
         num_train_words = num_train_words or len(numbers)
     vocabulary = settings.vocabulary
+    assert vocabulary is None or isinstance(vocabulary, Vocabulary)
     if vocabulary is None:
         chunks = store.chunks("train")
         counts = sum(np.bincount(chunk, minlength=num_train_words) for chunk in chunks)
@@ -92,6 +158,7 @@ def encode(text: Text, settings: Settings, store: Store | None = None) -> Encode
             size=settings.vocabulary_size,
             min_count=settings.min_count,
             lowercase=settings.lowercase,
+            documents=settings.documents,
             needs_unk=len(numbers) > num_train_words,
         )
     elif vocabulary.unk_id is None:
@@ -109,10 +176,11 @@ def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> No
         return
     for split in SPLITS:
         line = 1
-        for block in text.read(split):
-            for row in block.split("\n"):
-                if unknown in words_of(row + "\n"):
-                    place = f"line {line} of {str(text.files.get(split, text.name))!r}"
+        for block in text.read(split, False):
+            for row in block.replace(END, f"{END}\n").split("\n"):
+                if unknown in words_of(row):
+                    source = ", ".join(map(str, text.files.get(split, [text.name])))
+                    place = f"line {line} of {source!r}"
                     raise ArgumentError(
                         "vocabulary",
                         f"must contain every word of the text, since it has no {UNK}. "

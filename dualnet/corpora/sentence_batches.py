@@ -5,7 +5,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, check_choice, check_ids
 from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
 from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
-from dualnet.text import EOS, Vocabulary
+from dualnet.text import EOS, Tokenizer
 
 PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of inputs; not the id of a word
@@ -23,7 +23,7 @@ class SentenceBatches(EpochBatches):
 
     Args:
         tokens: int array `(num_tokens,)`, in reading order.
-        vocabulary: The `Vocabulary` of the ids, with `<eos>`.
+        vocabulary: The `Tokenizer` of the ids, with `<eos>`.
         batch_size: int, at least 1. Sentences per batch.
         padding: "pre" or "post". Whether padding is added before or after the words.
         shuffle: bool. Whether each epoch has another order, a function of `seed` and `epoch`
@@ -43,7 +43,7 @@ class SentenceBatches(EpochBatches):
 
     Example:
 
-    >>> from dualnet.corpora import Vocabulary
+    >>> from dualnet.corpora import Tokenizer
     >>> from dualnet.corpora.sentence_batches import SentenceBatches
     >>> words = Vocabulary(("<eos>", "the", "cat"))
     >>> tokens = words.encode("the cat\\nthe\\n")
@@ -61,7 +61,7 @@ class SentenceBatches(EpochBatches):
         self,
         tokens: np.ndarray,
         *,
-        vocabulary: Vocabulary,
+        vocabulary: Tokenizer,
         batch_size: int,
         padding: str = "pre",
         shuffle: bool = True,
@@ -118,7 +118,7 @@ class SentenceBatches(EpochBatches):
         return order
 
 
-def sentence_ends(tokens: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:
     """Return the end of each sentence of a text: int64 `(num_sentences,)`.
 
     Sentence k is `tokens[ends[k - 1] : ends[k]]`, `<eos>` included; the last one ends where

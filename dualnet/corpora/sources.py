@@ -4,14 +4,20 @@ import contextlib
 import hashlib
 import http.client
 import io
+import itertools
+import math
 import os
 import urllib.request
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dualnet._checks import ArgumentError, is_number
 from dualnet._files import write_whole
 
 SPLITS = ("train", "valid", "test")
@@ -77,22 +83,75 @@ def cache_folder() -> Path:
     return base / "dualnet"
 
 
-def split_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
-    """Return the text file of each split in `folder`."""
+@dataclass(frozen=True)
+class Part:
+    """A file of a split, or the part of one from byte `start` to `end`."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) + (f"[{self.start}:{self.end}]" if self.end is not None else "")
+
+
+Files = dict[str, tuple[Part, ...]]  # of each split, in reading order
+
+
+def split_files(folder: str | os.PathLike[str]) -> Files:
+    """Return the text files of each split in `folder`: a file, or a folder of .txt files."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of a corpus must exist. Received: {str(folder)!r}.")
     files = {}
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
-        paths = [folder / name for name in names if (folder / name).is_file()]
+        paths = [folder / name for name in names if (folder / name).is_file()][:1]
+        paths = paths or sorted((folder / split).glob("*.txt"))
         if not paths:
             raise FileNotFoundError(
                 f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
-                f"{', '.join(names)}; add {names[0]}."
+                f"{', '.join(names)}, nor a folder {split} with .txt files; add {names[0]}, or "
+                "give a single file, which is divided."
             )
-        files[split] = paths[0]
+        files[split] = tuple(map(Part, paths))
     return files
+
+
+def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
+    """Return the fractions of a file that become train, valid and test."""
+    shares = tuple(fractions)
+    if len(shares) != 3 or not all(is_number(x) and 0 < x < math.inf for x in shares):
+        raise ArgumentError(
+            "fractions",
+            "must be three numbers above 0, the shares of train, valid and test. Received: "
+            f"fractions={fractions!r}. Give, e.g., (90, 5, 5).",
+        )
+    return shares
+
+
+def divided(path: Path, fractions: Sequence[float]) -> Files:
+    """Return the parts of the file at `path`: its first lines are train, its last ones test."""
+    ends = [0]  # bytes up to the end of each line
+    position = 0
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            lines = np.flatnonzero(np.frombuffer(data, "uint8") == ord("\n"))
+            ends += (lines + position + 1).tolist()
+            position += len(data)
+    if ends[-1] != position:
+        ends.append(position)
+    total = len(ends) - 1
+    shares = np.cumsum(fractions) / np.sum(fractions)
+    cuts = [0, *(round(total * share) for share in shares)]
+    if min(np.diff(cuts)) < 1:
+        raise ValueError(
+            f"A file must have enough lines to be divided. Received: {str(path)!r} with {total} "
+            f"lines, for the fractions {tuple(fractions)}. Give a folder with train.txt, valid.txt "
+            "and test.txt."
+        )
+    parts = [Part(path, ends[start], ends[end]) for start, end in itertools.pairwise(cuts)]
+    return {split: (part,) for split, part in zip(SPLITS, parts)}
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty
 from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.streams import streams
-from dualnet.text import Vocabulary
+from dualnet.text import Tokenizer
 
 RELEASE_BYTES = 32 << 20
 AROUND_BYTES = 2 << 20  # Linux maps up to this much around an address that is read
@@ -23,7 +23,7 @@ class EpochBatches(keras.utils.PyDataset):
     epoch = 0
 
     def __init__(
-        self, tokens: np.ndarray, *, vocabulary: Vocabulary | None, batch_size: int, seed: int
+        self, tokens: np.ndarray, *, vocabulary: Tokenizer | None, batch_size: int, seed: int
     ) -> None:
         check_count("batch_size", batch_size, least=1)
         check_count("seed", seed, least=0)
@@ -81,7 +81,7 @@ class TokenBatches(EpochBatches):
         tokens: int array `(num_tokens,)`, in reading order.
         batch_size: int, at least 1. Number of parallel streams.
         sequence_length: int, at least 1. Tokens of each stream per batch.
-        vocabulary: The `Vocabulary` of the ids, or None. Kept as an attribute.
+        vocabulary: The `Tokenizer` of the ids, or None. Kept as an attribute.
         length_deviation: float, at least 0. Standard deviation of the lengths. 0: all are
             `sequence_length`.
         longest_length: int. Maximum length, at least `sequence_length`; 0 for no limit.
@@ -118,7 +118,7 @@ class TokenBatches(EpochBatches):
         *,
         batch_size: int,
         sequence_length: int,
-        vocabulary: Vocabulary | None = None,
+        vocabulary: Tokenizer | None = None,
         length_deviation: float = 0.0,
         longest_length: int = 0,
         partial_shuffle: bool = False,

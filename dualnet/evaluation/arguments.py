@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_ids, is_number
-from dualnet.text import EOS, Vocabulary
+from dualnet.text import EOS, Tokenizer
 
 
 def perplexity_of(losses: Any) -> float:
@@ -48,7 +48,7 @@ def check_temperature(temperature: float) -> None:
         )
 
 
-def vocabulary_of(model: Any) -> Vocabulary:
+def vocabulary_of(model: Any) -> Tokenizer:
     """Return the vocabulary of `model`; raise `ValueError` if it has none."""
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
@@ -60,7 +60,7 @@ def vocabulary_of(model: Any) -> Vocabulary:
     return vocabulary
 
 
-def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Vocabulary, int]:
+def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Tokenizer, int]:
     """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without.
 
     The error says what `begins` after `<eos>`, and what to do `otherwise`.

@@ -15,15 +15,24 @@ from dualnet._checks import ArgumentError
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
 from dualnet.cards import KEYS, Card
-from dualnet.text import Vocabulary
+from dualnet.corpora import Corpus
+from dualnet.text import Tokenizer, load_tokenizer
 
 CARD = "card.toml"
-WORDS = "vocabulary.txt"
+WORDS = "vocabulary.txt"  # of a model of words
+TOKENIZER = "tokenizer.json"  # of any other
 WEIGHTS = "model.weights.h5"  # of the best epoch
 RESULTS = "results.json"
 SUMS = "sums.json"
-EARLY_FILES = (CARD, WORDS, SUMS)  # all that a run leaves if stopped before its first checkpoint
+SUMMED = (CARD, WORDS, TOKENIZER, WEIGHTS)
+EARLY_FILES = (
+    CARD,
+    WORDS,
+    TOKENIZER,
+    SUMS,
+)  # all that a run leaves if stopped before its first checkpoint
 TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
+READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions": None}  # defaults
 
 
 # --- the card
@@ -146,22 +155,41 @@ def _without_none(value: Any) -> Any:  # TOML has no None
     return value
 
 
-# --- the vocabulary
+# --- the corpus and its tokeniser
 
 
-def read_vocabulary(folder: Path, card: Card) -> Vocabulary:
-    """Return the vocabulary of a RUN folder."""
-    if not (folder / WORDS).is_file():
+def corpus_table(corpus: Corpus) -> dict[str, Any]:
+    """Return the table `corpus` of a RUN's card, without what `corpora.load` does by default."""
+    table = {key: getattr(corpus, key) for key in TRAINED_ON}
+    read_as = {
+        "tokenizer": corpus.tokenizer,
+        "documents": corpus.vocabulary.documents,
+        "fractions": corpus.fractions and list(corpus.fractions),
+    }
+    return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Return whether a RUN folder holds its tokeniser."""
+    return any((folder / name).is_file() for name in (WORDS, TOKENIZER))
+
+
+def read_vocabulary(folder: Path, card: Card) -> Tokenizer:
+    """Return the tokeniser of a RUN folder."""
+    if not has_vocabulary(folder):
+        name = TOKENIZER if card.trained_on.get("tokenizer", "words") != "words" else WORDS
         raise FileNotFoundError(
-            f"A RUN folder must hold {WORDS}. Received: {str(folder)!r}, without it. Restore it, "
+            f"A RUN folder must hold {name}. Received: {str(folder)!r}, without it. Restore it, "
             "or train again."
         )
-    return Vocabulary.load(folder / WORDS, lowercase=card.lowercase)
+    file = folder / WORDS if (folder / WORDS).is_file() else folder / TOKENIZER
+    documents = card.trained_on.get("documents", "line")
+    return load_tokenizer(file, documents=documents, lowercase=card.lowercase)
 
 
-def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary of a RUN folder."""
-    with checksummed(folder, WORDS) as temporary:
+def write_vocabulary(folder: Path, vocabulary: Tokenizer) -> None:
+    """Write the tokeniser of a RUN folder."""
+    with checksummed(folder, vocabulary.file_name) as temporary:
         vocabulary.save(temporary)
 
 
@@ -186,7 +214,7 @@ def checksummed(folder: Path, name: str) -> Iterator[Path]:
         write_whole(folder / SUMS, json.dumps(sums, indent=2) + "\n")
 
 
-def check_sums(folder: Path, names: Iterable[str] = (CARD, WORDS, WEIGHTS)) -> None:
+def check_sums(folder: Path, names: Iterable[str] = SUMMED) -> None:
     """Raise `ValueError` if a file does not match its checksum; files without one pass."""
     sums = _read_sums(folder)
     for name in names:
@@ -204,7 +232,7 @@ def _read_sums(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return {name: [*map(str, sums[name])] for name in (CARD, WORDS, WEIGHTS) if name in sums}
+        return {name: [*map(str, sums[name])] for name in SUMMED if name in sums}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, damaged "

@@ -19,6 +19,7 @@ from dualnet.corpora import Corpus
 from dualnet.runs.folder import (
     CARD,
     EARLY_FILES,
+    TOKENIZER,
     WEIGHTS,
     WORDS,
     check_run,
@@ -148,7 +149,7 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
     """
     folder = Path(folder)
     card = read_card(folder)
-    check_sums(folder, (CARD, WORDS))
+    check_sums(folder, (CARD, WORDS, TOKENIZER))
     vocabulary = read_vocabulary(folder, card)
     source = card.trained_on["source"]
     is_named = card.corpus in corpora.NAMES
@@ -158,6 +159,7 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
         path=source if is_named and os.path.isdir(source) else None,
         lowercase=card.lowercase,
         vocabulary=vocabulary,
+        fractions=card.trained_on.get("fractions"),
     )
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ValueError(

@@ -1,6 +1,21 @@
-"""Text as the integers that a model reads, and back: words and vocabularies."""
+"""Text as the integers that a model reads, and back: tokenisers."""
 
-from dualnet.text.plain_text import EOS, UNK
+from dualnet.text.byte_tokenizer import ByteTokenizer
+from dualnet.text.library_tokenizer import LibraryTokenizer, train_tokenizer
+from dualnet.text.loading import from_config, load_tokenizer
+from dualnet.text.plain_text import DOCUMENTS, EOS, UNK
+from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
-__all__ = ["EOS", "UNK", "Vocabulary"]
+__all__ = [
+    "DOCUMENTS",
+    "EOS",
+    "UNK",
+    "ByteTokenizer",
+    "LibraryTokenizer",
+    "Tokenizer",
+    "Vocabulary",
+    "from_config",
+    "load_tokenizer",
+    "train_tokenizer",
+]

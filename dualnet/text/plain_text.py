@@ -1,16 +1,55 @@
-"""UTF-8 text in blocks, and its words."""
+"""UTF-8 text in blocks, with a mark where a document ends."""
 
 import os
-from collections.abc import Iterator
-from typing import BinaryIO
+import re
+from collections.abc import Callable, Iterator
+
+from dualnet._checks import ArgumentError
 
 EOS, UNK = "<eos>", "<unk>"
+DOCUMENTS = ("line", "blank-line", "file")  # what ends a document, and so where <eos> stands
+END = "\udc00"  # the mark: a lone surrogate, which no text holds
+ENDS = {"line": "\n", "blank-line": "\n\n", "file": "\n"}  # how `<eos>` is written
 BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the processor's cache
+DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where a line does
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+BLANKS = b" \t\r\n\f\v"
+_BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
+_BLANK_LINE_BYTES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
+_LEADING = re.compile(r"\A(?:[ \t\r\f\v]*\n)+")
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of `text`, which white space separates, with `<eos>` for every newline."""
-    return text.replace("\n", f" {EOS} ").split()
+    """Return the words of a marked `text`, which white space separates, `<eos>` among them."""
+    return text.replace(END, f" {EOS} ").split()
+
+
+def marked(text: str, documents: str = "line") -> str:
+    """Return `text` with `END` in place of what ends a document."""
+    if documents == "line":
+        return text.replace("\n", END)
+    return _BLANK_LINES.sub(END, text) if documents == "blank-line" else text
+
+
+def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
+    """Return where `marked` puts `END`: the start and end, in characters, of what it replaces."""
+    if documents == "file":
+        return []
+    pattern = re.compile("\n") if documents == "line" else _BLANK_LINES
+    return [found.span() for found in pattern.finditer(text)]
+
+
+def check_text(name: str, text: str) -> str:
+    """Return `text` if UTF-8 can hold it, else raise `ValueError`."""
+    found = None if text.isascii() else _SURROGATE.search(text)
+    if found:
+        raise ArgumentError(
+            name,
+            f"must be text that UTF-8 can hold. Received: {found[0]!r} at character "
+            f"{found.start()}, half of a surrogate pair. Read the text with encoding='utf-8'.",
+        )
+    return text
 
 
 def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
@@ -26,33 +65,100 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
-def blocks(path: str | os.PathLike[str], *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of the file at `path` in blocks, see `decoded`."""
-    with open(path, "rb") as file:
-        yield from decoded(file, os.fspath(path), lowercase=lowercase)
+def blocks(
+    path: str | os.PathLike[str],
+    *,
+    start: int = 0,
+    end: int | None = None,
+    documents: str = "line",
+    whole: bool = False,
+    lowercase: bool = False,
+) -> Iterator[str]:
+    """Yield the marked text of the file at `path`, from byte `start` to `end`, in blocks.
 
-
-def decoded(file: BinaryIO, name: str, *, lowercase: bool = False) -> Iterator[str]:
-    """Yield the text of a binary file in blocks that end in a space or a newline.
-
-    A word is never split between blocks. Only a newline ends a line; one is added to the
-    last line if it is missing.
-    An error, of an empty file or one that is not UTF-8, calls the file `name`.
+    See `decoded`.
     """
-    offset = 0
-    parts: list[bytes] = []  # the word or line that the last block cut off
+    with open(path, "rb") as file:
+        file.seek(start)
+
+        def read(size: int) -> bytes:
+            return file.read(size if end is None else min(size, end - file.tell()))
+
+        yield from decoded(
+            read, os.fspath(path), offset=start, documents=documents, whole=whole,
+            lowercase=lowercase,
+        )  # fmt: skip
+
+
+def decoded(
+    read: Callable[[int], bytes],
+    name: str,
+    *,
+    offset: int = 0,
+    documents: str = "line",
+    whole: bool = False,
+    lowercase: bool = False,
+) -> Iterator[str]:
+    """Yield the marked text that `read(size)` returns piece by piece, in blocks.
+
+    A word is never split between blocks; if `whole`, neither is a document of less than
+    `DOCUMENT_BYTES`. The last document ends with the text: `END` is added if it is missing.
+    Only a newline ends a line.
+    An error, of an empty text or one that is not UTF-8, calls the text `name`.
+    """
+    size, cut = (DOCUMENT_BYTES, _document_end) if whole else (BLOCK_BYTES, _word_end)
+    ends_with_line = documents == "line"
+    first = offset
+    parts: list[bytes] = []  # what the last cut left
     text = ""
-    while data := file.read(BLOCK_BYTES):
-        # In UTF-8, neither byte is ever part of another character.
-        end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
-        if end:
-            text = text_of(b"".join([*parts, data[:end]]), name, offset=offset)
-            yield text.lower() if lowercase else text
+
+    def block(data: bytes) -> str:
+        text = text_of(data, name, offset=offset)
+        if offset == first and not ends_with_line:
+            text = _LEADING.sub("", text)
+        text = marked(text, documents)
+        return text.lower() if lowercase else text
+
+    while data := read(size):
+        if whole:
+            data = b"".join([*parts, data])
+            parts = []
+        if end := cut(data, documents):
+            text = block(b"".join([*parts, data[:end]]))
+            yield text
             offset += sum(map(len, parts)) + end
             parts = []
         parts.append(data[end:])
-    if any(parts) or (text and not text.endswith("\n")):
-        text = text_of(b"".join([*parts, b"\n"]), name, offset=offset)
-        yield text.lower() if lowercase else text
-    elif not parts:
+    rest = b"".join(parts)
+    if ends_with_line:
+        unended = rest[-1:] != b"\n" if rest else text[-1:] not in (END, "")
+        rest += b"\n" * unended
+    else:
+        rest = rest.rstrip(BLANKS)
+    if rest or (text and not ends_with_line):
+        yield block(rest) + END * (not ends_with_line)
+    elif not text:
         raise ValueError(f"A text file must not be empty. Received: {name!r}.")
+
+
+def _word_end(data: bytes, documents: str) -> int:
+    """Return where a block may end so that no word, and no end of a document, is split."""
+    # In UTF-8, neither byte is ever part of another character.
+    end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
+    return end if documents == "line" else len(data[:end].rstrip(BLANKS))
+
+
+def _document_end(data: bytes, documents: str) -> int:
+    """Return where a block of whole documents may end; of a long one, where a line does."""
+    if documents == "line" and (end := data.rfind(b"\n") + 1):
+        return end
+    if documents == "blank-line":
+        ends = [found.start() for found in _BLANK_LINE_BYTES.finditer(data) if found.start()]
+        if ends:
+            return ends[-1]  # what ends a document begins the next block
+    if len(data) < DOCUMENT_BYTES:
+        return 0
+    end = max(data.rfind(b"\n"), 0) or max(data.rfind(b" "), 0) or len(data) - 1
+    while data[end] & 0xC0 == 0x80:  # inside a character
+        end -= 1
+    return end

@@ -7,16 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import write_whole
-from dualnet.text.plain_text import EOS, UNK, blocks, words_of
+from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, words_of
+from dualnet.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Tokenizer):
     """An immutable list of words; the id of a word is its index.
 
     `<eos>` ends a line and is a word like any other. A word that is not in the list is
@@ -26,6 +28,7 @@ class Vocabulary:
         words: The words in the order of their ids, all different and without white space.
         lowercase: bool. Whether `encode` lower-cases text first, as was done with the text
             that the words come from.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
 
     Example:
 
@@ -39,9 +42,14 @@ class Vocabulary:
 
     words: tuple[str, ...]
     lowercase: bool = False
+    documents: str = "line"
+    kind: ClassVar[str] = "words"
+    file_name: ClassVar[str] = "vocabulary.txt"
+    loses: ClassVar[str] = "the white space between words is lost"
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_choice("documents", self.documents, DOCUMENTS)
         words = tuple(self.words)
         if not words:
             raise ArgumentError("words", "must hold at least one word. Received: words=().")
@@ -61,12 +69,6 @@ class Vocabulary:
                 )
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "_ids", ids)
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.words)
 
     def __contains__(self, word: object) -> bool:
         return word in self._ids
@@ -98,18 +100,17 @@ class Vocabulary:
             )
         return id
 
-    def word(self, id: int) -> str:
-        """Return the word of `id`, from 0 to `len(vocabulary) - 1`."""
-        if not 0 <= id < len(self):
-            raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={id!r}.")
-        return self.words[id]
+    @property
+    def spelling(self) -> tuple[bytes, ...]:
+        raise ArgumentError("vocabulary", f"must spell its text. Received: words; {self.loses}.")
 
-    def encode(self, text: str) -> np.ndarray:
-        """Return the ids of `text`: int32 `(num_tokens,)`.
+    def encode_marked(self, text: str) -> np.ndarray:
+        return self.encode_words(words_of(text))
 
-        White space separates words; every newline becomes one `<eos>`.
-        """
-        return self.encode_words(words_of(text.lower() if self.lowercase else text))
+    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+        for found in re.finditer(r"\S+", text):
+            word = found[0].lower() if self.lowercase else found[0]
+            yield self.id(word), *found.span()
 
     def encode_words(self, words: list[str]) -> np.ndarray:
         """Return the ids of `words`, `<eos>` among them: int32 `(num_tokens,)`."""
@@ -123,21 +124,32 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`: spaces between words, a newline for each `<eos>`.
 
-        `encode` turns it back into the same ids.
+        With `documents="blank-line"`, an empty line for each `<eos>`.
+        `encode` turns the text back into the same ids, unless `documents` is "file".
         """
-        words = (self.word(int(id)) for id in ids)
-        text = " ".join("\n" if word == EOS else word for word in words)
-        return re.sub(" ?\n ?", "\n", text)
+        words = (self.words[i] for i in self._checked(ids))
+        text = " ".join(END if word == EOS else word for word in words)
+        return re.sub(f" ?{END} ?", ENDS[self.documents], text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the words to the file `path` in UTF-8, one per line; all or nothing."""
         write_whole(path, self._as_bytes())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, lowercase: bool = False) -> "Vocabulary":
+    def load(
+        cls, path: str | os.PathLike[str], *, lowercase: bool = False, documents: str = "line"
+    ) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))
-        return cls(tuple(text.split("\n")[:-1]), lowercase=lowercase)
+        return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "words": list(self.words),
+            "lowercase": self.lowercase,
+            "documents": self.documents,
+        }
 
     @classmethod
     def from_counts(
@@ -148,6 +160,7 @@ class Vocabulary:
         min_count: int = 1,
         needs_unk: bool = False,
         lowercase: bool = False,
+        documents: str = "line",
     ) -> "Vocabulary":
         """Return the words of `counts` by descending count, then first appearance.
 
@@ -173,7 +186,7 @@ class Vocabulary:
         if needs_unk:
             merged[UNK] += 0
         words = tuple(sorted(merged, key=lambda word: -merged[word]))
-        return cls(words, lowercase=lowercase)
+        return cls(words, lowercase=lowercase, documents=documents)
 
     def _as_bytes(self) -> bytes:
         return "".join(word + "\n" for word in self.words).encode()

@@ -11,7 +11,7 @@ from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus
 from dualnet.runs import load
-from dualnet.text import Vocabulary
+from dualnet.text import Tokenizer
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
@@ -38,7 +38,11 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
 
 
 def load_corpus(
-    corpus: Corpus | str, source: LanguageModel | None, *, lowercase: bool = False
+    corpus: Corpus | str,
+    source: LanguageModel | None,
+    *,
+    lowercase: bool = False,
+    read_as: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Load `corpus` with the vocabulary of `source`, or check that it already has it.
 
@@ -46,6 +50,7 @@ def load_corpus(
         corpus: `Corpus`, or what `corpora.load` takes.
         source: the model to start from, or None.
         lowercase: bool. Whether to lower-case a text for which `source` has no vocabulary.
+        read_as: other arguments of `corpora.load`.
 
     Raises:
         ValueError: if `corpus` is a `Corpus` with another vocabulary.
@@ -57,29 +62,37 @@ def load_corpus(
     'python-reference'
     """
     vocabulary = source.vocabulary if source is not None else None
-    corpus = load_with(vocabulary, corpus, lowercase=lowercase)
+    corpus = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
     owner = "of the model given as `weights`, in the same order"
     check_vocabulary(corpus, vocabulary, owner, "model", "weights")
     return corpus
 
 
-def load_with(vocabulary: Vocabulary | None, corpus: Corpus | str, *, lowercase: bool) -> Corpus:
+def load_with(
+    vocabulary: Tokenizer | None,
+    corpus: Corpus | str,
+    *,
+    lowercase: bool,
+    read_as: Mapping[str, Any],
+) -> Corpus:
     """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
     if isinstance(corpus, Corpus):
         return corpus
-    lowercase = lowercase if vocabulary is None else vocabulary.lowercase
-    return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)
+    if vocabulary is None:
+        return corpora.load(corpus, lowercase=lowercase, **read_as)
+    read_as = {key: value for key, value in read_as.items() if key != "tokenizer"}
+    return corpora.load(corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary, **read_as)
 
 
 def check_vocabulary(
-    corpus: Corpus, vocabulary: Vocabulary | None, which: str, owner: str, path: str
+    corpus: Corpus, vocabulary: Tokenizer | None, which: str, owner: str, path: str
 ) -> None:
     """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`."""
-    if vocabulary is not None and corpus.vocabulary.words != vocabulary.words:
+    if vocabulary is not None and corpus.vocabulary.sha256 != vocabulary.sha256:
         raise ArgumentError(
             "corpus",
-            f"must have the vocabulary {which}. Received: {len(corpus.vocabulary)} words where "
-            f"the {owner} has {len(vocabulary)}. Load it with vocabulary=dualnet.load({path})"
+            f"must have the vocabulary {which}. Received: {corpus.vocabulary!r} where the {owner} "
+            f"has {vocabulary!r}. Load it with vocabulary=dualnet.load({path})"
             ".vocabulary.",
         )
 

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from dualnet._checks import check_count
+from dualnet._checks import ArgumentError, check_count
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -21,6 +21,7 @@ from dualnet.corpora import SPLITS, Corpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
+from dualnet.text import Vocabulary
 from dualnet.text.tokenisation import tokenisation_warning
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
@@ -74,6 +75,9 @@ def train(
     stop: Callable[[History], bool] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    documents: str | None = None,
+    fractions: Sequence[float] | None = None,
     **overrides: Any,
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
@@ -119,6 +123,8 @@ def train(
         devices: int or "all". Split the rows of each batch across this many devices (JAX
             only), see `dualnet.data_parallel`. May change on resuming. With several
             processes, each needs an `output` of its own, and all write the same.
+        tokenizer, documents, fractions: how to read a corpus given by name, see
+            `corpora.load`. On resuming, as before.
         **overrides: arguments of the builder and of `Recipe` that replace the card's.
 
     Returns:
@@ -146,7 +152,20 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     source = "" if weights is None else str(Path(weights).resolve())
-    request = Request(Path(output), name, corpus, seed, source, overrides)
+    read_as = {
+        "tokenizer": None if tokenizer is None else os.fspath(tokenizer),
+        "documents": documents,
+        "fractions": None if fractions is None else list(fractions),
+    }
+    read_as = {key: value for key, value in read_as.items() if value is not None}
+    if isinstance(corpus, Corpus) and read_as:
+        name_given = next(iter(read_as))
+        raise ArgumentError(
+            name_given,
+            "must be None for a `Corpus`, which is read already. Received: "
+            f"{name_given}={read_as[name_given]!r}. Give it to corpora.load.",
+        )
+    request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:
         if devices is not None:
             stack.enter_context(data_parallel(devices).scope())
@@ -182,7 +201,9 @@ def train(
 
 
 def _warn_of_text(corpus: Corpus) -> None:
-    """Print a warning for the first split that looks as if it was not tokenised."""
+    """Print a warning for the first split whose words look as if it was not tokenised."""
+    if not isinstance(corpus.vocabulary, Vocabulary):
+        return
     words = corpus.vocabulary.words
     for split in SPLITS:
         first = [words[i] for i in corpus.split(split)[:WARNING_TOKENS]]

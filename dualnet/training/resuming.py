@@ -12,7 +12,17 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import CARD, RESULTS, WORDS, check_sums, read_card, read_vocabulary
+from dualnet.runs.folder import (
+    CARD,
+    READ_AS,
+    RESULTS,
+    TOKENIZER,
+    WORDS,
+    check_sums,
+    has_vocabulary,
+    read_card,
+    read_vocabulary,
+)
 from dualnet.training import checkpoints
 from dualnet.training.initial_weights import check_vocabulary, load_with
 from dualnet.training.recipe import Recipe
@@ -38,6 +48,7 @@ class Request:
     seed: int | None
     weights: str  # an absolute path, or ""
     overrides: Mapping[str, Any]
+    read_as: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see `corpora.load`
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -55,7 +66,7 @@ def check_seed(seed: int) -> int:
 def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
     """Return the card of the run to resume, its recipe updated with the overrides."""
     folder, name = request.folder, request.name
-    check_sums(folder, (CARD, WORDS))
+    check_sums(folder, (CARD, WORDS, TOKENIZER))
     card = read_card(folder)
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
     if card_name != card.name:
@@ -65,7 +76,8 @@ def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
             f"Received: name={card_name!r}.",
         )
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    options = {"seed": request.seed, "weights": request.weights or None}
+    before |= {key: card.trained_on.get(key, READ_AS[key]) for key in READ_AS}
+    options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
     for key, value in settings.items():
@@ -128,8 +140,9 @@ def evaluated_epochs(folder: Path) -> int:
 def resumed_corpus(request: Request, card: Card) -> Corpus:
     """Return the corpus of `request` after a check that the run started with it."""
     folder = request.folder
-    vocabulary = read_vocabulary(folder, card) if (folder / WORDS).is_file() else None
-    corpus = load_with(vocabulary, request.corpus, lowercase=card.lowercase)
+    vocabulary = read_vocabulary(folder, card) if has_vocabulary(folder) else None
+    read_as = {key: card.trained_on[key] for key in READ_AS if key in card.trained_on}
+    corpus = load_with(vocabulary, request.corpus, lowercase=card.lowercase, read_as=read_as)
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ArgumentError(
             "corpus",

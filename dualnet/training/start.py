@@ -17,7 +17,14 @@ from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.devices import check_rows
-from dualnet.runs.folder import CARD, EARLY_FILES, TRAINED_ON, WORDS, write_card, write_vocabulary
+from dualnet.runs.folder import (
+    CARD,
+    EARLY_FILES,
+    corpus_table,
+    has_vocabulary,
+    write_card,
+    write_vocabulary,
+)
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
@@ -52,7 +59,9 @@ def begin(request: Request) -> Iterator[Start]:
         seed = check_seed(published.seed or 0) if seed is None else seed
     _check_trainable(published.name, config)
     source = load_source(request.weights, config, resume=False)
-    corpus = load_corpus(request.corpus, source, lowercase=published.lowercase)
+    corpus = load_corpus(
+        request.corpus, source, lowercase=published.lowercase, read_as=request.read_as
+    )
     with zoo.located(published, overrides):
         config = _fit_to_corpus(config, recipe, corpus, overrides)
     card = dataclasses.replace(
@@ -62,7 +71,7 @@ def begin(request: Request) -> Iterator[Start]:
         weights=request.weights,
         corpus=corpus.name,
         lowercase=corpus.lowercase,
-        trained_on={key: getattr(corpus, key) for key in TRAINED_ON},
+        trained_on=corpus_table(corpus),
         config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
     )
@@ -97,7 +106,7 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
             source = load_source(card.weights, card.config, resume=True)
         start = _prepare(folder, card, Recipe(**card.recipe), corpus, source, request.overrides)
         del source  # frees its memory
-        if not (folder / WORDS).is_file():
+        if not has_vocabulary(folder):
             write_vocabulary(folder, corpus.vocabulary)
         write_card(folder, card)
         start.progress = checkpoints.restore(folder, start.model) or Progress()

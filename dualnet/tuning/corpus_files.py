@@ -11,8 +11,8 @@ from dualnet import corpora
 from dualnet._files import write_whole
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.runs import corpus_of_run, read_card
-from dualnet.runs.folder import WORDS
-from dualnet.text import Vocabulary
+from dualnet.runs.folder import TOKENIZER, WORDS, corpus_table, read_vocabulary
+from dualnet.text import load_tokenizer
 from dualnet.training import card_for
 from dualnet.zoo import Card
 
@@ -25,15 +25,17 @@ def write_corpus(folder: Path, corpus: Corpus) -> None:
     for split in SPLITS:
         with open(folder / f"{split}.npy", "wb") as file:
             np.save(file, corpus.split(split), allow_pickle=False)
-    corpus.vocabulary.save(folder / WORDS)
-    fields = {key: getattr(corpus, key) for key in ("name", "sha256", "lowercase", "source")}
+    corpus.vocabulary.save(folder / corpus.vocabulary.file_name)
+    fields = corpus_table(corpus)
     write_whole(folder / CORPUS, json.dumps(fields, indent=2) + "\n")
 
 
 def read_corpus(folder: Path) -> Corpus:
     """Return the corpus that `write_corpus` wrote, its ids as memory maps."""
     fields = json.loads((folder / CORPUS).read_text("utf-8"))
-    vocabulary = Vocabulary.load(folder / WORDS, lowercase=fields["lowercase"])
+    settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
+    file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
+    vocabulary = load_tokenizer(file, **settings)
     ids = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in SPLITS}
     return Corpus(**fields, **ids, vocabulary=vocabulary)
 
@@ -56,6 +58,6 @@ def load_corpus(corpus: str, *, model: str, run: str) -> Corpus:
         return corpora.load(corpus, lowercase=find_card(model, corpus).lowercase)
     if not corpus:
         return corpus_of_run(run)
-    lowercase = read_card(run).lowercase
-    vocabulary = Vocabulary.load(Path(run) / WORDS, lowercase=lowercase)
-    return corpora.load(corpus, lowercase=lowercase, vocabulary=vocabulary)
+    card = read_card(run)
+    vocabulary = read_vocabulary(Path(run), card)
+    return corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)

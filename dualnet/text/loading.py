@@ -1,0 +1,70 @@
+"""Opens the tokenisers that files and configurations hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet.text.byte_tokenizer import ByteTokenizer
+from dualnet.text.library_tokenizer import (
+    LibraryTokenizer,
+    is_bytes_tokenizer,
+    read_library_file,
+)
+from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.vocabulary import Vocabulary
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str], *, documents: str = "line", lowercase: bool = False
+) -> Tokenizer:
+    """Return the tokeniser in a file: what `Tokenizer.save` wrote, or any `tokenizer.json`.
+
+    Args:
+        path: a file ending in .json, in the format of Hugging Face's `tokenizers`, or a list
+            of words, one per line.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+        lowercase: bool. Whether text is lower-cased first.
+
+    Raises:
+        ValueError: if the file is none of these.
+
+    Example:
+
+    >>> import tempfile
+    >>> from dualnet.text import ByteTokenizer, load_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ByteTokenizer().save(f"{folder}/tokenizer.json")
+    ...     tokenizer = load_tokenizer(f"{folder}/tokenizer.json")
+    >>> tokenizer == ByteTokenizer()
+    True
+    """
+    if Path(path).suffix.lower() != ".json":
+        return Vocabulary.load(path, lowercase=lowercase, documents=documents)
+    text = read_library_file(path)
+    if is_bytes_tokenizer(text) and not lowercase:
+        return ByteTokenizer(documents)
+    return LibraryTokenizer(text, documents, lowercase)
+
+
+def from_config(config: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokeniser whose `get_config` is `config`.
+
+    Example:
+
+    >>> from dualnet.text import from_config
+    >>> from_config({"kind": "bytes", "documents": "line"}).encode("a").tolist()
+    [97]
+    """
+    kinds = {"words": Vocabulary, "bytes": ByteTokenizer, "library": LibraryTokenizer}
+    settings = {key: value for key, value in config.items() if key != "kind"}
+    kind = kinds.get(config.get("kind", ""))
+    if kind is None:
+        raise ArgumentError(
+            "kind", f"must be one of {sorted(kinds)}. Received: kind={config.get('kind')!r}."
+        )
+    tokenizer: Tokenizer = kind(**settings)
+    return tokenizer

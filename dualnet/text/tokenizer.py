@@ -1,0 +1,152 @@
+"""The interface of tokenisers: text as the integers that a model reads, and back."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dualnet._checks import ArgumentError
+from dualnet.text.plain_text import EOS, check_text, ends_of, marked
+
+
+class Tokenizer(abc.ABC):
+    """Turns text into ids, from 0 to `len(tokenizer) - 1`, and ids into text.
+
+    `<eos>` stands where a document ends, and is a unit like any other.
+
+    Attributes:
+        words: tuple of str. The units in the order of their ids, as they are shown: `<eos>`,
+            `<unk>`, "the", " the", "\\xe4".
+        documents: What ends a document, and is read as `<eos>`: "line", a newline;
+            "blank-line", one or more blank lines; "file", the end of a file, so that no text
+            has one in its midst.
+        lowercase: bool. Whether text is lower-cased first.
+        sha256: str. Equal hashes mean equal units in equal order.
+    """
+
+    file_name: ClassVar[str]  # what `save` writes, by default
+    words: tuple[str, ...]
+    documents: str
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> str:
+        """What the units are: "words", "bytes", "characters", "bpe", ..."""
+
+    @property
+    @abc.abstractmethod
+    def lowercase(self) -> bool:
+        """Whether text is lower-cased first."""
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.words
+
+    @property
+    @abc.abstractmethod
+    def sha256(self) -> str:
+        """The SHA-256 of the units."""
+
+    @property
+    @abc.abstractmethod
+    def eos_id(self) -> int | None:
+        """The id of `<eos>`, or None."""
+
+    @property
+    @abc.abstractmethod
+    def unk_id(self) -> int | None:
+        """The id of `<unk>`, or None."""
+
+    @property
+    @abc.abstractmethod
+    def loses(self) -> str:
+        """What the ids of a text do not tell, in words; "" if text is decoded unchanged."""
+
+    @property
+    @abc.abstractmethod
+    def spelling(self) -> tuple[bytes, ...]:
+        """The UTF-8 bytes that each id stands for, if `loses` is ""; b"" for `<unk>`."""
+
+    @abc.abstractmethod
+    def encode_marked(self, text: str) -> np.ndarray:
+        """Return the ids of `text`, in which `END` marks the end of a document."""
+
+    @abc.abstractmethod
+    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Yield the id, start and end of each unit of a document, in characters."""
+
+    @abc.abstractmethod
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the units to the file `path`; all or nothing."""
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, Any]:
+        """Return what `from_config` makes the tokeniser from again: values of JSON."""
+
+    def encode(self, text: str) -> np.ndarray:
+        """Return the ids of `text`: int32 `(num_tokens,)`."""
+        return self.encode_marked(self._marked(text))
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of `text`, and where each begins and ends in it.
+
+        Returns:
+            Ids, int32 `(num_tokens,)`; offsets in characters, int64 `(num_tokens, 2)`.
+        """
+        check_text("text", text)
+        spans: list[tuple[int, int, int]] = []
+        begin = 0
+        for first, last in [*ends_of(text, self.documents), (len(text), len(text))]:
+            document = self._spans(text[begin:first])
+            spans += ((i, start + begin, end + begin) for i, start, end in document)
+            if last > first:
+                spans.append((self.require_eos(), first, last))
+            begin = last
+        columns = np.array(spans, "int64").reshape(-1, 3)
+        return columns[:, 0].astype("int32"), columns[:, 1:]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
+        spelling = self.spelling
+        return b"".join(spelling[i] for i in self._checked(ids)).decode(errors="replace")
+
+    def id(self, word: str) -> int:
+        """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
+        i = self.words.index(word) if word in self.words else self.unk_id
+        if i is None:
+            raise ArgumentError(
+                "word", f"must be a unit of the tokeniser. Received: word={word!r}."
+            )
+        return i
+
+    def word(self, id: int) -> str:
+        """Return the unit of `id`, from 0 to `len(tokenizer) - 1`."""
+        return self.words[self._checked([id])[0]]
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        checked = [int(i) for i in ids]
+        if checked and not 0 <= min(checked) <= max(checked) < len(self):
+            wrong = next(i for i in checked if not 0 <= i < len(self))
+            raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={wrong!r}.")
+        return checked
+
+    def require_eos(self) -> int:
+        """Return the id of `<eos>`; raise `ValueError` without one."""
+        if self.eos_id is None:
+            raise ArgumentError(
+                "text", f"must not end a document, since the tokeniser has no {EOS}. Received: one."
+            )
+        return self.eos_id
+
+    def _marked(self, text: str) -> str:
+        text = marked(check_text("text", text), self.documents)
+        return text.lower() if self.lowercase else text

@@ -1,0 +1,336 @@
+"""Tokenisers: words, characters, bytes, and those of the library."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualnet import corpora
+from dualnet.text import (
+    ByteTokenizer,
+    LibraryTokenizer,
+    Tokenizer,
+    Vocabulary,
+    from_config,
+    load_tokenizer,
+    plain_text,
+    train_tokenizer,
+)
+
+TEXT = "The cat, the dog and the bird.\n\nDie Katze läuft.\n猫は歩く。\n" * 3
+unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def learnt(kind, **settings):
+    size = {"bpe": 300, "unigram": 60, "word-piece": 80, "characters": None}[kind]
+    return train_tokenizer([TEXT], kind, size=size, **settings)
+
+
+BPE = learnt("bpe")
+TOKENIZERS = {
+    "words": Vocabulary((*dict.fromkeys(TEXT.split()), "<unk>", "<eos>")),
+    "bytes": ByteTokenizer(),
+    "bpe": BPE,
+    "characters": learnt("characters"),
+    "unigram": learnt("unigram"),
+    "word-piece": learnt("word-piece"),
+}
+every = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+spelling = pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BPE], ids=["bytes", "bpe"])
+
+
+# --- laws ------------------------------------------------------------------------------
+
+
+@spelling
+@given(unicode)
+def test_decoding_gives_back_every_text_unchanged(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32
+    assert tokenizer.decode(ids) == text
+
+
+@spelling
+@given(unicode)
+def test_offsets_cover_the_text_in_order(tokenizer, text):
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    np.testing.assert_array_equal(ids, tokenizer.encode(text))
+    assert {i for start, end in offsets.tolist() for i in range(start, end)} == {*range(len(text))}
+    assert (np.diff(offsets[:, 0]) >= 0).all()
+
+
+@every
+@given(st.text("the cat\n.猫 äÄ", max_size=30))
+def test_offsets_belong_to_the_ids_of_the_text(tokenizer, text):
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    np.testing.assert_array_equal(ids, tokenizer.encode(text))
+    assert offsets.shape == (len(ids), 2)
+    for i, (start, end) in zip(ids, offsets.tolist()):
+        if i == tokenizer.eos_id:
+            assert text[start:end] == "\n"
+
+
+@spelling
+@given(unicode)
+def test_the_spelling_of_the_ids_is_the_text_in_utf8(tokenizer, text):
+    assert b"".join(tokenizer.spelling[i] for i in tokenizer.encode(text)) == text.encode()
+    assert tokenizer.loses == ""
+
+
+@given(unicode)
+def test_the_library_reads_bytes_as_we_do(text):
+    library = LibraryTokenizer(BYTES_FILE)
+    np.testing.assert_array_equal(library.encode(text), ByteTokenizer().encode(text))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bytes_file(tmp_path_factory):
+    global BYTES_FILE
+    path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
+    ByteTokenizer().save(path)
+    BYTES_FILE = path.read_text()
+
+
+BYTES_FILE = ""
+
+
+# --- documents -------------------------------------------------------------------------
+
+STORY = "one two\nthree\n\n \nfour\n\nfive\n"
+
+
+@pytest.mark.parametrize(
+    ("documents", "decoded", "count"),
+    [
+        ("line", STORY, 7),
+        ("blank-line", "one two\nthree\n\nfour\n\nfive\n", 2),
+        ("file", STORY, 0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_eos_stands_where_a_document_ends(kind, documents, decoded, count):
+    config = TOKENIZERS[kind].get_config()
+    tokenizer = from_config({**config, "documents": documents})
+    ids = tokenizer.encode(STORY)
+    assert (ids == tokenizer.eos_id).sum() == count
+    assert tokenizer.decode(ids) == decoded
+    assert tokenizer != TOKENIZERS[kind] or documents == "line"
+
+
+def test_words_of_a_document_span_lines():
+    words = Vocabulary(("one", "two", "<eos>", "<unk>"), documents="blank-line")
+    assert words.encode("one\ntwo\n\none").tolist() == [0, 1, 2, 0]
+    assert words.decode([0, 1, 2, 0]) == "one two\n\none"
+
+
+@given(st.text("ab \n\té", min_size=1, max_size=60), st.sampled_from(plain_text.DOCUMENTS))
+@settings(max_examples=60)
+def test_a_file_is_read_alike_in_blocks_of_any_size(tmp_path_factory, text, documents):
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_bytes(text.encode())
+    results = {}
+    for whole in (False, True):
+        for size in (1, 5, 1000):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(plain_text, "BLOCK_BYTES", size)
+                patch.setattr(plain_text, "DOCUMENT_BYTES", 1000)
+                try:
+                    blocks = plain_text.blocks(path, documents=documents, whole=whole)
+                    read = "".join(blocks)
+                except ValueError as error:
+                    read = str(error)
+            results[whole, size] = read.split() if documents != "line" and not whole else read
+    assert len({str(read) for (whole, _), read in results.items() if whole}) == 1
+    assert len({str(read) for (whole, _), read in results.items() if not whole}) == 1
+    if documents == "line":
+        assert results[True, 1] == plain_text.marked(text + "\n" * (text[-1] != "\n"))
+    elif text.strip(" \t\n"):
+        assert results[True, 1].endswith(plain_text.END)
+        assert plain_text.END * 2 not in results[True, 1]
+
+
+@given(st.text("ab é\n猫", min_size=40, max_size=200), st.integers(9, 30))
+def test_a_long_document_is_cut_at_the_end_of_a_line_and_loses_nothing(text, size):
+    def blocks():
+        read = io.BytesIO(text.encode()).read
+        return list(plain_text.decoded(read, "a.txt", documents="file", whole=True))
+
+    if not text.strip():
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain_text, "DOCUMENT_BYTES", size)
+        parts = blocks()
+    assert "".join(parts) == "".join(blocks())
+    assert all(len(part.encode(errors="surrogatepass")) <= 2 * size + 3 for part in parts)
+
+
+# --- files and configurations ------------------------------------------------------------
+
+
+@every
+def test_a_tokenizer_is_saved_and_loaded_whole(tokenizer, tmp_path):
+    path = tmp_path / tokenizer.file_name
+    tokenizer.save(path)
+    for again in (
+        load_tokenizer(path),
+        from_config(json.loads(json.dumps(tokenizer.get_config()))),
+    ):
+        assert again == tokenizer and type(again) is type(tokenizer)
+        assert again.sha256 == tokenizer.sha256 and again.words == tokenizer.words
+        np.testing.assert_array_equal(again.encode(TEXT), tokenizer.encode(TEXT))
+
+
+@every
+def test_every_tokenizer_says_what_it_is(tokenizer):
+    kind = next(name for name, value in TOKENIZERS.items() if value is tokenizer)
+    assert isinstance(tokenizer, Tokenizer) and tokenizer.kind == kind
+    assert len(tokenizer) == len(tokenizer.words) == len([*tokenizer])
+    assert tokenizer.words[tokenizer.eos_id] == tokenizer.word(tokenizer.eos_id) == "<eos>"
+    assert bool(tokenizer.loses) == (kind in ("words", "unigram", "word-piece"))
+    if tokenizer.loses:
+        with pytest.raises(ValueError, match="must spell its text"):
+            tokenizer.spelling  # noqa: B018
+
+
+def test_a_text_that_spells_eos_is_text():
+    ids = BPE.encode("a <eos> b")
+    assert BPE.eos_id not in ids and BPE.decode(ids) == "a <eos> b"
+
+
+def test_special_strings_are_one_unit_each():
+    tokenizer = train_tokenizer(["the <unk> cat"], "bpe", size=262, special=["<unk>"])
+    assert len(tokenizer) <= 262 and tokenizer.words[tokenizer.unk_id] == "<unk>"
+    assert [tokenizer.words[i] for i in tokenizer.encode("<unk>\n")] == ["<unk>", "<eos>"]
+    assert tokenizer.decode(tokenizer.encode("the <unk>\n")) == "the <unk>\n"
+
+
+def test_lower_case_is_applied_before_and_named_as_a_loss():
+    tokenizer = learnt("bpe", lowercase=True)
+    assert tokenizer.decode(tokenizer.encode("THE Cat")) == "the cat"
+    assert tokenizer.loses == "the text is lower-cased"
+    _, offsets = tokenizer.encode_with_offsets("İa")  # becomes three characters
+    assert offsets.max() == 2 and offsets.min() == 0
+
+
+def test_training_twice_gives_the_same_units():
+    for kind in ("bpe", "characters"):
+        assert learnt(kind) == TOKENIZERS[kind]
+
+
+def test_a_file_without_an_end_gets_eos(tmp_path):
+    data = json.loads(BPE.json)
+    data["added_tokens"] = []
+    del data["model"]["vocab"]["<eos>"]
+    data["model"]["vocab"] = {unit: i for i, unit in enumerate(data["model"]["vocab"])}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.eos_id == len(tokenizer) - 1 and tokenizer.words[-1] == "<eos>"
+    tokenizer.save(tmp_path / "again.json")
+    assert load_tokenizer(tmp_path / "again.json") == tokenizer
+
+
+# --- corpora ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split in corpora.SPLITS:
+        (tmp_path / f"{split}.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters", "bpe:300", "unigram:60", "word-piece:80"])
+def test_a_corpus_is_read_with_any_tokenizer(folder, name):
+    corpus = corpora.load(folder, tokenizer=name)
+    assert corpus.tokenizer == name and corpus.vocabulary.kind == name.split(":")[0]
+    for split in corpora.SPLITS:
+        np.testing.assert_array_equal(corpus.split(split), corpus.vocabulary.encode(TEXT))
+    again = corpora.load(folder, vocabulary=corpus.vocabulary)
+    assert again.sha256 == corpus.sha256
+    np.testing.assert_array_equal(again.train, corpus.train)
+
+
+def test_a_tokenizer_file_reads_a_corpus(folder, tmp_path):
+    BPE.save(tmp_path / "tokenizer.json")
+    corpus = corpora.load(folder, tokenizer=tmp_path / "tokenizer.json", documents="blank-line")
+    assert corpus.vocabulary.sha256 == BPE.sha256
+    assert corpus.vocabulary.documents == "blank-line"
+    assert (corpus.train == BPE.eos_id).sum() == 4  # three between, one at the end
+
+
+def test_a_single_file_is_divided_by_line(tmp_path):
+    path = tmp_path / "story.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(20)))
+    corpus = corpora.load(path)
+    assert (corpus.name, corpus.fractions, corpus.source) == ("story", (90, 5, 5), str(path))
+    sizes = [(corpus.split(split) == corpus.vocabulary.eos_id).sum() for split in corpora.SPLITS]
+    assert sizes == [18, 1, 1]
+    half = corpora.load(path, tokenizer="bytes", fractions=(2, 1, 1))
+    texts = [half.vocabulary.decode(half.split(split)) for split in corpora.SPLITS]
+    assert "".join(texts) == path.read_text() and texts[2].startswith("line 15\n")
+
+
+def test_a_split_may_be_a_folder_of_files(tmp_path):
+    for split in corpora.SPLITS:
+        (tmp_path / split).mkdir()
+        for name in ("b", "a"):
+            (tmp_path / split / f"{name}.txt").write_text(f"{name}\n\n{name}\n")
+    corpus = corpora.load(tmp_path, tokenizer="bytes", documents="file")
+    assert corpus.train.tolist() == [*b"a\n\na", 256, *b"b\n\nb", 256]
+
+
+# --- bad input -------------------------------------------------------------------------
+
+
+@every
+def test_a_lone_surrogate_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="UTF-8 can hold.*character 1"):
+        tokenizer.encode("a\ud800")
+
+
+@every
+def test_an_id_beyond_the_units_is_refused(tokenizer):
+    for wrong in (-1, len(tokenizer)):
+        with pytest.raises(ValueError, match=f"must be from 0 to {len(tokenizer) - 1}"):
+            tokenizer.decode([0, wrong])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"model": 1}', "\x00"])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, text):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"must be the file tokenizer\.json.*which is none"):
+        load_tokenizer(path)
+    with pytest.raises(ValueError, match="must be a file that can be read"):
+        load_tokenizer(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"tokenizer": "bpe"}, "bpe:SIZE"),
+        ({"tokenizer": "byte"}, "Did you mean 'bytes'"),
+        ({"tokenizer": "bpe:10"}, "`size` must be an integer of at least 257"),
+        ({"tokenizer": "bytes", "vocabulary_size": 9}, "`vocabulary_size` is for words"),
+        ({"tokenizer": "bytes", "lowercase": True}, "`lowercase` must be False"),
+        ({"tokenizer": "bytes", "vocabulary": BPE}, "`tokenizer` must be None with"),
+        ({"vocabulary": BPE, "documents": "file"}, "`documents` must be 'line'"),
+        ({"documents": "page"}, "`documents` must be one of"),
+        ({"fractions": (1, 1, 1)}, "`fractions` divide a single file"),
+    ],
+)
+def test_settings_that_do_not_fit_a_corpus_are_refused(folder, settings, match):
+    with pytest.raises(ValueError, match=match):
+        corpora.load(folder, **settings)
+
+
+@pytest.mark.parametrize("fractions", [(1, 1), (1, 0, 1), (1, "a", 1)])
+def test_bad_fractions_are_refused(tmp_path, fractions):
+    (tmp_path / "a.txt").write_text("a\n" * 9)
+    with pytest.raises(ValueError, match="must be three numbers above 0"):
+        corpora.load(tmp_path / "a.txt", fractions=fractions)
+    with pytest.raises(ValueError, match="enough lines"):
+        corpora.load(tmp_path / "a.txt", fractions=(1000, 1, 1))
