@@ -6,6 +6,7 @@ prints one table. Fails if the peak memory of a part exceeds 1 GB.
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -24,6 +25,7 @@ BATCH_SIZE, SEQUENCE_LENGTH = 20, 35  # small logits, 28 MB: this measures the t
 SHARES = {"train": 0.98, "valid": 0.01, "test": 0.01}
 BLOCK_WORDS = 1 << 20
 LIMIT_MB = 1000
+FILE = "tokenizer.json"
 
 
 def write_text(folder: Path, num_bytes: int) -> None:
@@ -70,15 +72,32 @@ def versions():
     return " ".join([f"python {platform.python_version()}", *packages])
 
 
-def read(folder, steps):
+def read(folder, steps, **settings):
     from dualnet import corpora
 
     began = time.perf_counter()
-    corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
+    corpus = corpora.load(folder, **(settings or {"vocabulary_size": VOCABULARY_SIZE}))
     seconds = time.perf_counter() - began
     assert "keras" not in sys.modules
     size = sum(path.stat().st_size for path in folder.glob("*.txt"))
     return {"seconds": seconds, "rate": size / 1e6 / seconds, "unit": "MB/s", "note": repr(corpus)}
+
+
+def learn(folder, steps):
+    from dualnet.text import plain_text, train_tokenizer
+
+    began = time.perf_counter()
+    blocks = plain_text.blocks(folder / "train.txt", whole=True)
+    tokenizer = train_tokenizer(blocks, "bpe", size=8000)
+    seconds = time.perf_counter() - began
+    tokenizer.save(folder / FILE)
+    size = (folder / "train.txt").stat().st_size
+    return {
+        "seconds": seconds,
+        "rate": size / 1e6 / seconds,
+        "unit": "MB/s",
+        "note": repr(tokenizer),
+    }
 
 
 def batches(folder, steps):
@@ -125,6 +144,10 @@ PARTS = {
     "imports": imports,
     "load, first": read,
     "load, again": read,
+    "load as bytes": functools.partial(read, tokenizer="bytes"),
+    "learn bpe:8000": learn,
+    "load with it, first": lambda folder, steps: read(folder, steps, tokenizer=folder / FILE),
+    "load with it, again": lambda folder, steps: read(folder, steps, tokenizer=folder / FILE),
     "all batches, no model": batches,
     "train": train,
 }

@@ -1,0 +1,70 @@
+"""Compares tokenisers: models of one size, trained equally long, in bits per byte.
+
+Usage: python benchmarks/tokenisers.py FILE OUTPUT [--minutes 10] [--parameters 1000000]
+                                       [--bytes 2000000] [--tokenizers bytes characters bpe:2000]
+Reads the first `--bytes` of FILE, divides them 90 to 5 to 5 by line, and trains `dual_lstm` with
+each tokeniser, with as many units as the budget of weights allows, for that many minutes of
+processor time on one core. Prints one line each; a finished RUN in OUTPUT is not trained again.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    os.environ[name] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+MODEL = "dual_lstm"
+SETTINGS = {
+    "batch_size": 32, "learning_rate": 0.002, "clipnorm": 1.0, "embedding_l2": 0, "dual_l2": 0,
+    "input_dropout": 0.1, "recurrent_dropout": 0.0, "output_dropout": 0.1,
+    "dual_input_dropout": 0.0, "dual_output_dropout": 0.1, "seed": 1, "epochs": 1000,
+}  # fmt: skip
+STEPS = {"bytes": 100, "characters": 100}  # tokens per segment: about as much text in each
+OTHER_STEPS = 35
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--parameters", type=int, default=1_000_000)
+    parser.add_argument("--bytes", type=int, default=2_000_000)
+    parser.add_argument("--tokenizers", nargs="+", default=["bytes", "characters", "bpe:2000"])
+    options = parser.parse_args()
+    from dualnet import corpora, training, zoo
+    from dualnet.tuning.budget import solve
+
+    options.output.mkdir(parents=True, exist_ok=True)
+    text = options.output / "text.txt"
+    text.write_bytes(options.file.read_bytes()[: options.bytes].rpartition(b"\n")[0] + b"\n")
+    print(f"{'tokenizer':<12}{'units':>6}{'weights':>11}{'size':>6}{'tokens/byte':>12}{'epochs':>7}"
+          f"{'test: perplexity':>18}{'bits per byte':>15}{'per word':>10}")  # fmt: skip
+    for tokenizer in options.tokenizers:
+        corpus = corpora.load(text, tokenizer=tokenizer)
+        settings = SETTINGS | {"sequence_length": STEPS.get(tokenizer, OTHER_STEPS)}
+        size = len(corpus.vocabulary)
+        card = zoo.card(MODEL)
+        units = solve(card, {}, options.parameters, vocabulary_size=size)
+        run = options.output / tokenizer.replace(":", "-")
+        began = time.process_time()
+        if not (run / "results.json").exists():
+            training.train(
+                MODEL, corpus, output=run, units=units, progress=False, **settings,
+                stop=lambda history: time.process_time() - began > 60 * options.minutes,
+            )  # fmt: skip
+        import json
+
+        results = json.loads((run / "results.json").read_text())
+        num_bytes = sum(len(corpus.vocabulary.spelling[i]) for i in corpus.test)
+        print(f"{tokenizer:<12}{units:>6}{results['parameters']:>11,}{size:>6}"
+              f"{len(corpus.test) / num_bytes:>12.3f}{results['epochs']:>7}"
+              f"{results['test_perplexity']:>18.3f}{results['test_bits_per_byte']:>15.3f}"
+              f"{results['test_word_perplexity']:>10.1f}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
