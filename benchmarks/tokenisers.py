@@ -8,6 +8,7 @@ processor time on one core. Prints one line each; a finished RUN in OUTPUT is no
 """
 
 import argparse
+import json
 import os
 import time
 from pathlib import Path
@@ -50,14 +51,15 @@ def main():
         card = zoo.card(MODEL)
         units = solve(card, {}, options.parameters, vocabulary_size=size)
         run = options.output / tokenizer.replace(":", "-")
-        began = time.process_time()
+        end = time.process_time() + 60 * options.minutes
+
+        def stop(history, end=end):
+            return time.process_time() > end
+
         if not (run / "results.json").exists():
             training.train(
-                MODEL, corpus, output=run, units=units, progress=False, **settings,
-                stop=lambda history: time.process_time() - began > 60 * options.minutes,
-            )  # fmt: skip
-        import json
-
+                MODEL, corpus, output=run, units=units, progress=False, stop=stop, **settings
+            )
         results = json.loads((run / "results.json").read_text())
         num_bytes = sum(len(corpus.vocabulary.spelling[i]) for i in corpus.test)
         print(f"{tokenizer:<12}{units:>6}{results['parameters']:>11,}{size:>6}"

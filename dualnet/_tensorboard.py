@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 NAME = "events.out.tfevents.0.dualnet"
+
+
+def new_file(folder: Path) -> BinaryIO:
+    """Open a fresh event file in `folder`, in place of the old one, whatever that is."""
+    (folder / NAME).unlink(missing_ok=True)
+    return (folder / NAME).open("wb")
 
 
 class EventWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ KEYS: dict[str, type] = {
     "also_published": list, "measured": list, "without": list, "config": dict, "recipe": dict,
     "evaluation": dict, "published": dict, "corpora": dict, "corpus": dict,
 }  # fmt: skip
+# What Keras and TensorFlow accept as the name of a model.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # What a card may hold only once: not in a table of `corpora`.
 ONCE = ("base", "corpora", "corpus", "seed", "weights", "without")
 
@@ -148,6 +151,11 @@ def read_card_file(path: Path) -> dict[str, Any]:
                 way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
             elif kind is not object and type(value) is not kind:
                 way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
+            elif key == "name" and not NAME.fullmatch(value):
+                way_out = (
+                    "must consist of ASCII letters, digits, '.', '_' and '-', and begin with a "
+                    f"letter or digit. Received: {key} = {value!r}."
+                )
             elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
                 way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
             elif key in ("also_published", "measured") and not all(

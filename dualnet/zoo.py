@@ -9,6 +9,7 @@ import difflib
 import fnmatch
 import functools
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet._data import folder
 from dualnet._toml import at_line, line_of
-from dualnet.cards import Card, bases_of, is_file, located, read_card_file
+from dualnet.cards import NAME, Card, bases_of, is_file, located, read_card_file
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -96,7 +97,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     for table in tables:
         values = _override(values, table, corpus)
     return Card(
-        **{"name": Path(source).stem, "builder": "language_model", **values},
+        **{"name": _name_of(source), "builder": "language_model", **values},
         corpus=corpus,
         corpora=tuple(corpora),
         file=source if is_file(source) else "",
@@ -134,6 +135,12 @@ def build(
         if vocabulary_size_of(arguments) is None:
             raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
         return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
+
+
+def _name_of(source: str) -> str:
+    """Return the name of a card that does not say it: that of its file, as Keras accepts it."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(source).stem)
+    return name if NAME.fullmatch(name) else f"card{name}"
 
 
 # --- a card and its bases
@@ -289,7 +296,8 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
         from dualnet.builders.cells import CELLS, options_of
 
         before, cell = config.get("cell", "lstm"), overrides["cell"]
-        if cell in CELLS and before in CELLS:  # else the builder raises an error
+        names = isinstance(cell, str) and isinstance(before, str)
+        if names and cell in CELLS and before in CELLS:  # else the builder raises an error
             # `internal_dropout` is also the builder's own, between layers of any cell.
             dropped = {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
             config = {key: config[key] for key in config if key not in dropped}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import runs
+from dualnet import _tensorboard, runs
 from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
 
@@ -130,6 +130,7 @@ def test_a_run_that_was_killed_before_its_card_was_written_begins_on_resuming(co
 
 def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, stopped):
     keras.utils.set_random_seed(99)
+    replace_by_a_pipe(tmp_path / "RUN" / "tensorboard" / _tensorboard.NAME)  # nobody reads it
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), undisturbed)
     assert not list((tmp_path / "RUN").rglob(".unfinished*"))
@@ -159,6 +160,14 @@ def test_a_run_that_stop_ended_without_its_evaluation_is_resumed_to_the_same_end
     assert not results.exists()  # it was of two epochs
     train(corpus, folder, resume=True)
     assert_equal(ends(folder), undisturbed)
+
+
+def test_an_unknown_key_in_the_card_of_a_run_is_named(corpus, tmp_path, stopped):
+    card = tmp_path / "RUN" / "card.toml"
+    (tmp_path / "RUN" / "sums.json").unlink()
+    card.write_text(card.read_text().replace("finetune =", "fi ="))
+    with pytest.raises(ValueError, match="`fi` must be an argument of the recipe"):
+        train(corpus, tmp_path / "RUN", resume=True)
 
 
 def flip_a_byte(path):

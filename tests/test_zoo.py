@@ -463,6 +463,20 @@ def test_a_card_of_ones_own_may_stand_wherever_a_name_does(own):
     assert zoo.build(own(), vocabulary_size=9, recurrent_layers=1).state_size == [8, 8]
 
 
+def test_a_card_has_a_name_that_keras_accepts(own):
+    assert zoo.card(own(name="größe 1.toml")).name == "gr__e_1"
+    assert zoo.build(own(name="_a.toml"), vocabulary_size=9).name == "card_a"
+    with pytest.raises(ValueError, match=r"line 1: `name` must consist of ASCII letters.*x9b"):
+        zoo.card(own('name = "\\u009b31m"'))
+
+
+@pytest.mark.parametrize("cell", [[], {}, 1, "lstn"])
+def test_a_cell_that_is_no_name_of_one_is_refused(cell):
+    with pytest.raises(ValueError, match="`cell` must be one of"):
+        zoo.build("lstm", vocabulary_size=9, cell=cell)
+    assert split_overrides(zoo.card("lstm"), {"cell": cell})[0]["cell"] == cell
+
+
 def test_a_card_replaces_and_extends_the_values_of_its_base(own):
     text = 'base = "lstm"\n[config]\noutput_bias = true\n[recipe]\nepochs = 3\n'
     base, card = zoo.card("lstm", "wikitext-2"), zoo.card(own(text), "wikitext-2")

@@ -242,16 +242,23 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
                 f"must be an argument of the builder or of the recipe. Received: {key}={value!r}."
                 f"{way_out}",
             )
-    for key in sorted(card.recipe.keys() - {*fields}):
-        way_out = did_you_mean(key, fields) or " help(dualnet.training.Recipe) lists them."
-        raise ArgumentError(
-            key,
-            f"must be an argument of the recipe. Received: {key}={card.recipe[key]!r}.{way_out}",
-        )
     of_recipe = {*fields}
     if "members" not in card.config:
         cell = overrides.get("cell", card.config.get("cell", "lstm"))
-        of_recipe -= {*options_of(cell)} if cell in CELLS else set()
+        known = isinstance(cell, str) and cell in CELLS
+        of_recipe -= {*options_of(cell)} if known else set()
     settings = {key: value for key, value in overrides.items() if key in of_recipe}
     of_builder = {key: value for key, value in overrides.items() if key not in of_recipe}
-    return zoo.arguments_of(card, of_builder), Recipe(**{**card.recipe, **settings})
+    return zoo.arguments_of(card, of_builder), recipe_of({**card.recipe, **settings})
+
+
+def recipe_of(settings: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with these settings, those of a card; an unknown one is named."""
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    for key in sorted(settings.keys() - {*fields}):
+        way_out = did_you_mean(key, fields) or " help(dualnet.training.Recipe) lists them."
+        raise ArgumentError(
+            key,
+            f"must be an argument of the recipe. Received: {key}={settings[key]!r}.{way_out}",
+        )
+    return Recipe(**settings)

@@ -146,7 +146,7 @@ class Recorder(keras.callbacks.Callback):
         rows = history[-1:]
         if self.events is None:  # a fresh file, so that a resumed run has each epoch once
             (folder / "tensorboard").mkdir(exist_ok=True)
-            file = (folder / "tensorboard" / _tensorboard.NAME).open("wb")
+            file = _tensorboard.new_file(folder / "tensorboard")
             self.events = _tensorboard.EventWriter(file)
             rows = history
         for row in rows:

@@ -25,7 +25,7 @@ from dualnet.runs.folder import (
 )
 from dualnet.training import checkpoints
 from dualnet.training.initial_weights import check_vocabulary, load_with
-from dualnet.training.recipe import Recipe
+from dualnet.training.recipe import Recipe, recipe_of
 from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # settings of the recipe that may change on resuming
@@ -89,7 +89,7 @@ def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
             )
     changes = {key: value for key, value in settings.items() if key in RESUMABLE}
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
-    _check_unfinished(folder, card, Recipe(**resumed.recipe), may_be_finished=may_be_finished)
+    _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
     return resumed
 
 
@@ -98,7 +98,7 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     latest = checkpoints.peek(folder)
     history = latest.history if latest else []
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
-    epochs = Recipe(**card.recipe).epochs
+    epochs = recipe_of(card.recipe).epochs
     if rounds and recipe.epochs != epochs:
         raise ArgumentError(
             "epochs",

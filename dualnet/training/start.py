@@ -28,7 +28,7 @@ from dualnet.runs.folder import (
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
-from dualnet.training.recipe import Recipe, split_overrides
+from dualnet.training.recipe import Recipe, recipe_of, split_overrides
 from dualnet.training.resuming import Request, check_seed, resumed_card, resumed_corpus
 
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
@@ -104,7 +104,7 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = load_source(card.weights, card.config, resume=True)
-        start = _prepare(folder, card, Recipe(**card.recipe), corpus, source, request.overrides)
+        start = _prepare(folder, card, recipe_of(card.recipe), corpus, source, request.overrides)
         del source  # frees its memory
         if not has_vocabulary(folder):
             write_vocabulary(folder, corpus.vocabulary)

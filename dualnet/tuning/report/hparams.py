@@ -31,7 +31,7 @@ def write_hparams(folder: Path, job: Job, rows: Iterable[Row]) -> None:
         metrics=[summary_v2.Metric("val_perplexity", display_name="validation perplexity")],
     )
     with folder_beside(folder / "tensorboard") as target:
-        with (target / _tensorboard.NAME).open("wb") as file:
+        with _tensorboard.new_file(target) as file:
             _tensorboard.EventWriter(file).write(0, config)
         for row in rows:
             drawn = {
@@ -43,7 +43,7 @@ def write_hparams(folder: Path, job: Job, rows: Iterable[Row]) -> None:
             start = end - (row.seconds or 0.0)
             begin = summary_v2.hparams_pb(drawn, trial_id=row.trial, start_time_secs=start)
             (target / row.trial).mkdir()
-            with (target / row.trial / _tensorboard.NAME).open("wb") as file:
+            with _tensorboard.new_file(target / row.trial) as file:
                 events = _tensorboard.EventWriter(file)
                 events.write(0, begin)
                 for epoch in read_epochs(folder / TRIALS / row.trial):
