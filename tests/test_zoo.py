@@ -6,7 +6,7 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.adaptation.rules import rule_settings
+from dualnet._settings import rule_settings
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array

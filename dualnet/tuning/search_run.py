@@ -63,8 +63,8 @@ class SearchRun:
             if not is_full(error):
                 raise
             raise OSError(
-                f"`output` must be a folder with space for the search. Received: {str(error).rstrip('.')}. "
-                f"Free some space. {self._how_to_continue()}"
+                "`output` must be a folder with space for the search. Received: "
+                f"{str(error).rstrip('.')}. Free some space. {self._how_to_continue()}"
             ) from None
 
     def _run(self, workers: int, *, is_chief: bool) -> Tuner:
