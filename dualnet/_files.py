@@ -1,6 +1,7 @@
 """Writes files and folders so that a reader never sees them half written."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -72,6 +73,12 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise type(error)(
                 f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
             ) from None
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether `error` says that a disk, or a user's share of it, is full."""
+    # By the text: shutil, h5py and TensorFlow raise errors without the number.
+    return any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._checks import ArgumentError, did_you_mean, is_number
 from dualnet._toml import KINDS, at_line, line_of, read_toml
 
 # Keys of a card and their kinds. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
@@ -162,6 +162,10 @@ def read_card_file(path: Path) -> dict[str, Any]:
                 isinstance(result, dict) for result in value
             ):
                 way_out = f"must be a list of tables. Received: {key} = {value!r}."
+            elif fault := _no_pair(key, value):
+                key, value = fault
+                way_out = "must be a pair of numbers, [validation, test], with nan for none. "
+                way_out += f"Received: {key} = {value!r}."
             else:
                 continue
             line = line_of(path.read_text("utf-8"), key)
@@ -172,3 +176,15 @@ def read_card_file(path: Path) -> dict[str, Any]:
         check({"corpora": special}, KEYS)
         check(special, {key: KEYS[key] for key in KEYS if key not in ONCE})
     return table
+
+
+def _no_pair(key: str, value: Any) -> tuple[str, Any] | None:
+    """Return name and value of a published result that is no pair of numbers, or None."""
+    results = {"published": [value], "also_published": value}.get(key, [])
+    for result in results:
+        for name, pair in result.items():
+            is_text = key == "also_published" and isinstance(pair, str)  # where it was published
+            is_pair = isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair))
+            if not is_text and not is_pair:
+                return name, pair
+    return None

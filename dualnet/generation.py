@@ -10,14 +10,8 @@ from typing import TypedDict, Unpack, overload
 
 import numpy as np
 
-from dualnet._checks import (
-    ArgumentError,
-    check_count,
-    check_factor,
-    check_flag,
-    check_penalty,
-    check_texts,
-)
+from dualnet._checks import ArgumentError, check_texts
+from dualnet._settings import check_generation
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
@@ -108,15 +102,16 @@ def generate(
     prompts = check_texts("prompt", prompt)
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
-    check_count("max_tokens", max_tokens, least=1)
-    check_penalty("temperature", temperature)
-    if top_k is not None:
-        check_count("top_k", top_k, least=1)
-    if top_p is not None:
-        check_factor("top_p", top_p)
-    seed = secrets.randbits(64) if seed is None else check_count("seed", seed, least=0)
-    check_flag("stop_at_eos", stop_at_eos)
-    check_flag("allow_unknown", allow_unknown)
+    check_generation(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_at_eos=stop_at_eos,
+        allow_unknown=allow_unknown,
+    )
+    seed = secrets.randbits(64) if seed is None else seed
     vocabulary = vocabulary_of(model)
     if vocabulary.words == (UNK,) and not allow_unknown:
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."

@@ -11,7 +11,7 @@ import tomli_w
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning import trial_process
 from dualnet.tuning.engine import processes
-from dualnet.tuning.trial import STOPPED, read_outcome
+from dualnet.tuning.trial import DISK_FULL, STOPPED, read_outcome
 
 # A module of these tests compiles nothing: each model takes a few steps alone.
 EAGERLY = [
@@ -80,6 +80,8 @@ def in_this_process(after=lambda folder: None):
             signal.signal(signal.SIGTERM, before)
         if code == STOPPED:
             raise Stopped("Stopped.")
+        if code == DISK_FULL:
+            raise processes.disk_full(folder)
         after(folder)
         return read_outcome(folder)
 

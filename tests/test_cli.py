@@ -1,6 +1,7 @@
 """The commands print what the library returns, and refuse bad input in one sentence."""
 
 import dataclasses
+import inspect
 import io
 import json
 import pathlib
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import serving, zoo
+from dualnet import _settings, serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import print_table, truncate
@@ -76,6 +77,7 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
     (tmp_path / "file").write_text("")
     train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "new"]
     tune = ["tune", "dual_table1", "--corpus", folder, "--output", tmp_path / "new"]
+    generate = ["generate", run, "--prompt", "the"]
     cases = {
         "no RUN": (["evaluate", tmp_path / "none"], "which does not exist"),
         "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
@@ -88,6 +90,15 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no model": (["train", "lstn", *train[2:]], "Unknown model"),
         "no corpus": ([*train[:3], "ptv", *train[4:]], "Did you mean 'ptb'"),
         "no corpus to evaluate": (["evaluate", run, "--corpus", tmp_path], "must have the split"),
+        "no rule": (["evaluate", run, "--dynamic", "--rule", "nadm"], "Did you mean 'nadam'"),
+        "no setting": (["evaluate", run, "--set", "windw=3"], "Did you mean 'window'"),
+        "no window": (["evaluate", run, "--set", "window=0"], "`window` must be an integer of"),
+        "no decay": (["evaluate", run, "--dynamic", "--set", "decay=-1"], "not a setting of the"),
+        "no temperature": ([*generate, "--temperature", -1], "`temperature` must be a finite"),
+        "no top k": ([*generate, "--top-k", 0], "`top_k` must be an integer of at least 1"),
+        "no top p": ([*generate, "--top-p", 2], "`top_p` must be a number above 0 and at most 1"),
+        "no tokens": ([*generate, "--max-tokens", 0], "`max_tokens` must be an integer"),
+        "no scores": (["score", run, "--text", "the", "--temperature", 0], "`temperature` must be"),
         "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
         "no epochs": ([*train, "--epochs", 0], "`epochs` must be an integer of at least 1"),
         "no units": ([*train, "--set", "units=-3"], "`units` must be an integer of at least 1"),
@@ -111,6 +122,20 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
     for line, (name, (_, message)) in zip(process.stderr.splitlines(), cases.items(), strict=True):
         assert message in line, name
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("check", "function"),
+    [
+        (_settings.check_evaluation, dualnet.evaluate),
+        (_settings.check_dynamic, dualnet.dynamic_evaluation),
+        (_settings.check_generation, dualnet.generate),
+    ],
+)
+def test_all_settings_are_checked_without_keras(check, function):
+    parameters = inspect.signature(function).parameters.values()
+    settings = {p.name for p in parameters if p.kind == p.KEYWORD_ONLY}
+    assert settings - {"statistics", "keep"} == set(inspect.signature(check).parameters)
 
 
 def test_the_version_is_that_of_the_package(capsys, monkeypatch):

@@ -228,6 +228,16 @@ def test_an_empty_request_gets_an_empty_answer(served, shape):
     assert answer["log_probabilities"].shape == (shape[0], 0)
 
 
+def test_a_step_of_no_rows_gets_no_rows(served):
+    sizes = zip(state_names(served.model), served.model.state_size)
+    states = {name: np.zeros((0, size)) for name, size in sizes}
+    answer = served.ask("step", ids=np.zeros((0, 3)), **states)
+    assert answer.pop("logits").shape == (0, 3, len(WORDS))
+    assert {name: values.shape for name, values in answer.items()} == {
+        name: values.shape for name, values in states.items()
+    }
+
+
 ROWS = "must have one row for each row of `ids`. Received rows of both:"
 BOUNDS = "Received lowest and highest:"
 LENGTHS = f"`lengths` must be at least 0 and at most the number of columns of `ids`. {BOUNDS}"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualnet import training, tuning, zoo
-from dualnet.adaptation.rules import rule_settings
+from dualnet._settings import rule_settings
 from dualnet.builders.functional import language_model
 from dualnet.tuning.job import Job, parse_count
 from dualnet.tuning.job_checks import check_job, override

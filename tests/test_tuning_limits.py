@@ -1,15 +1,18 @@
 """The limits of searches, the ends that they come to, and what is shown of them."""
 
+import errno
 import io
 import json
+import os
 import sys
 import time
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 import dualnet
-from dualnet import tuning
+from dualnet import _files, tuning
 from dualnet.cli import main
 from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
@@ -41,6 +44,33 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatc
     assert said.startswith("dualnet tune: All 2 trials failed. Trial 00: ")
     assert FAILING[setting] in said and said.count("\n") == 1
     assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["failed"] * 2
+
+
+@pytest.mark.parametrize("name", ["oracle.json", "metrics.csv", "outcome.json"])
+def test_a_search_ends_where_the_disk_is_full_and_goes_on_with_space(
+    tmp_path, capsys, monkeypatch, folder, name
+):
+    flush = _files.flush
+
+    def flush_or_fail(path):
+        if Path(path).name.endswith(name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(path)
+
+    arguments = ["tune", write_job(tmp_path, max_trials=1, epochs=1), "--corpus", folder]
+    arguments = [*map(str, arguments), "--output", str(tmp_path / "DIR"), "--quiet"]
+    with in_this_process():
+        monkeypatch.setattr(_files, "flush", flush_or_fail)
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("dualnet tune: `output` must be a folder with space for the search.")
+        assert str(tmp_path / "DIR") in said and said.count("\n") == 1
+        assert said.endswith("Continue with the same command and --resume.\n")
+        assert not list(tmp_path.rglob(f"{_files.UNFINISHED}*"))
+        monkeypatch.setattr(_files, "flush", flush)
+        monkeypatch.setattr(search_run, "write_plots", lambda *arguments: {})
+        assert main([*arguments, "--resume"]) == 0
+    assert statuses(tmp_path / "DIR") == ["completed"]
 
 
 # --- its limits

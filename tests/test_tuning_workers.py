@@ -1,9 +1,11 @@
 """Workers and processes that end otherwise than they should: given up, restarted or refused."""
 
+import re
 import socket
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -12,7 +14,7 @@ from dualnet.tuning import load_job
 from dualnet.tuning.engine import chief as chiefs
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import make_oracle
-from dualnet.tuning.trial import STOPPED
+from dualnet.tuning.trial import DISK_FULL, STOPPED
 from tests.searches import write_job
 
 
@@ -76,6 +78,16 @@ def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, mon
     calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
     with pytest.raises(KeyboardInterrupt):
         processes.run_task(tmp_path, lambda: bool(calls))
+
+
+def test_a_process_that_meets_a_full_disk_ends_the_search(tmp_path, monkeypatch):
+    calls = ending_with(monkeypatch, f"raise SystemExit({DISK_FULL})")
+    message = re.escape(f"{str(tmp_path)!r} could not be written (No space left on device)")
+    with pytest.raises(OSError, match=message):
+        processes.run_task(tmp_path, lambda: False)
+    with chiefs.Chief(mock.Mock(), "127.0.0.1:0") as chief, pytest.raises(OSError, match=message):
+        chiefs.supervise(chief, tmp_path, 1, lambda: False)
+    assert len(calls) == 2
 
 
 def test_a_process_that_does_not_listen_ends_by_force(tmp_path, monkeypatch):

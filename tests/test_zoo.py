@@ -6,7 +6,7 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.adaptation.rules import rule_settings
+from dualnet._settings import rule_settings
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
@@ -542,6 +542,15 @@ def test_a_mistake_in_a_base_is_told_with_its_own_file_and_line(own):
         ("units = 8", 'units = "8"', r"line 6: `units` must be an integer of at least 1"),
         ("[config]", "[confg]", r"line 4: `confg` must be one of .*mean 'config'"),
         ("[config]", "measured = [1]\n[config]", r"line 4: `measured` must be a list of tables"),
+        *(
+            ("[config]", f"{before} = {value}{after}\n[config]", "line 4: `static` must be a pair")
+            for before, after in [
+                ("published = { static", " }"),
+                ("also_published = [{ static", " }]"),
+            ]
+            for value in ("[9]", "[9, 8, 7]", '[9, "8"]', "[9, true]", "9.0", "[]")
+        ),
+        ("[config]", 'published.static = "9"\n[config]', "line 4: `static` must be a pair of numb"),
         ("[config]", "without = [1]\n[config]", r"line 4: `without` must be a list of patterns"),
         ("[recipe]", "rank = 5", r"line 10: `learning_rate` must be an argument of the builder"),
         ("learning_rate =", "learning_rte =", "line 10: `learning_rte` .* of the recipe.*learning"),

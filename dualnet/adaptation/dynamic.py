@@ -12,21 +12,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_count
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
+from dualnet._settings import check_dynamic
 from dualnet.adaptation.rules import (
-    RULES,
     DecayToPrior,
     Nadam,
     NadamWithoutMomentum,
     SquaredGradients,
-    rule_settings,
 )
 from dualnet.builders import LanguageModel, weight_names
 from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
-from dualnet.evaluation.arguments import check_temperature, check_tokens, perplexity_of
+from dualnet.evaluation.arguments import check_tokens, perplexity_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,20 +132,17 @@ def dynamic_evaluation(
     References: Krause et al., 2018, https://arxiv.org/abs/1709.07432; Oliva and
     Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
     """
-    check_choice("rule", rule, RULES)
-    tokens = check_tokens(tokens, model.vocabulary_size, least=2)
-    check_temperature(temperature)
-    settings = rule_settings(
-        rule,
-        {
-            "learning_rate": learning_rate,
-            "sequence_length": sequence_length,
-            "decay": decay,
-            "epsilon": epsilon,
-            "beta_1": beta_1,
-            "clipnorm": clipnorm,
-        },
+    settings = check_dynamic(
+        rule=rule,
+        learning_rate=learning_rate,
+        sequence_length=sequence_length,
+        decay=decay,
+        epsilon=epsilon,
+        beta_1=beta_1,
+        clipnorm=clipnorm,
+        temperature=temperature,
     )
+    tokens = check_tokens(tokens, model.vocabulary_size, least=2)
     length = settings.pop("sequence_length")
     with _unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables

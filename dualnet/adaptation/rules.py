@@ -1,57 +1,12 @@
-"""The update rules of dynamic evaluation: their settings and optimizers."""
+"""The update rules of dynamic evaluation, as optimizers."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_fraction, check_penalty
 from dualnet._optimizers import CompiledUpdates
-
-# Default settings. The step sizes of "nadam" (within the paper's range) and "sgd" are our choice,
-# tuned on PTB's validation text with 200 units; those of "rms" are the released defaults of
-# Krause et al.
-RULES: dict[str, dict[str, Any]] = {
-    "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
-    "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
-    "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
-}
-
-
-def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default settings of `rule`, updated by those in `given` that are not None.
-
-    Example:
-
-    >>> from dualnet.adaptation.rules import rule_settings
-    >>> rule_settings("sgd", {"decay": 0.1, "learning_rate": None})
-    {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
-    """
-    takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
-    settings = dict(RULES[rule])
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name not in takes:
-            raise ArgumentError(
-                name,
-                f"is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
-                f"Received: {name}={value!r}.",
-            )
-        settings[name] = value
-    check_count("sequence_length", settings["sequence_length"], least=1)
-    for name in ("learning_rate", "epsilon", "clipnorm"):
-        if name in settings and check_penalty(name, settings[name]) == 0:
-            raise ArgumentError(name, f"must be above 0. Received: {name}={settings[name]!r}.")
-    if "decay" in settings:
-        check_penalty("decay", settings["decay"])
-    if "beta_1" in settings:
-        check_fraction("beta_1", settings["beta_1"])
-    return settings
 
 
 class Nadam(CompiledUpdates, keras.optimizers.Nadam):

@@ -18,6 +18,7 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
+from dualnet._settings import check_generation, check_temperature
 from dualnet.cli.console import check_overrides, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
@@ -209,15 +210,16 @@ def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
         message = "means --temperature 0 and cannot be combined with --temperature."
         raise ArgumentError("--greedy", message)
-    prompts = _texts("--prompt", options)
-    if options.texts is None:
-        prompts = [line.removesuffix("\n") for line in prompts]
     names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
     settings = {name: getattr(options, name) for name in names}
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
     if options.seed is None:
         settings["seed"] = secrets.randbits(32)
+    check_generation(**settings)
+    prompts = _texts("--prompt", options)
+    if options.texts is None:
+        prompts = [line.removesuffix("\n") for line in prompts]
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
@@ -230,6 +232,7 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
+    check_temperature(options.temperature)
     texts = _texts("--text", options)
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")

@@ -14,6 +14,7 @@ from typing import Any
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet._files import check_new
+from dualnet._settings import RULES, check_dynamic, check_evaluation
 from dualnet.cli.console import quietly, settings_of
 from dualnet.cli.early import check_corpus, check_settings
 from dualnet.corpora import SPLITS
@@ -30,6 +31,16 @@ def evaluate(options: argparse.Namespace) -> None:
     check_choice("split", options.split, SPLITS)
     check_corpus(options.corpus)
     check_settings(settings)
+    names = ["temperature", "sequence_length"]
+    if not options.dynamic:
+        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
+    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
+    _check_known(
+        "--set", settings, _settable(check_dynamic if options.dynamic else check_evaluation)
+    )
+    if "samples" in settings:  # the name on the command line
+        settings["mc_dropout_samples"] = settings.pop("samples")
+    _check_values(options, settings)
     runs = quietly("dualnet.runs")
     from dualnet import adaptation, builders, corpora, evaluation
 
@@ -57,16 +68,8 @@ def evaluate(options: argparse.Namespace) -> None:
         model = builders.with_cache(model, **notes["cache"])
     recipe = used.recipe if used else {}
     trained_by_sentence = recipe.get("batching") == "sentences"
-    names = ["temperature", "sequence_length"]
     if not options.dynamic:
-        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
-        windowed = options.window is not None or "window" in settings
-        settings.setdefault("by_sentence", trained_by_sentence and not windowed)
-    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
-    _check_known("--set", settings, _settable(function))
-    if "samples" in settings:  # the name on the command line
-        settings["mc_dropout_samples"] = settings.pop("samples")
+        settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
@@ -216,9 +219,19 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
 def _settable(function: Callable[..., Any]) -> list[str]:
     """Return the arguments of `function` that can be set on the command line."""
     parameters = inspect.signature(function).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
-    names = [name for name in names if name not in ("keep", "rule", "statistics")]
+    names = [parameter.name for parameter in parameters if parameter.name != "rule"]
     return [name.removeprefix("mc_dropout_") for name in names]
+
+
+def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Check the rule and the values of `settings`, as far as they are known without the model."""
+    known = dict(settings)
+    if options.temperature == "best":
+        del known["temperature"]
+    if not options.dynamic:
+        check_evaluation(**known)
+    elif check_choice("rule", options.rule, [*RULES, "published"]) != "published":
+        check_dynamic(rule=options.rule, **known)
 
 
 def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:

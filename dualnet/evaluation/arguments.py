@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_ids, is_number
+from dualnet._checks import ArgumentError, check_ids
 from dualnet.text import EOS, Tokenizer
 
 
@@ -35,17 +35,6 @@ def check_tokens(
             "vocabulary=model.vocabulary.",
         )
     return tokens.astype(np.int32, copy=False)
-
-
-def check_temperature(temperature: float) -> None:
-    """Raise `ValueError` unless `temperature` is finite and at least 1e-6."""
-    # Logits divided by much less overflow float32.
-    if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
-        raise ArgumentError(
-            "temperature",
-            "must be a finite number above 0, of at least 1e-6. Received: "
-            f"temperature={temperature!r}.",
-        )
 
 
 def vocabulary_of(model: Any) -> Tokenizer:

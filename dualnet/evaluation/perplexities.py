@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_factor
+from dualnet._checks import ArgumentError
 from dualnet._deprecation import renamed_arguments, warn
+from dualnet._settings import check_evaluation
 from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import (
-    check_temperature,
     check_tokens,
     perplexity_of,
     vocabulary_with_eos,
@@ -146,30 +146,20 @@ def evaluate(
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
-    check_temperature(temperature)
-    check_count("batch_size", batch_size, least=1)
-    check_count("mc_dropout_samples", mc_dropout_samples, least=0)
-    check_count("seed", seed, least=0)
-    check_factor("dropout_scale", dropout_scale)
-    if mc_dropout_samples == 0 and dropout_scale != 1:
-        raise ArgumentError(
-            "dropout_scale",
-            "needs `mc_dropout_samples` of at least 1. Received: dropout_scale="
-            f"{dropout_scale!r}, mc_dropout_samples=0.",
-        )
-    if by_sentence or window is not None:
-        mode = "by sentence" if by_sentence else "with a window"
-        _check_read_alone(mode, batch_size, sequence_length)
-    if by_sentence and window is not None:
-        raise ArgumentError(
-            "window",
-            "must be None by sentence, since every sentence starts from the zero state. Received: "
-            f"window={window!r}.",
-        )
+    check_evaluation(
+        temperature=temperature,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        by_sentence=by_sentence,
+        window=window,
+        mc_dropout_samples=mc_dropout_samples,
+        dropout_scale=dropout_scale,
+        seed=seed,
+    )
     if by_sentence:
         plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)
     elif window is not None:
-        plan = _windows(tokens, check_count("window", window, least=1))
+        plan = _windows(tokens, window)
     else:
         plan = _streams(tokens, batch_size, sequence_length, with_dropout=mc_dropout_samples > 0)
     losses = np.empty(plan.tokens, np.float32)
@@ -191,22 +181,6 @@ def evaluate(
         seed=seed,
         window=window,
     )
-
-
-def _check_read_alone(mode: str, batch_size: int, sequence_length: int | None) -> None:
-    """Raise `ValueError` for settings of streams where each part of a text is read for itself."""
-    if batch_size != 1:
-        raise ArgumentError(
-            "batch_size",
-            f"must be 1 {mode}, since each starts from the zero state. Received: "
-            f"batch_size={batch_size}.",
-        )
-    if sequence_length is not None:
-        raise ArgumentError(
-            "sequence_length",
-            f"must be None {mode}, since each is read whole. Received: "
-            f"sequence_length={sequence_length!r}.",
-        )
 
 
 class _Plan(NamedTuple):
@@ -231,7 +205,6 @@ def _streams(
         )
     if sequence_length is None:
         sequence_length = DROPOUT_STEPS if with_dropout else max(16, scoring.WORK // batch_size)
-    check_count("sequence_length", sequence_length, least=1)
     length = math.ceil(pairs / batch_size)
     steps = min(sequence_length, length)
     ends = [min(row * length, pairs) for row in range(batch_size + 1)]

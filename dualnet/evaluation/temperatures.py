@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._settings import check_temperature
 from dualnet.builders import LanguageModel
-from dualnet.evaluation.arguments import check_temperature
 from dualnet.evaluation.perplexities import perplexity
 
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them

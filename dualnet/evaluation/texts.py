@@ -9,9 +9,10 @@ from typing import overload
 import numpy as np
 
 from dualnet._checks import check_texts
+from dualnet._settings import check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import scoring
-from dualnet.evaluation.arguments import check_temperature, perplexity_of, vocabulary_with_eos
+from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 
 
 @dataclasses.dataclass(frozen=True)

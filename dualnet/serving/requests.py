@@ -11,7 +11,8 @@ import tensorflow as tf
 def in_range(name: str, values: Any, least: Any, most: Any, requirement: str) -> Any:
     """Return an assertion that the integers `values` are from `least` to `most`.
 
-    The message says that the input `name` must be `requirement`.
+    The message says that the input `name` must be `requirement`. No values pass: their lowest is
+    the largest integer, and their highest the smallest.
     """
     lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
     message = f"`{name}` must be {requirement}. Received lowest and highest:"

@@ -95,7 +95,8 @@ def search(
 
     Raises:
         SearchError: if no trial was completed.
-        OSError: if all workers are lost, or the chief's port is in use.
+        OSError: if all workers are lost, the chief's port is in use, or the disk is full. After
+            a full disk nothing is lost: free some space, and continue with `resume`.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once the trials under way are saved. A
             second signal stops at once, and leaves them at their last checkpoints.
 

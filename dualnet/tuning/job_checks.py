@@ -10,9 +10,8 @@ from typing import Any
 
 from dualnet import training, zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean, is_number
-from dualnet.adaptation.rules import RULES, rule_settings
+from dualnet._settings import RULES, check_temperature, rule_settings
 from dualnet.builders.stations import GATES, Cache, Gate, Stations
-from dualnet.evaluation.arguments import check_temperature
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
 from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, KEYS, SOLVE_FOR, TUNERS, Job

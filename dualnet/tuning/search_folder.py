@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from dualnet._checks import ArgumentError
-from dualnet._files import write_whole
+from dualnet._files import is_full, write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.engine.chief import chief_address
@@ -84,6 +84,10 @@ class Search:
                 f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
                 "with --resume, then this worker."
             ) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise OSError(f"{error} Free some space, then start this worker again.") from None
         return True
 
     def write(self) -> None:

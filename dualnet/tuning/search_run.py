@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import Any
 
-from dualnet._files import write_whole
+from dualnet._files import is_full, write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.engine import processes
@@ -57,6 +57,17 @@ class SearchRun:
 
     def run(self, workers: int, *, is_chief: bool) -> Tuner:
         """Run all trials, report, and return the tuner."""
+        try:
+            return self._run(workers, is_chief=is_chief)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise OSError(
+                "`output` must be a folder with space for the search. Received: "
+                f"{str(error).rstrip('.')}. Free some space. {self._how_to_continue()}"
+            ) from None
+
+    def _run(self, workers: int, *, is_chief: bool) -> Tuner:
         with self.display:
             with contextlib.suppress(Stopped):
                 self._run_trials(workers, is_chief=is_chief)
@@ -98,6 +109,8 @@ class SearchRun:
 
     def poll(self) -> bool:
         """Write and show what is new; return whether to stop."""
+        if self.oracle.unwritten is not None:
+            raise self.oracle.unwritten
         if len(self.oracle.end_order) != self.reported:
             self.reported = len(self.oracle.end_order)
             if self.reported:

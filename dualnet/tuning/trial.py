@@ -20,6 +20,7 @@ from dualnet._files import write_whole
 TRIALS = "trials"  # the folder of all trials within the folder of the search
 TASK, OUTCOME, RUN = "task.json", "outcome.json", "run"
 STOPPED = 3  # exit code of a process that was told to stop
+DISK_FULL = 4  # exit code of a process that could not write
 # A trial may be pruned once this many others have come as far, after a fifth of its epochs.
 PEERS, GRACE = 3, 5
 

@@ -24,9 +24,10 @@ import filelock
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._files import write_whole, written_beside
+from dualnet._files import is_full, write_whole, written_beside
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.trial import (
+    DISK_FULL,
     OUTCOME,
     RUN,
     STOPPED,
@@ -42,7 +43,16 @@ LOCK_SECONDS = 600.0  # how long to wait for a RUN that another process still wr
 
 
 def main(folder: Path) -> int:
-    """Run the trial in `folder`; return 0 if it has ended, `STOPPED` if it was told to stop."""
+    """Run the trial in `folder`; return 0 if it has ended, else `STOPPED` or `DISK_FULL`."""
+    try:
+        return _run(folder)
+    except Exception as error:
+        if is_full(error):  # no fault of the trial, which continues when there is space
+            return DISK_FULL
+        raise
+
+
+def _run(folder: Path) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
@@ -66,11 +76,14 @@ def main(folder: Path) -> int:
             outcome = {"status": "completed", "ended": "time", **progress}
     except filelock.Timeout:
         return STOPPED
-    except (ValueError, OSError, ImportError) as error:  # dualnet's, with a way out
-        outcome = failed(str(error))
-    except Exception as error:  # a backend's
-        traceback.print_exc()
-        outcome = failed(f"{type(error).__name__}: {error}")
+    except Exception as error:
+        if is_full(error):
+            raise
+        if isinstance(error, (ValueError, OSError, ImportError)):  # dualnet's, with a way out
+            outcome = failed(str(error))
+        else:  # a backend's
+            traceback.print_exc()
+            outcome = failed(f"{type(error).__name__}: {error}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - start)
     write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")

@@ -16,7 +16,7 @@ from keras_tuner.src.distribute.oracle_chief import OracleServicer
 from keras_tuner.src.engine import conditions
 
 from dualnet.tuning.engine import processes
-from dualnet.tuning.trial import TRIALS, read_outcome
+from dualnet.tuning.trial import DISK_FULL, TRIALS, read_outcome
 
 SILENCE_SECONDS = 600.0  # after which a worker of another machine is given up
 DEATHS = 5  # deaths of a worker in a row, with no trial ended between them
@@ -139,6 +139,8 @@ class _Worker:
         if code in (None, 0):
             return code is None
         processes.stop(self.process)
+        if code == DISK_FULL:
+            raise processes.disk_full(self.folder)
         ended = sum(read_outcome(path) is not None for path in (self.folder / TRIALS).glob("*"))
         self.deaths = self.deaths + 1 if ended == self.ended_trials else 1
         self.ended_trials = ended

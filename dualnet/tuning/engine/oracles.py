@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,12 @@ class SafeOracle(Oracle):
 
     Attributes:
         deadline: Time, as `time.time()`, after which no trial starts.
+        unwritten: Why a file could not be written, after which no other is: the files stay as
+            they would be after a kill. None if all were written.
     """
 
     deadline = float("inf")
+    unwritten: OSError | None = None
     trials: dict[str, Any]
     ongoing_trials: dict[str, Any]
     _retry_queue: list[str]
@@ -99,11 +103,19 @@ class SafeOracle(Oracle):
         return sorted(completed, key=lambda trial: trial.score)[:num_trials]
 
     def save(self):
-        write_whole(self._get_oracle_fname(), json.dumps(self.get_state()))
+        self._write(self._get_oracle_fname, self.get_state())
 
     def _save_trial(self, trial):
-        folder = Path(self._get_trial_dir(trial.trial_id))
-        write_whole(folder / "trial.json", json.dumps(trial.get_state()))
+        folder = self._get_trial_dir
+        self._write(lambda: Path(folder(trial.trial_id)) / "trial.json", trial.get_state())
+
+    def _write(self, path: Callable[[], Any], state: dict[str, Any]) -> None:
+        """Write `state` to the file that `path` returns, whose folder it may create."""
+        if self.unwritten is None:
+            try:
+                write_whole(path(), json.dumps(state))
+            except OSError as error:
+                self.unwritten = error
 
     def set_state(self, state):
         super().set_state(state)

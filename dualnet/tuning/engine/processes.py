@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.training.interrupts import Stopped
-from dualnet.tuning.trial import STOPPED, failed, read_outcome
+from dualnet.tuning.trial import DISK_FULL, STOPPED, failed, read_outcome
 
 ATTEMPTS = 3  # of a trial whose process is killed
 HEARTBEAT_SECONDS = 10.0
@@ -27,6 +28,9 @@ def run_task(
     A process that is killed is started again and continues from its last checkpoint. `poll` is
     called several times a second; if it returns true, the process saves and ends. `beat` is
     called every `HEARTBEAT_SECONDS`.
+
+    Raises:
+        OSError: if the disk is full. The trial has not ended then.
     """
     for _ in range(ATTEMPTS):
         if outcome := read_outcome(folder):
@@ -42,12 +46,19 @@ def run_task(
                 raise
         if code == STOPPED and poll():  # the whole group received the signal
             raise Stopped("Stopped.")
+        if code == DISK_FULL:
+            raise disk_full(folder)
     if outcome := read_outcome(folder):
         return outcome
     cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     hint = " It may need more memory than there is." if code == -9 else ""
     output = f"Its output is in {str(folder / 'log.txt')!r}."
     return failed(f"Its process ended {cause}, {ATTEMPTS} times.{hint} {output}")
+
+
+def disk_full(folder: Path) -> OSError:
+    """Return the error of a process that could not write its files in `folder`."""
+    return OSError(f"Files in {str(folder)!r} could not be written ({os.strerror(errno.ENOSPC)}).")
 
 
 def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:

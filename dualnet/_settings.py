@@ -1,0 +1,174 @@
+"""The settings of evaluation and generation, and their checks, which load no Keras."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_factor,
+    check_flag,
+    check_fraction,
+    check_penalty,
+    is_number,
+)
+
+# Default settings of the rules of dynamic evaluation. The step sizes of "nadam" (within the
+# paper's range) and "sgd" are our choice, tuned on PTB's validation text with 200 units; those of
+# "rms" are the released defaults of Krause et al.
+RULES: dict[str, dict[str, Any]] = {
+    "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
+    "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
+    "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
+}
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `ValueError` unless `temperature` is finite and at least 1e-6."""
+    # Logits divided by much less overflow float32.
+    if not is_number(temperature) or not 1e-6 <= temperature < math.inf:
+        raise ArgumentError(
+            "temperature",
+            "must be a finite number above 0, of at least 1e-6. Received: "
+            f"temperature={temperature!r}.",
+        )
+
+
+def check_evaluation(
+    *,
+    temperature: float = 1.0,
+    batch_size: int = 1,
+    sequence_length: int | None = None,
+    by_sentence: bool = False,
+    window: int | None = None,
+    mc_dropout_samples: int = 0,
+    dropout_scale: float = 1.0,
+    seed: int = 0,
+) -> None:
+    """Check the settings of `dualnet.evaluate`."""
+    check_temperature(temperature)
+    check_count("batch_size", batch_size, least=1)
+    check_count("mc_dropout_samples", mc_dropout_samples, least=0)
+    check_count("seed", seed, least=0)
+    check_factor("dropout_scale", dropout_scale)
+    if mc_dropout_samples == 0 and dropout_scale != 1:
+        raise ArgumentError(
+            "dropout_scale",
+            "needs `mc_dropout_samples` of at least 1. Received: dropout_scale="
+            f"{dropout_scale!r}, mc_dropout_samples=0.",
+        )
+    if by_sentence or window is not None:
+        mode = "by sentence" if by_sentence else "with a window"
+        _check_read_alone(mode, batch_size, sequence_length)
+    if by_sentence and window is not None:
+        raise ArgumentError(
+            "window",
+            "must be None by sentence, since every sentence starts from the zero state. Received: "
+            f"window={window!r}.",
+        )
+    if window is not None:
+        check_count("window", window, least=1)
+    if sequence_length is not None:
+        check_count("sequence_length", sequence_length, least=1)
+
+
+def _check_read_alone(mode: str, batch_size: int, sequence_length: int | None) -> None:
+    """Raise `ValueError` for settings of streams where each part of a text is read for itself."""
+    if batch_size != 1:
+        raise ArgumentError(
+            "batch_size",
+            f"must be 1 {mode}, since each starts from the zero state. Received: "
+            f"batch_size={batch_size}.",
+        )
+    if sequence_length is not None:
+        raise ArgumentError(
+            "sequence_length",
+            f"must be None {mode}, since each is read whole. Received: "
+            f"sequence_length={sequence_length!r}.",
+        )
+
+
+def check_dynamic(
+    *,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    sequence_length: int | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    temperature: float = 1.0,
+) -> dict[str, Any]:
+    """Check the settings of `dualnet.dynamic_evaluation`; return those of its rule."""
+    check_choice("rule", rule, RULES)
+    check_temperature(temperature)
+    return rule_settings(
+        rule,
+        {
+            "learning_rate": learning_rate,
+            "sequence_length": sequence_length,
+            "decay": decay,
+            "epsilon": epsilon,
+            "beta_1": beta_1,
+            "clipnorm": clipnorm,
+        },
+    )
+
+
+def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default settings of `rule`, updated by those in `given` that are not None.
+
+    Example:
+
+    >>> from dualnet._settings import rule_settings
+    >>> rule_settings("sgd", {"decay": 0.1, "learning_rate": None})
+    {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
+    """
+    takes = {*RULES[rule], "clipnorm"} | ({"epsilon"} if rule == "nadam" else set())
+    settings = dict(RULES[rule])
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in takes:
+            raise ArgumentError(
+                name,
+                f"is not a setting of the rule {rule!r}, which takes {sorted(takes)}. "
+                f"Received: {name}={value!r}.",
+            )
+        settings[name] = value
+    check_count("sequence_length", settings["sequence_length"], least=1)
+    for name in ("learning_rate", "epsilon", "clipnorm"):
+        if name in settings and check_penalty(name, settings[name]) == 0:
+            raise ArgumentError(name, f"must be above 0. Received: {name}={settings[name]!r}.")
+    if "decay" in settings:
+        check_penalty("decay", settings["decay"])
+    if "beta_1" in settings:
+        check_fraction("beta_1", settings["beta_1"])
+    return settings
+
+
+def check_generation(
+    *,
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    stop_at_eos: bool,
+    allow_unknown: bool,
+) -> None:
+    """Check the settings of `dualnet.generate`."""
+    check_count("max_tokens", max_tokens, least=1)
+    check_penalty("temperature", temperature)
+    if top_k is not None:
+        check_count("top_k", top_k, least=1)
+    if top_p is not None:
+        check_factor("top_p", top_p)
+    if seed is not None:
+        check_count("seed", seed, least=0)
+    check_flag("stop_at_eos", stop_at_eos)
+    check_flag("allow_unknown", allow_unknown)
