@@ -227,6 +227,21 @@ def test_fit_takes_arrays_and_generators(build, corpus):
     assert np.isfinite(model.train_on_batch(*batches[1])).all()
 
 
+def test_a_callback_of_fit_may_evaluate_with_another_batch_size():
+    x = tokens_of((8, 2), words=5)
+
+    class Evaluates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.evaluate(x, x, batch_size=8, verbose=0)
+
+    model = language_model(9, units=4)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+    arguments = {"validation_data": (x, x), "validation_batch_size": 4, "verbose": 0}
+    history = model.fit(x, x, 8, epochs=2, callbacks=[Evaluates()], **arguments).history
+    first, second = history["val_perplexity"]
+    assert first == second
+
+
 def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, corpus):
     model = build()
     model.compile(optimizer="nadam")

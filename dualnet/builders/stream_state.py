@@ -38,6 +38,11 @@ class StreamState(keras.layers.Layer):
     def weights(self):
         return []
 
+    @property
+    def layout(self):
+        """Whether the states are carried, whether batches are bucketed, and the batch size."""
+        return self.carried, self.bucketed, self.batch_size
+
     def resize(self, batch_size):
         """Make room for `batch_size` streams; return whether the variables are new."""
         if batch_size == self.batch_size:
