@@ -294,6 +294,28 @@ def test_a_dataset_whose_last_batch_may_be_short_is_refused():
         model.evaluate(Dataset())
 
 
+class Short(keras.utils.PyDataset):
+    """Three batches, of 4 rows, 4 and 3. Keras looks at the first two before the first step."""
+
+    x = tokens_of((11, 3), words=9)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return (self.x[4 * index :][:4],) * 2
+
+
+@pytest.mark.parametrize("data", [Short, lambda: (Short()[i] for i in range(3))])
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_a_short_last_batch_of_a_generator_or_a_py_dataset_is_refused(data, method):
+    model = language_model(9, units=4)
+    model.compile(optimizer="sgd", run_eagerly=EAGERLY)
+    message = r"^`x` must come in batches of 4 rows, .*a batch of 3\. Leave the incomplete"
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        getattr(model, method)(data(), verbose=0)
+
+
 def test_streams_start_from_the_state_that_they_are_given(tiny):
     tokens = tokens_of((4, 9))
     x, y = tokens[:, 3:8], tokens[:, 4:]

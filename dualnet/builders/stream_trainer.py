@@ -142,18 +142,19 @@ class StreamTrainer(ClearsAllGradients):
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
                 if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
                     callback.mode = "min"
-        return super().fit(
-            x,
-            y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=False,
-            **kwargs,
-        )
+        with self.training_rows.raises_faults(), self.evaluation_rows.raises_faults():
+            return super().fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=False,
+                **kwargs,
+            )
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
@@ -162,7 +163,8 @@ class StreamTrainer(ClearsAllGradients):
         elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
             self._arrange(self.evaluation_rows, *self._validation_layout)
         self.evaluation_rows.restart()
-        return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+        with self.evaluation_rows.raises_faults():
+            return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, *args, **kwargs):
         self._check_trainable()
@@ -213,7 +215,9 @@ class StreamTrainer(ClearsAllGradients):
                 f"{type(data).__name__}. Build the model with padded=True.",
             )
         lowest = -1 if self.padded else 0
-        data, batch_size = look_ahead(data, batch_size, lowest, self.vocabulary_size)
+        size = self.vocabulary_size
+        stream.faults.clear()
+        data, batch_size = look_ahead(data, batch_size, lowest, size, faults=stream.faults)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
