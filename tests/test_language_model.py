@@ -227,6 +227,21 @@ def test_fit_takes_arrays_and_generators(build, corpus):
     assert np.isfinite(model.train_on_batch(*batches[1])).all()
 
 
+def test_a_callback_of_fit_may_evaluate_with_another_batch_size():
+    x = tokens_of((8, 2), words=5)
+
+    class Evaluates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.evaluate(x, x, batch_size=8, verbose=0)
+
+    model = language_model(9, units=4)
+    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+    arguments = {"validation_data": (x, x), "validation_batch_size": 4, "verbose": 0}
+    history = model.fit(x, x, 8, epochs=2, callbacks=[Evaluates()], **arguments).history
+    first, second = history["val_perplexity"]
+    assert first == second
+
+
 def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, corpus):
     model = build()
     model.compile(optimizer="nadam")
@@ -277,6 +292,28 @@ def test_a_dataset_whose_last_batch_may_be_short_is_refused():
         model.fit(Dataset())
     with pytest.raises(dualnet.ArgumentError, match="`x` must come in batches.*drop_remainder=Tr"):
         model.evaluate(Dataset())
+
+
+class Short(keras.utils.PyDataset):
+    """Three batches, of 4 rows, 4 and 3. Keras looks at the first two before the first step."""
+
+    x = tokens_of((11, 3), words=9)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return (self.x[4 * index :][:4],) * 2
+
+
+@pytest.mark.parametrize("data", [Short, lambda: (Short()[i] for i in range(3))])
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_a_short_last_batch_of_a_generator_or_a_py_dataset_is_refused(data, method):
+    model = language_model(9, units=4)
+    model.compile(optimizer="sgd", run_eagerly=EAGERLY)
+    message = r"^`x` must come in batches of 4 rows, .*a batch of 3\. Leave the incomplete"
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        getattr(model, method)(data(), verbose=0)
 
 
 def test_streams_start_from_the_state_that_they_are_given(tiny):

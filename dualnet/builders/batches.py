@@ -9,8 +9,12 @@ from keras import ops
 from dualnet._checks import ArgumentError
 
 
-def look_ahead(data, batch_size, lowest, vocabulary_size):
-    """Return `data` and the number of rows of its batches, looked up in the first one."""
+def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
+    """Return `data` and the number of rows of its batches, looked up in the first one.
+
+    The batches of a generator are checked as they are read; an error is also put into the list
+    `faults`, since TensorFlow raises another.
+    """
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
@@ -33,14 +37,44 @@ def look_ahead(data, batch_size, lowest, vocabulary_size):
             "Use batch(batch_size, drop_remainder=True).",
         )
     if isinstance(data, keras.utils.PyDataset):
-        first = data[0]
+        one_size = getattr(data, "carried", True) and data.num_batches
+        last = data[data.num_batches - 1] if one_size else None
+        rows = _rows(data[0])
+        if one_size:
+            check_streams(_rows(last), rows)
     elif iter(data) is data:  # a generator: the first batch is put back
         first = next(data)
-        data = (batch for batch in itertools.chain([first], data))  # the only kind for Keras
+        rows = _rows(first)
+        data = _of_one_size(itertools.chain([first], data), rows, faults)
     else:
-        first = next(iter(data))
-    tokens = first[0] if isinstance(first, (tuple, list)) else first
-    return data, int(tokens.shape[0])
+        rows = _rows(next(iter(data)))
+    return data, rows
+
+
+def _rows(batch):
+    """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
+    return int((batch[0] if isinstance(batch, (tuple, list)) else batch).shape[0])
+
+
+def _of_one_size(batches, rows, faults):
+    """Yield `batches`, as a generator, the only iterator that Keras takes; check their rows."""
+    for batch in batches:
+        try:
+            check_streams(_rows(batch), rows)
+        except ArgumentError as error:
+            faults.append(error)
+            raise
+        yield batch
+
+
+def check_streams(rows, streams):
+    """Raise `ArgumentError` if the number of rows of a batch is not the number of streams."""
+    if rows != streams:
+        raise ArgumentError(
+            "x",
+            f"must come in batches of {streams} rows, the number of streams. Received: a batch of "
+            f"{rows}. Leave the incomplete batch out, or use `Corpus.batches`, which does.",
+        )
 
 
 def check_range(name, ids, lowest, vocabulary_size):

@@ -1,9 +1,12 @@
 """The recurrent state that a step hands to the next one."""
 
+import contextlib
+
 import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
+from dualnet.builders.batches import check_streams
 from dualnet.devices import divided
 
 
@@ -21,6 +24,7 @@ class StreamState(keras.layers.Layer):
         bucketed: bool. Whether the batches are padded by `BucketedBatches`.
         first: tuple of arrays `(1, size)` or `(batch_size, size)`, the state that the streams
             start from; None for zeros.
+        faults: list of the errors in batches that were read.
         known: int. Number of variables that the model had when its step was compiled.
     """
 
@@ -31,12 +35,28 @@ class StreamState(keras.layers.Layer):
         self.carried = True
         self.bucketed = False
         self.first = None
+        self.faults = []
         self.known = 0
         self.built = True
+
+    @contextlib.contextmanager
+    def raises_faults(self):
+        """Raise the first of `faults` instead of the error that the backend made of it."""
+        try:
+            yield
+        except Exception:
+            if self.faults:
+                raise self.faults.pop() from None
+            raise
 
     @property
     def weights(self):
         return []
+
+    @property
+    def layout(self):
+        """Whether the states are carried, whether batches are bucketed, and the batch size."""
+        return self.carried, self.bucketed, self.batch_size
 
     def resize(self, batch_size):
         """Make room for `batch_size` streams; return whether the variables are new."""
@@ -55,13 +75,8 @@ class StreamState(keras.layers.Layer):
 
     def read(self, batch_size):
         """Return a copy of the states, since a step may assign to them before it uses them."""
-        if batch_size not in (None, self.batch_size):
-            raise ArgumentError(
-                "x",
-                f"must come in batches of {self.batch_size} rows, the number of streams. "
-                f"Received: a batch of {batch_size}. Leave the incomplete batch out, or use "
-                "`Corpus.batches`, which does.",
-            )
+        if batch_size is not None:
+            check_streams(batch_size, self.batch_size)
         return divided([ops.copy(state) for state in self._states()])
 
     def write(self, states):

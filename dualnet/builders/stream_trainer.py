@@ -26,6 +26,7 @@ class StreamTrainer(ClearsAllGradients):
     perplexity_metric: Perplexity
     vocabulary: Any
     _masked_graph: Any
+    _validation_layout: tuple[Any, ...] | None  # of the streams that `fit` validates on
 
     # --- loss and metric
 
@@ -127,11 +128,13 @@ class StreamTrainer(ClearsAllGradients):
             )
         self._check_trainable()
         x = self._open(self.training_rows, x, batch_size)
+        self._validation_layout = None
         if validation_data is not None:
             data, *rest = _as_tuple(validation_data)
             size = kwargs.get("validation_batch_size") or batch_size
             validation_data = (self._open(self.evaluation_rows, data, size), *rest)
             validation_data = validation_data if rest else validation_data[0]
+            self._validation_layout = self.evaluation_rows.layout
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = [_RestartAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
             for callback in callbacks:
@@ -139,25 +142,29 @@ class StreamTrainer(ClearsAllGradients):
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
                 if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
                     callback.mode = "min"
-        return super().fit(
-            x,
-            y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=False,
-            **kwargs,
-        )
+        with self.training_rows.raises_faults(), self.evaluation_rows.raises_faults():
+            return super().fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=False,
+                **kwargs,
+            )
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
-        if not kwargs.get("_use_cached_eval_dataset"):  # else `fit` has looked ahead already
+        if not kwargs.get("_use_cached_eval_dataset"):
             x = self._open(self.evaluation_rows, x, batch_size)
+        elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
+            self._arrange(self.evaluation_rows, *self._validation_layout)
         self.evaluation_rows.restart()
-        return super().evaluate(x, y, batch_size=batch_size, **kwargs)
+        with self.evaluation_rows.raises_faults():
+            return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, *args, **kwargs):
         self._check_trainable()
@@ -208,7 +215,9 @@ class StreamTrainer(ClearsAllGradients):
                 f"{type(data).__name__}. Build the model with padded=True.",
             )
         lowest = -1 if self.padded else 0
-        data, batch_size = look_ahead(data, batch_size, lowest, self.vocabulary_size)
+        size = self.vocabulary_size
+        stream.faults.clear()
+        data, batch_size = look_ahead(data, batch_size, lowest, size, faults=stream.faults)
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary
@@ -219,16 +228,21 @@ class StreamTrainer(ClearsAllGradients):
                 f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
                 "vocabulary=model.vocabulary.",
             )
-        before = stream.carried, stream.bucketed
-        stream.carried = getattr(data, "carried", True)
-        stream.bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
-        changed = before != (stream.carried, stream.bucketed)
-        if stream.bucketed:
+        carried = getattr(data, "carried", True)
+        bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
+        if bucketed:
             data = BucketedBatches(data)
             self._masked_graph = self._masked_graph or self.graph.with_masks()
-        if stream is self.training_rows and stream.carried:
+        if stream is self.training_rows and carried:
             check_rows(batch_size)
-        if stream.carried:  # else the number of rows may vary
+        self._arrange(stream, carried, bucketed, batch_size)
+        return data
+
+    def _arrange(self, stream, carried, bucketed, batch_size):
+        """Give `stream` a layout; drop the compiled step if it was traced with another."""
+        changed = (stream.carried, stream.bucketed) != (carried, bucketed)
+        stream.carried, stream.bucketed = carried, bucketed
+        if carried:  # else the number of rows may vary
             changed |= stream.resize(batch_size)
         if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
             changed |= stream.known != len(self.variables)
@@ -239,7 +253,6 @@ class StreamTrainer(ClearsAllGradients):
                 self.train_function = None
             else:
                 self.test_function = None
-        return data
 
 
 class _RestartAtEpochStart(keras.callbacks.Callback):
