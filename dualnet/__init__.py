@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dualnet.devices import data_parallel as data_parallel
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
+    from dualnet.evaluation import minimal_pairs as minimal_pairs
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
@@ -43,6 +44,7 @@ _FUNCTIONS = {
     "generate": "generation",
     "gradient_statistics": "adaptation",
     "load": "runs",
+    "minimal_pairs": "evaluation",
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",
