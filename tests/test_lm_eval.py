@@ -1,11 +1,8 @@
 """Models in EleutherAI's lm-evaluation-harness: no test reaches the network."""
 
 import json
-import os
 import socket
 import sys
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `lm_eval` is imported
 
 import keras
 import numpy as np
@@ -64,29 +61,31 @@ def requests(kind, *arguments):
     return [Instance(kind, doc={}, arguments=each, idx=i) for i, each in enumerate(arguments)]
 
 
-def sum_of(lm, text, tokens=slice(None)):
-    return dualnet.score(lm.model, text).log_probabilities[tokens].astype("float64").sum()
+def sums_of(lm, texts):
+    """Return log p of `texts`, read in one call: each shape takes a while to compile."""
+    return [
+        each.log_probabilities.astype("float64").sum() for each in dualnet.score(lm.model, texts)
+    ]
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_log_likelihoods_are_those_of_score(models, kind):
     lm = models[kind]
-    texts = ["the cat sleeps .", TEXT, "a", "", "the zebra?"]
-    whole = lm.loglikelihood(requests("loglikelihood", *(("", text) for text in texts)))
-    expected = [sum_of(lm, text) for text in texts]
-    np.testing.assert_allclose([value for value, _ in whole], expected, rtol=1e-5, atol=1e-5)
     # Of the tokens before the boundary, and of the rest, whose white space is the continuation's.
     pairs = [("the cat", " sleeps ."), ("the cat ", "sleeps ."), (TEXT, TEXT)]
+    pairs += [("", text) for text in ("the cat sleeps .", TEXT, "a", "", "the zebra?")]
     found = lm.loglikelihood(requests("loglikelihood", *pairs))
-    for (context, continuation), (value, _) in zip(pairs, found):
-        whole = sum_of(lm, context + continuation)
-        assert value == pytest.approx(whole - sum_of(lm, context.rstrip()), rel=1e-5, abs=1e-5)
+    wholes = sums_of(lm, ["".join(pair) for pair in pairs])
+    contexts = sums_of(lm, [context.rstrip() for context, _ in pairs])
+    expected = np.subtract(wholes, contexts)
+    np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_token_across_the_boundary_belongs_to_the_continuation(models):
     lm = models["words"]
     [(value, _)] = lm.loglikelihood(requests("loglikelihood", ("the dogs ba", "rk .")))
-    assert value == pytest.approx(sum_of(lm, "the dogs bark .", slice(2, None)), abs=1e-5)
+    whole, context = sums_of(lm, ["the dogs bark .", "the dogs"])
+    assert value == pytest.approx(whole - context, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Perplexities per word")
@@ -96,7 +95,7 @@ def test_rolling_log_likelihoods_are_those_of_whole_texts(models, kind):
     found = models[kind].loglikelihood_rolling(
         requests("loglikelihood_rolling", *((text,) for text in texts))
     )
-    np.testing.assert_allclose(found, [sum_of(models[kind], text) for text in texts], rtol=1e-5)
+    np.testing.assert_allclose(found, sums_of(models[kind], texts), rtol=1e-5)
 
 
 def test_perplexities_of_a_tokeniser_that_loses_text_are_warned_of(models):
@@ -121,9 +120,8 @@ def test_generated_text_continues_the_context(models, kind):
     texts = lm.generate_until(
         requests("generate_until", *((context, settings) for context in contexts))
     )
-    for context, text in zip(contexts, texts):
-        greedy = {"max_tokens": 6, "temperature": 0, "stop_at_eos": True}
-        assert context + text == dualnet.generate(lm.model, context, **greedy)
+    generated = dualnet.generate(lm.model, contexts, max_tokens=6, temperature=0, stop_at_eos=True)
+    assert [context + text for context, text in zip(contexts, texts)] == generated
     [(_, greedy), (_, not_greedy)] = lm.loglikelihood(
         requests("loglikelihood", ("the cat", texts[0]), ("the", " cat . . the dogs"))
     )
@@ -230,16 +228,14 @@ def test_the_harness_runs_local_tasks_without_the_network(models, tmp_path):
     accuracy = dualnet.minimal_pairs(lm.model, data).overall.accuracy
     assert found["pairs"]["acc,none"] == accuracy and 0 < accuracy < 1
     sentences = [pair["sentence_good"] for pair in PAIRS]
-    bits = -sum(sum_of(lm, sentence) for sentence in sentences) / np.log(2)
+    bits = -sum(sums_of(lm, sentences)) / np.log(2)
     size = sum(len(sentence.encode()) for sentence in sentences)
     assert found["rolling"]["bits_per_byte,none"] == pytest.approx(bits / size, rel=1e-5)
     answers = [sample["resps"][0][0] for sample in results["samples"]["local_generating"]]
-    expected = [
-        dualnet.generate(lm.model, pair["sentence_bad"], max_tokens=4, temperature=0)
-        for pair in PAIRS
-    ]
+    prompts = [pair["sentence_bad"] for pair in PAIRS]
+    expected = dualnet.generate(lm.model, prompts, max_tokens=4, temperature=0)
     assert answers == [
-        text[len(pair["sentence_bad"]) :].split("\n")[0] for text, pair in zip(expected, PAIRS)
+        text[len(prompt) :].split("\n")[0] for text, prompt in zip(expected, prompts)
     ]
 
 

@@ -62,13 +62,10 @@ def written(path, pairs):
 def test_the_likelier_sentence_is_the_one_with_the_larger_sum_of_scores(kind):
     model = model_with(TOKENIZERS[kind])
     result = dualnet.minimal_pairs(model, PAIRS)
-    sums = np.array(
-        [
-            [dualnet.score(model, pair[key]).log_probabilities.astype("float64").sum()
-             for key in ("sentence_good", "sentence_bad")]
-            for pair in PAIRS
-        ]
-    )  # fmt: skip
+    sentences = [pair[key] for pair in PAIRS for key in ("sentence_good", "sentence_bad")]
+    scores = dualnet.score(model, sentences)
+    sums = np.array([score.log_probabilities.astype("float64").sum() for score in scores])
+    sums = sums.reshape(-1, 2)
     np.testing.assert_allclose(result.log_probabilities, sums, rtol=1e-5)
     right = sums[:, 0] > sums[:, 1]
     assert (result.overall.correct, result.overall.pairs) == (right.sum(), 5)
