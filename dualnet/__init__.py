@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dualnet import analysis as analysis
     from dualnet import corpora as corpora
     from dualnet import layers as layers
+    from dualnet import lm_eval as lm_eval
     from dualnet import tuning as tuning
     from dualnet import zoo as zoo
     from dualnet._checks import ArgumentError as ArgumentError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dualnet.devices import data_parallel as data_parallel
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import evaluate as evaluate
+    from dualnet.evaluation import minimal_pairs as minimal_pairs
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
@@ -43,6 +45,7 @@ _FUNCTIONS = {
     "generate": "generation",
     "gradient_statistics": "adaptation",
     "load": "runs",
+    "minimal_pairs": "evaluation",
     "perplexity": "evaluation",
     "score": "evaluation",
     "train": "training",
@@ -58,7 +61,7 @@ __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(f"dualnet.{_FUNCTIONS[name]}"), name)
-    if name in _MODULES:
+    if name in _MODULES or name == "lm_eval":  # its package is an extra, so `*` leaves it out
         return importlib.import_module(f"dualnet.{name}")
     raise AttributeError(f"module 'dualnet' has no attribute {name!r}")
 

@@ -121,16 +121,10 @@ def generate(
     stop_id = vocabulary.eos_id if stop_at_eos else None
     excluded_id = None if allow_unknown else vocabulary.unk_id
     start = 0 if vocabulary.eos_id is None else 1
-    texts = [""] * len(prompts)
-    order = sorted(range(len(prompts)), key=lambda i: len(streams[i]))  # similar lengths together
-    for first in range(0, len(order), ROWS):
-        batch = order[first : first + ROWS]
-        randoms = [np.random.default_rng([seed, i]) for i in batch]
-        drawn = _continue(
-            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_id
-        )
-        for i, ids in zip(batch, drawn):
-            texts[i] = vocabulary.decode([*streams[i][start:], *ids])
+    drawn = continuations(
+        model, streams, choose, max_tokens, seed=seed, stop_id=stop_id, excluded_id=excluded_id
+    )
+    texts = [vocabulary.decode([*stream[start:], *ids]) for stream, ids in zip(streams, drawn)]
     return texts[0] if isinstance(prompt, str) else texts
 
 
@@ -156,6 +150,37 @@ def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> li
     return encoded
 
 
+def continuations(
+    model: LanguageModel,
+    streams: list[np.ndarray],
+    choose: Callable[[np.ndarray, np.random.Generator], int],
+    max_tokens: int,
+    *,
+    seed: int,
+    stop_id: int | None,
+    excluded_id: int | None,
+    ends: Callable[[np.ndarray, list[int]], bool] = lambda stream, drawn: False,
+) -> list[list[int]]:
+    """Return the ids that `choose` draws after each of `streams`.
+
+    Each has its own generator, made from `seed` and its position. A row ends before `stop_id`,
+    after `max_tokens`, or when `ends` of its stream and the ids drawn is True. `excluded_id` is
+    never drawn.
+    """
+    continued: list[list[int]] = [[] for _ in streams]
+    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
+    for first in range(0, len(order), ROWS):
+        batch = order[first : first + ROWS]
+        randoms = [np.random.default_rng([seed, i]) for i in batch]
+        drawn = _continue(
+            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_id,
+            ends,
+        )  # fmt: skip
+        for i, ids in zip(batch, drawn):
+            continued[i] = ids
+    return continued
+
+
 def _continue(
     model: LanguageModel,
     streams: list[np.ndarray],
@@ -164,10 +189,9 @@ def _continue(
     max_tokens: int,
     stop_id: int | None,
     excluded_id: int | None,
+    ends: Callable[[np.ndarray, list[int]], bool],
 ) -> list[list[int]]:
-    """Return the ids that `choose` draws after each of `streams`, each with its own generator.
-
-    A row ends before `stop_id`, and `excluded_id` is never drawn.
+    """Return the ids that `choose` draws after each of `streams`, which are read side by side.
 
     The prefix that all streams are long enough for is read at once. From there, each step reads
     one token per stream: its next one, or the one drawn last.
@@ -194,7 +218,9 @@ def _continue(
                 tokens[row] = word_id = choose(scores, randoms[row])
                 if word_id != stop_id:
                     drawn[row].append(word_id)
-                ended[row] = word_id == stop_id or len(drawn[row]) == max_tokens
+                ended[row] = (
+                    word_id == stop_id or len(drawn[row]) == max_tokens or ends(stream, drawn[row])
+                )
         if all(ended):
             return drawn
         logits, *states = model.core.predict_on_batch([tokens, *states])

@@ -10,6 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # sums in one order, as the command line does
 # No test may read or write what the user keeps there; each process has its own, and removes it.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dualnet-tests-")
+# Read at import: `datasets`, which lm_eval uses, reports the use of local files to a server, too.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # JAX compiles a loop anew at every eager call; the cache knows it by its content.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ['XDG_CACHE_HOME']}/jax")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

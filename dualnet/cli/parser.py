@@ -8,6 +8,7 @@ from typing import Any
 
 from dualnet.cli import analysing, commands, tuning
 from dualnet.cli.evaluating import evaluate
+from dualnet.cli.pairs import minimal_pairs
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
@@ -123,6 +124,13 @@ def make_parser() -> argparse.ArgumentParser:
     _add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
+
+    option = add("minimal-pairs", minimal_pairs,
+                 "Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).")
+    option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
+    option("files", metavar="FILE", nargs="+",
+           help="file with one JSON object per line: sentence_good, sentence_bad and, if wanted, "
+           "UID and field")
 
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)

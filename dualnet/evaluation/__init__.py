@@ -1,7 +1,18 @@
 """Token-exact perplexity, whatever the batch size and the sequence length; scores of texts."""
 
+from dualnet.evaluation.pairs import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
 from dualnet.evaluation.temperatures import best_temperature
 from dualnet.evaluation.texts import Score, score
 
-__all__ = ["Evaluation", "Score", "best_temperature", "evaluate", "perplexity", "score"]
+__all__ = [
+    "Accuracy",
+    "Evaluation",
+    "MinimalPairs",
+    "Score",
+    "best_temperature",
+    "evaluate",
+    "minimal_pairs",
+    "perplexity",
+    "score",
+]

@@ -46,6 +46,25 @@ def _power_of_two(number: int) -> int:
     return 1 << (int(number) - 1).bit_length()
 
 
+def read(
+    reader: SegmentReader,
+    streams: Sequence[np.ndarray],
+    *,
+    temperature: float = 1.0,
+    columns: tuple[int, ...] = (),
+) -> list[np.ndarray]:
+    """Return -log p of each token of each of `streams` but the first, from the zero state.
+
+    Streams of similar length are read together. A reader that computes several numbers for each
+    token, `losses` of shape `(batch, time, *columns)`, has its `columns` named.
+    """
+    losses = [np.empty((len(stream) - 1, *columns), np.float32) for stream in streams]
+    for rows, steps, batch in batches([len(row) for row in losses]):
+        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
+        score_streams(reader, *several, rows=rows, steps=steps, temperature=temperature)
+    return losses
+
+
 def score_streams(
     reader: SegmentReader,
     streams: Sequence[np.ndarray],

@@ -80,12 +80,7 @@ def score(
     )
     start = np.array([eos_id], np.int32)
     streams = [np.concatenate([start, vocabulary.encode(item)]) for item in texts]
-    losses = [np.empty(len(stream) - 1, np.float32) for stream in streams]
-    for rows, steps, batch in scoring.batches([len(row) for row in losses]):
-        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
-        scoring.score_streams(
-            scoring.reader_of(model), *several, rows=rows, steps=steps, temperature=temperature
-        )
+    losses = scoring.read(scoring.reader_of(model), streams, temperature=temperature)
     scores = [
         Score(
             words=tuple(vocabulary.words[i] for i in stream[1:]),

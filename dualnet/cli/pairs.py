@@ -1,0 +1,62 @@
+"""The command `minimal-pairs`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dualnet.cli.console import print_table, quietly
+from dualnet.corpora.sentence_pairs import read_pairs
+from dualnet.runs.folder import check_run
+
+if TYPE_CHECKING:
+    from dualnet.evaluation import Accuracy
+
+WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
+
+
+def minimal_pairs(options: argparse.Namespace) -> None:
+    check_run(options.run_folder)
+    pairs = read_pairs(options.files)
+    runs = quietly("dualnet.runs")
+    from dualnet import evaluation
+    from dualnet.text.tokenisation import tokenisation_warning
+
+    model = runs.load(options.run_folder)
+    result = evaluation.minimal_pairs(model, pairs)
+    words = [
+        model.vocabulary.words[i]
+        for pair in pairs[:WARNING_PAIRS]
+        for i in model.vocabulary.encode(pair.good)
+    ]
+    if warning := tokenisation_warning(words, what="the sentences"):
+        print(warning, file=sys.stderr)
+    if options.json:
+        print(json.dumps({
+            **_as_json(result.overall),
+            "mean_accuracy": result.mean_accuracy,
+            "unknown": result.unknown,
+            "UID": {name: _as_json(each) for name, each in result.by_uid.items()},
+            "field": {name: _as_json(each) for name, each in result.by_field.items()},
+            "model": model.name,
+        }))  # fmt: skip
+        return
+    groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
+    rows = []
+    for kind, group in groups.items():
+        for name, each in group.items():
+            low, high = each.interval
+            interval = f"{100 * low:.1f} to {100 * high:.1f}"
+            rows.append([kind, name, f"{each.accuracy:.1%}", interval, str(each.pairs),
+                         str(each.ties)])  # fmt: skip
+    print_table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
+    overall = result.overall
+    print(f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
+          f"{result.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
+
+
+def _as_json(result: Accuracy) -> dict[str, Any]:
+    names = ("accuracy", "interval", "pairs", "correct", "ties")
+    return {name: getattr(result, name) for name in names}

@@ -1,0 +1,129 @@
+"""Minimal pairs of sentences, read from BLiMP's files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
+from dualnet.text.plain_text import text_of
+
+LARGEST_FILE = 10**9  # bytes; a file of BLiMP has 400,000
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePair:
+    """An acceptable sentence and an unacceptable one that differs from it as little as possible.
+
+    Attributes:
+        good: The acceptable sentence.
+        bad: The unacceptable one.
+        uid: What the two differ in, e.g. "adjunct_island"; in BLiMP, one for each file.
+        field: The field of grammar, e.g. "syntax".
+        place: Where the pair stands, for errors: its file and line.
+    """
+
+    good: str
+    bad: str
+    uid: str
+    field: str
+    place: str
+
+
+Pairs = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any] | SentencePair]
+
+
+def read_pairs(pairs: Pairs) -> list[SentencePair]:
+    """Return the minimal pairs of files, or of records.
+
+    Args:
+        pairs: The path of a file with one JSON object per line, or a sequence of such paths or
+            of such objects. An object has the keys `sentence_good` and `sentence_bad`, and may
+            have `UID` and `field`, which default to the name of the file (of a record: "pairs").
+            Other keys and blank lines are ignored. What was read already is taken as it is.
+
+    Raises:
+        ValueError: if a file cannot be read or has no pairs, or if a pair lacks a sentence; with
+            the file and the line.
+
+    Example:
+
+    >>> from dualnet.corpora.sentence_pairs import read_pairs
+    >>> record = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps."}
+    >>> read_pairs([record])[0].good
+    'The cats sleep.'
+    """
+    items = [pairs] if isinstance(pairs, (str, os.PathLike)) else pairs
+    if isinstance(items, Mapping) or not isinstance(items, Iterable):
+        raise ArgumentError(
+            "pairs", f"must be a path, or a sequence of paths or of objects. Received: {pairs!r}."
+        )
+    found: list[SentencePair] = []
+    for number, item in enumerate(items, 1):
+        if isinstance(item, (str, os.PathLike)):
+            found += _pairs_of_file(item)
+        elif isinstance(item, SentencePair):
+            found.append(item)
+        else:
+            found.append(_pair(item, default="pairs", place=f"pair {number}"))
+    if not found:
+        raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
+    return found
+
+
+def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:
+    path = Path(path)
+    try:
+        text = text_of(read_bounded(path, LARGEST_FILE), str(path))
+    except (OSError, NotARegularFileError, TooLargeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"FILE must be a file of minimal pairs. Received: {str(path)!r}: {reason}."
+        ) from None
+    pairs = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{str(path)!r}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ValueError(f"Each line must be a JSON object. Received: {place}.") from None
+        pairs.append(_pair(record, default=path.stem, place=place))
+    if not pairs:
+        raise ValueError(f"FILE must hold at least one pair. Received: {str(path)!r} without one.")
+    return pairs
+
+
+def _pair(record: Any, *, default: str, place: str) -> SentencePair:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"Each pair must be a JSON object. Received: {place}.")
+    values = {"UID": default, "field": default, **record}
+    for key in ("sentence_good", "sentence_bad", "UID", "field"):
+        value = values.get(key)
+        if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
+            received = f"{key}={value!a}" if key in values else f"no {key!r}"
+            raise ValueError(
+                f"Each pair must have text as {key!r}. Received: {received} in {place}."
+            )
+    return SentencePair(
+        good=values["sentence_good"],
+        bad=values["sentence_bad"],
+        uid=values["UID"],
+        field=values["field"],
+        place=place,
+    )
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can hold `text`: JSON can escape half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
