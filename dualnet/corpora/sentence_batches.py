@@ -43,7 +43,7 @@ class SentenceBatches(EpochBatches):
 
     Example:
 
-    >>> from dualnet.corpora import Tokenizer
+    >>> from dualnet.corpora import Vocabulary
     >>> from dualnet.corpora.sentence_batches import SentenceBatches
     >>> words = Vocabulary(("<eos>", "the", "cat"))
     >>> tokens = words.encode("the cat\\nthe\\n")

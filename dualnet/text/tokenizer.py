@@ -26,6 +26,15 @@ class Tokenizer(abc.ABC):
             has one in its midst.
         lowercase: bool. Whether text is lower-cased first.
         sha256: str. Equal hashes mean equal units in equal order.
+
+    Example:
+
+    >>> from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary
+    >>> tokenizers = [Vocabulary(("the", "cat", "<eos>", "<unk>")), ByteTokenizer()]
+    >>> all(isinstance(tokenizer, Tokenizer) for tokenizer in tokenizers)
+    True
+    >>> [tokenizer.encode("the cat\\n").tolist() for tokenizer in tokenizers]
+    [[0, 1, 2], [116, 104, 101, 32, 99, 97, 116, 256]]
     """
 
     file_name: ClassVar[str]  # what `save` writes, by default
