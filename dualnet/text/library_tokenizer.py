@@ -45,7 +45,7 @@ class LibraryTokenizer(Tokenizer):
     >>> tokenizer = train_tokenizer(["the cat sat on the mat"], "bpe", size=265)
     >>> ids = tokenizer.encode("the cat\\n")
     >>> [tokenizer.words[i] for i in ids], tokenizer.decode(ids)
-    (['the', ' c', 'at', '<eos>'], 'the cat\\n')
+    (['the', ' ', 'cat', '<eos>'], 'the cat\\n')
     """
 
     json: str
