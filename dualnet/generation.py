@@ -1,4 +1,4 @@
-"""Text generation: words drawn one after another, with carried state."""
+"""Text generation: tokens drawn one after another, with carried state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
 from dualnet.text import EOS, UNK, Tokenizer
+from dualnet.text.plain_text import check_text
 
 ROWS = 64  # texts that are continued in parallel
 
@@ -56,38 +57,43 @@ def generate(
     stop_at_eos: bool = False,
     allow_unknown: bool = False,
 ) -> str | list[str]:
-    """Return each prompt, continued by up to `max_tokens` words drawn one by one.
+    """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
 
+    Tokens are the units of the model's tokeniser: words, or parts of words, or bytes.
     A text begins after `<eos>`, in the zero state. The state is carried, so each token is read
     once. Prompts are read in parallel. Each has its own random generator, made from `seed` and
     the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is
     never drawn unless `allow_unknown`.
 
-    Logits are divided by `temperature`. Then `top_k` keeps the likeliest words, and of these
-    `top_p` keeps the fewest, likeliest first, whose probabilities reach it. A word is drawn from
+    Logits are divided by `temperature`. Then `top_k` keeps the likeliest tokens, and of these
+    `top_p` keeps the fewest, likeliest first, whose probabilities reach it. One is drawn from
     the rest with its renormalised probability. All of this is float64.
 
     Args:
         model: `LanguageModel` with a vocabulary.
-        prompt: str, or a sequence of at least one str: words separated by spaces; a newline is
-            `<eos>`. An empty prompt starts a line.
-        max_tokens: int, at least 1. Words to draw for each prompt.
-        temperature: float, at least 0. 0 is greedy: it takes the likeliest word; ties go to the
+        prompt: str, or a sequence of at least one str, which the tokeniser reads: a newline, or
+            what else ends its documents, is `<eos>`. An empty prompt starts a document.
+        max_tokens: int, at least 1. Tokens to draw for each prompt.
+        temperature: float, at least 0. 0 is greedy: it takes the likeliest token; ties go to the
             lower id.
-        top_k: int, at least 1, or None. Number of words to draw from.
-        top_p: float above 0 and at most 1, or None. Total probability of the words to draw from.
+        top_k: int, at least 1, or None. Number of tokens to draw from.
+        top_p: float above 0 and at most 1, or None. Total probability of the tokens to draw from.
         seed: int, at least 0, for reproducible draws; None for new ones each time.
         stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn.
-        allow_unknown: bool. Whether `<unk>` may be drawn like any other word, as in papers that
+        allow_unknown: bool. Whether `<unk>` may be drawn like any other token, as in papers that
             take the argmax of all words.
 
     Returns:
-        str for a str: the prompt as read (unknown words as `<unk>`) and the words drawn, with
-        spaces between words and newlines for `<eos>`. For a sequence, a list in the same order.
+        str for a str: the tokens of the prompt and those drawn, decoded as one text. Words have
+        spaces between them, what is unknown is `<unk>`, and `<eos>` is a newline (an empty line
+        if blank lines end documents). The tokeniser of bytes, and byte-level BPE, give the prompt
+        back unchanged; a character of which the last bytes are missing becomes the replacement
+        character. For a sequence, a list in the same order.
 
     Raises:
-        ValueError: if a word of the prompt is unknown and there is no `<unk>`; if `<eos>` is
-            needed but not in the vocabulary; or if the logits are not finite.
+        ValueError: if a word of the prompt is unknown and there is no `<unk>`; if a prompt holds
+            half of a surrogate pair; if `<eos>` is needed but not in the vocabulary; or if the
+            logits are not finite.
 
     Example:
         >>> import dualnet
@@ -129,7 +135,7 @@ def generate(
 
 
 def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
-    """Return the int32 ids to read for each prompt before a word is drawn, `<eos>` first."""
+    """Return the int32 ids to read for each prompt before one is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if eos_id is None and stop_at_eos:
         raise ArgumentError(
@@ -137,7 +143,7 @@ def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> li
             f"must be False for a vocabulary without {EOS}. "
             f"Received: stop_at_eos={stop_at_eos!r}. Set max_tokens instead.",
         )
-    encoded = [vocabulary.encode(prompt) for prompt in prompts]
+    encoded = [vocabulary.encode(check_text("prompt", prompt)) for prompt in prompts]
     if eos_id is not None:
         return [np.insert(ids, 0, eos_id) for ids in encoded]
     for prompt, ids in zip(prompts, encoded):
@@ -234,9 +240,9 @@ def draw(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> int:
-    """Return the id of one word drawn from `random`; see `generate`.
+    """Return the id of one token drawn from `random`; see `generate`.
 
-    `scores` are logits, float64 `(words,)`; -inf for a word that must not be drawn.
+    `scores` are logits, float64 `(tokens,)`; -inf for one that must not be drawn.
     """
     likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
     if not math.isfinite(scores[likeliest]):

@@ -373,6 +373,8 @@ def _cut(axes: Any, curves: list[np.ndarray]) -> None:
 
 
 def _short(label: str) -> str:
+    if not label.isprintable():  # a unit of bytes: "\n"
+        label = repr(label)[1:-1]
     return label if len(label) <= 18 else label[:17] + "…"
 
 

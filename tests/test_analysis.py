@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from dualnet import analysis, builders, plots
-from dualnet.text import Vocabulary
+from dualnet.cli import analysing
+from dualnet.text import Vocabulary, train_tokenizer
 from tests.checks import array, by_name, normal
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
@@ -98,6 +99,18 @@ def test_a_lower_case_vocabulary_knows_capitalised_words(gated, monkeypatch):
     expected = analysis.favoured_words(gated, "w3")["w3"]
     monkeypatch.setattr(gated, "_vocabulary", Vocabulary(WORDS, lowercase=True))
     assert analysis.favoured_words(gated, "W3")["W3"] == expected
+
+
+def test_units_with_white_space_are_favoured_shown_and_drawn(gated, monkeypatch, tmp_path):
+    expected = [value for _, value in analysis.favoured_words(gated, "w3", count=COUNT)["w3"]]
+    characters = train_tokenizer([" \t\x00$abcdef"], "characters")
+    monkeypatch.setattr(gated, "_vocabulary", characters)
+    unit = characters.words[WORDS.index("w3")]
+    ((_, pairs),) = analysis.favoured_words(gated, unit, count=COUNT).items()
+    assert [value for _, value in pairs] == expected
+    assert {word for word, _ in pairs} == {*characters}
+    analysis.plot_favoured_words({" ": pairs, "\n": [("\n", 0.5)]}, tmp_path / "units.png")
+    assert [*map(analysing._shown, ("the", " the", "\n"))] == ["the", "' the'", r"'\n'"]
 
 
 def test_bad_arguments_of_favoured_words_are_refused_by_name(gated, plain, monkeypatch):

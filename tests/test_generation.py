@@ -11,7 +11,7 @@ from keras import ops
 
 import dualnet
 from dualnet import generation, zoo
-from dualnet.text import Vocabulary
+from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.reference import softmax
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
@@ -188,6 +188,31 @@ def test_unk_is_drawn_only_where_it_is_allowed_even_if_it_is_the_likeliest():
 def test_an_unknown_word_is_read_and_shown_as_unk(model):
     one, two = dualnet.generate(model, ["zebra w1", "<unk> w1"], max_tokens=5, temperature=0)
     assert one == two and one.startswith("<unk> w1")
+
+
+TEXT = "The cat and the dog\nA bird of \u00e4"
+SIZES = {"bpe": 280, "characters": None, "unigram": 40, "word-piece": 60}
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", *SIZES])
+def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, monkeypatch):
+    if kind in SIZES:
+        tokenizer = train_tokenizer([TEXT], kind, size=SIZES[kind])
+    else:
+        tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
+    model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
+    model.vocabulary = tokenizer
+    drawn = []
+    monkeypatch.setattr(generation, "draw", lambda *_, **settings: int(drawn.pop(0)))
+    for prompt in ("The cat and", "The cat and the dog\n", ""):
+        start = len(tokenizer.encode(prompt))
+        drawn[:] = ids = tokenizer.encode(TEXT)[start:]
+        assert dualnet.generate(model, prompt, max_tokens=len(ids)) == TEXT
+    if kind in ("bytes", "bpe"):  # that know every character, and may end within one
+        drawn[:] = tokenizer.encode("\u732b")[:1]
+        assert dualnet.generate(model, " A\t\n\n ", max_tokens=1) == " A\t\n\n \ufffd"
+    with pytest.raises(ValueError, match="`prompt` must be text that UTF-8 can hold"):
+        dualnet.generate(model, ["The", "The\ud800"])
 
 
 def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):

@@ -30,12 +30,13 @@ import tensorflow as tf
 
 import dualnet
 from benchmarks import clients
-from dualnet import serving, zoo
+from dualnet import corpora, serving, training, zoo
 from dualnet.builders import language_model
-from dualnet.serving import exporting, sampling, saved_model
+from dualnet.cli import main
+from dualnet.serving import exporting, one_step, sampling, saved_model
 from dualnet.serving.chunked_reader import ChunkedReader
-from dualnet.serving.graph_tokenizer import GraphTokenizer
-from dualnet.text import Vocabulary
+from dualnet.serving.graph_tokenizer import in_graph
+from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import normal
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
@@ -88,7 +89,7 @@ def a_model(words=WORDS, name="dual_lstm", **arguments):
     keras.utils.set_random_seed(3)
     mogrifier = {"rounds": 2, "rank": 2} if "mdlstm" in name else {}
     model = zoo.build(name, **{"vocabulary_size": len(words), "units": 8, **mogrifier, **arguments})
-    model.vocabulary = Vocabulary(tuple(words))
+    model.vocabulary = words if isinstance(words, Tokenizer) else Vocabulary(tuple(words))
     for weight in model.trainable_weights:
         weight.assign(weight * 1.5)
     return model
@@ -124,7 +125,7 @@ def graph_client(model):
         graph = tf.function(lambda **inputs: function(inputs), autograph=False)
         return graph.get_concrete_function(**specs)
 
-    parts = ChunkedReader(model), GraphTokenizer(model.vocabulary)
+    parts = ChunkedReader(model), in_graph(model.vocabulary)
     score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts, 100)
     return asker({"score_text": graph(*score), "generate_text": graph(*generate)})
 
@@ -282,28 +283,45 @@ def test_padding_beyond_the_lengths_is_not_read(served):
 
 NASTY = [*"\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u3000"]
 NASTY += [*"\ufeff\u00ad\u0301.'A\u00df\u0130\u03a3\u03c3\u03c2\ua7c0\U00010400\U00010570"]
-NASTY += ["<eos>", "<EOS>", "<unk>", "the", "The", "cat", "\u0391\u03a3", "\r\n"]
+NASTY += ["<eos>", "<EOS>", "<unk>", "the", "The", "cat", "\u0391\u03a3", "\r\n", "\n \n", "\n\n"]
 KNOWN = [*"\x00\u200b", "<unk>", "the", "The", "<eos>", "\u03b1\u03c2", "\u03b1\u03c3", "i\u0307"]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["as_is", "lowercase"])
-def encoder(request):
-    """A vocabulary, its tokeniser, and the tokeniser's `encode` as a graph."""
-    vocabulary = Vocabulary(tuple(KNOWN), lowercase=request.param)
-    tokenizer = GraphTokenizer(vocabulary)
+READERS = {
+    "as_is": Vocabulary(tuple(KNOWN)),
+    "lowercase": Vocabulary(tuple(KNOWN), lowercase=True),
+    "words_of_blocks": Vocabulary(tuple(KNOWN), documents="blank-line"),
+    "words_of_files": Vocabulary(tuple(KNOWN), documents="file"),
+    "bytes": ByteTokenizer(),
+    "bytes_of_blocks": ByteTokenizer("blank-line"),
+    "bytes_of_files": ByteTokenizer("file"),
+}
+
+
+@functools.cache
+def encoder_of(name):
+    """Return a tokeniser, what stands for it in a graph, and `encode` of that as a graph."""
+    tokenizer = in_graph(READERS[name])
     spec = tf.TensorSpec((None,), tf.string)
     graph = tf.function(lambda texts: tokenizer.encode(texts, "texts"), input_signature=[spec])
-    return vocabulary, tokenizer, graph
+    return READERS[name], tokenizer, graph
 
 
-def test_the_graph_reads_any_text_as_the_vocabulary_does(encoder):
-    vocabulary, tokenizer, graph = encoder
+@pytest.fixture(params=["as_is", "lowercase"])
+def encoder(request):
+    return encoder_of(request.param)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_graph_reads_any_text_as_the_tokenizer_does(name):
+    vocabulary, tokenizer, graph = encoder_of(name)
     anything = st.text(st.characters(exclude_categories=["Cs"]))
     nasty = st.lists(st.one_of(st.sampled_from(NASTY), st.characters(exclude_categories=["Cs"])))
 
-    @hypothesis.settings(max_examples=50)
+    @hypothesis.settings(max_examples=50 if vocabulary.documents == "line" else 20)
     @given(st.lists(st.one_of(anything, nasty.map("".join)), max_size=20))
     @example([])
+    @example(["a\n", "\nb\n\n", "\n \t\n\n", "\n\n\n c\n"])
     @example(["\u0391\u03a3\u03a3 \u0391\u03a3. '\u03a3 \u0391\u00ad\u03a3\u0301\u0391\x00"])
     def check(texts):
         ids = graph(tf.constant(texts, tf.string))
@@ -341,6 +359,40 @@ def test_bytes_that_are_not_utf_8_are_unknown_words(encoder):
     unk, the, eos = (vocabulary.id(word) for word in ("<unk>", "the", "<eos>"))
     expected = [[unk], [the, unk, the], [unk, the], [unk, unk, eos], [unk, unk]]
     assert graph(tf.constant(texts)).to_list() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "text"),
+    [
+        ("bytes", [255, 256, 195, 256, 256, 228, 97], "\ufffd\n\ufffd\n\n\ufffda"),
+        ("bytes_of_blocks", [255, 10, 195, 256, 228, 97], "\ufffd\n\ufffd\n\n\ufffda"),
+        ("bytes_of_files", [255, 10, 195, 10, 10, 228, 97], "\ufffd\n\ufffd\n\n\ufffda"),
+    ],
+)
+def test_bytes_that_are_not_utf_8_are_read_as_they_are_and_written_as_python_does(name, ids, text):
+    tokenizer, in_graph, graph = encoder_of(name)
+    read = graph(tf.constant([b"\xff\n\xc3\n\n\xe4a", b"\n", b""]))
+    assert read.to_list() == [ids, [10] if name != "bytes" else [256], []]
+    assert in_graph.decode(read)[0].numpy().decode() == tokenizer.decode(ids) == text
+    rows = np.random.default_rng(0).integers(0x60, 257, (500, 6))  # valid sequences among them
+    decoded = in_graph.decode(tf.RaggedTensor.from_tensor(rows)).numpy().tolist()
+    assert [row.decode() for row in decoded] == [tokenizer.decode(row) for row in rows]
+
+
+def test_the_graph_scores_and_continues_bytes_as_python_does():
+    model = a_model(ByteTokenizer("blank-line"), "lstm")
+    ask = graph_client(model)
+    texts = ["the cat\nsees \n\n\n\u732b", "", "\n", "the b\u00efrd\n\n"]
+    answer = ask("score_text", texts=texts)
+    scores = dualnet.score(model, texts)
+    for row, score in enumerate(scores):
+        words = [word.decode() for word in answer["words"][row, : score.tokens]]
+        assert (answer["lengths"][row], words) == (score.tokens, list(score.words))
+        close(answer["log_probabilities"][row, : score.tokens], score.log_probabilities)
+        assert answer["perplexity"][row] == pytest.approx(score.perplexity, rel=1e-5)
+    settings = {"max_tokens": 12, "temperature": 0.0}
+    continued = [text.decode() for text in generate(ask, texts, **settings)["texts"]]
+    assert continued == dualnet.generate(model, texts, **settings)
 
 
 def test_texts_are_scored_as_by_the_model(served):
@@ -911,16 +963,55 @@ def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_the_vocabulary_of_a_model_is_exported_with_it(served, tmp_path):
+def test_the_tokenizer_of_a_model_is_exported_with_it(served, tmp_path, monkeypatch):
     words = served.path / "assets.extra" / "vocabulary.txt"
     assert words.read_text() == "".join(f"{word}\n" for word in WORDS)
+    monkeypatch.setattr(one_step, "litert_bytes", lambda model: b"a model")
     path, model = tmp_path / "model.tflite", a_model(name="lstm")
-    for vocabulary in (model.vocabulary, None):  # the second export replaces the first
-        model.vocabulary = vocabulary
-        dualnet.export(model, path)
-        beside = {file.name: file.read_text() for file in tmp_path.iterdir() if file != path}
-        expected = {"model.tflite.vocabulary.txt": words.read_text()} if vocabulary else {}
-        assert path.exists() and beside == expected
+    characters = train_tokenizer(["abcdefg"], "characters")  # as many units as `WORDS`
+    for tokenizer in (model.vocabulary, characters, model.vocabulary, None):
+        model.vocabulary = tokenizer
+        dualnet.export(model, path)  # replaces the last
+        (beside,) = (file for file in tmp_path.iterdir() if file != path) if tokenizer else (path,)
+        if tokenizer:
+            assert beside.name == f"model.tflite.{tokenizer.file_name}"
+            assert load_tokenizer(beside) == tokenizer
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bytes", "characters"])
+def test_a_model_of_any_tokenizer_is_saved_continued_scored_and_exported(kind, tmp_path, capsys):
+    text, path = "The cat l\u00e4uft.\n\u732b the dog\n", tmp_path / "model.keras"
+    if kind == "bpe":
+        path = tmp_path / "run"
+        for split in corpora.SPLITS:
+            (tmp_path / f"{split}.txt").write_text(text * 4, encoding="utf-8")
+        small = {"units": 4, "epochs": 1, "batch_size": 2, "sequence_length": 8, "progress": False}
+        model = training.train("lstm", tmp_path, tokenizer="bpe:300", output=path, **small).model
+    else:
+        model = a_model(ByteTokenizer() if kind == "bytes" else train_tokenizer([text], kind))
+        model.save(path)
+    again = dualnet.load(path)
+    assert again.vocabulary == model.vocabulary and again.vocabulary.kind == kind
+    texts = [dualnet.generate(m, text, max_tokens=9, seed=1) for m in (model, again)]
+    assert texts[0] == texts[1] and texts[0].startswith(text)
+    score = dualnet.score(model, text)
+    capsys.readouterr()
+    assert main(["export", str(path), str(tmp_path / "served")]) == 0
+    shown = capsys.readouterr().out
+    assert load_tokenizer(tmp_path / "served/assets.extra/tokenizer.json") == model.vocabulary
+    ask = client_of(tmp_path / "served")
+    ids = [model.vocabulary.eos_id, *model.vocabulary.encode(text)]
+    answer = ask("score", ids=[ids], lengths=[len(ids)])["log_probabilities"]
+    close(answer[0, 1:], score.log_probabilities)
+    if kind == "bytes":
+        assert shown.startswith("SavedModel with the endpoints score, step, score_text, generate_")
+        answer = ask("score_text", texts=[text])
+        assert answer["perplexity"][0] == pytest.approx(score.perplexity, rel=1e-5)
+    else:
+        assert "No text endpoints: a TensorFlow graph holds tokenisers of words and of" in shown
+        assert "Send ids, which the package `tokenizers` makes with assets.extra/" in shown
+        assert serving.endpoints(model) == ENDPOINTS[:2]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def favoured_words(
     Args:
         model: `LanguageModel` with a vocabulary and a gate on tokens alone (`IOGate`), whose
             values depend only on the current word.
-        words: str, or a sequence of str: words of the vocabulary.
+        words: str, or a sequence of str: units of the model's tokeniser, as `vocabulary.words`
+            shows them: "the", or " the" with its space.
         count: int, at least 1. Number of words to return for each.
         corpus_tokens: int array `(num_tokens,)`, ids of the training text, to leave out rare
             words; None keeps all words.

@@ -48,10 +48,15 @@ def gates(options: argparse.Namespace, analysis: Any) -> Result:
     if options.output is not None:
         analysis.plot_favoured_words(favoured, options.output)
     rows = [
-        [word, ", ".join(f"{next_word} {value:.3f}" for next_word, value in pairs)]
+        [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
         for word, pairs in favoured.items()
     ]
     return {"words": favoured}, (["after", "favoured words and gate values"], rows)
+
+
+def _shown(unit: str) -> str:
+    """Return a word as it is, and a unit with white space, such as " the", in quotation marks."""
+    return unit if unit.split() == [unit] else repr(unit)
 
 
 def experts(options: argparse.Namespace, analysis: Any) -> Result:

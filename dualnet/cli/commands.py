@@ -286,8 +286,8 @@ def export(options: argparse.Namespace) -> None:
         print(json.dumps({"path": str(path), "format": format, "endpoints": endpoints}))
     elif format == "saved_model":
         print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
-        if "score_text" not in endpoints:
-            print("No text endpoints: they need a vocabulary with <eos>.")
+        if reason := serving.why_no_text(model):
+            print(f"No text endpoints: {reason}")
     else:
         print(f"A single step of the model in {path}")
 

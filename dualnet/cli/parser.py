@@ -108,16 +108,17 @@ def make_parser() -> argparse.ArgumentParser:
     option = add("generate", commands.generate, "Continue prompts with generated text.")
     _add_texts(option, "--prompt", "prompt to continue")
     option("--max-tokens", type=int, default=50, metavar="N",
-           help="words to generate per prompt (default: 50)")
+           help="tokens of the model to generate per prompt (default: 50)")
     option("--temperature", type=float, metavar="T",
            help="divide the logits by T: low values give likelier text (default: 1)")
-    option("--greedy", action="store_true", help="always take the likeliest word")
-    option("--top-k", type=int, metavar="K", help="draw from the K likeliest words")
+    option("--greedy", action="store_true", help="always take the likeliest token")
+    option("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
     option("--top-p", type=float, metavar="P",
-           help="draw from the fewest words whose probabilities reach P, 0 < P <= 1")
+           help="draw from the fewest tokens whose probabilities reach P, 0 < P <= 1")
     option("--seed", type=int, metavar="N", help="random seed, to generate the same text again")
-    option("--stop-at-eos", action="store_true", help="stop at the end of a line (<eos>)")
-    option("--allow-unknown", action="store_true", help="also draw <unk>, like any other word")
+    option("--stop-at-eos", action="store_true",
+           help="stop at the end of a line or document (<eos>)")
+    option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
 
     option = add("score", commands.score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
@@ -139,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
                 "PATH, saved_model unless it is .onnx or .tflite)")
     option("--max-tokens", type=int, default=1000, metavar="N",
-           help="most words that a request to generate_text may ask for (default: 1000)")
+           help="most tokens that a request to generate_text may ask for (default: 1000)")
 
     option = add("jobs", tuning.jobs, "List the published searches, or show one.")
     option("name", metavar="JOB", nargs="?", help="name of a job, or the path of your own (.toml)")

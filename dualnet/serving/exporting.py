@@ -18,9 +18,11 @@ import keras
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel
+from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
 
 SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats
 FORMATS = ("saved_model", *SUFFIXES)
+TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
@@ -53,8 +55,30 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
     """
     if format != "saved_model":
         return ["step"]
-    reads_text = model.vocabulary is not None and model.vocabulary.eos_id is not None
-    return ["score", "step", *(["score_text", "generate_text"] if reads_text else [])]
+    text = [] if why_no_text(model) else ["score_text", "generate_text"]
+    return ["score", "step", *text]
+
+
+def why_no_text(model: LanguageModel) -> str:
+    """Return why `export` leaves out `score_text` and `generate_text`; "" if it does not.
+
+    Example:
+        >>> from dualnet import serving, zoo
+        >>> serving.why_no_text(zoo.build("lstm", vocabulary_size=3, units=4))
+        'they need a tokeniser, and the model has none.'
+    """
+    tokenizer = model.vocabulary
+    if tokenizer is None:
+        return "they need a tokeniser, and the model has none."
+    if not isinstance(tokenizer, Vocabulary | ByteTokenizer):
+        return (
+            f"a TensorFlow graph holds tokenisers of words and of bytes, and that of the model is "
+            f"{tokenizer.kind!r}. Send ids, which the package `tokenizers` makes with "
+            f"assets.extra/{tokenizer.file_name}."
+        )
+    if tokenizer.eos_id is None:
+        return f"they need {EOS}, which the vocabulary does not hold."
+    return ""
 
 
 def export(
@@ -76,27 +100,32 @@ def export(
     - `step` maps `ids` int32 `(batch, time)` and `state_1` ... `state_n` float32 `(batch, size)`
       to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`; `time` is at
       least 1. Start a text with states of zeros. `n` is `len(model.state_size)`.
-    - `score_text` maps `texts` string `(batch,)` to `words` string `(batch, time)`, the words as
-      read; `log_probabilities` float32 `(batch, time)` in nats; `lengths` int32 `(batch,)`, the
-      number of words; and `perplexity` float32 `(batch,)`, the exponential of a text's mean
-      negative log-probability. Each text is read from the zero state after `<eos>`, so its first
-      word is scored too. Rows are padded with "" and 0. The perplexity of an empty text is 1, as in
-      `dualnet.score`. Perplexities are capped at the largest float32, since JSON has no infinity.
+    - `score_text` maps `texts` string `(batch,)` to `words` string `(batch, time)`, the tokens as
+      read, a byte beyond ASCII as in "\\xe4"; `log_probabilities` float32 `(batch, time)` in nats;
+      `lengths` int32 `(batch,)`, the number of tokens; and `perplexity` float32 `(batch,)`, the
+      exponential of a text's mean negative log-probability. Each text is read from the zero state
+      after `<eos>`, so its first token is scored too. Rows are padded with "" and 0. The
+      perplexity of an empty text is 1, as in `dualnet.score`. Perplexities are capped at the
+      largest float32, since JSON has no infinity.
     - `generate_text` continues prompts. Its inputs, all `(batch,)`: `prompts` string; `max_tokens`
       int32, from 0 to the `max_tokens` of the export; `temperature` float32, finite and at least
-      0 (0: greedy); `top_k` int32, at least 0 (0: all words); `top_p` float32, above 0 and at most
-      1 (1: all words); `seed` int32; `stop_at_eos` bool. Its outputs: `texts` string `(batch,)`,
+      0 (0: greedy); `top_k` int32, at least 0 (0: all tokens); `top_p` float32, above 0 and at most
+      1 (1: all tokens); `seed` int32; `stop_at_eos` bool. Its outputs: `texts` string `(batch,)`,
       each prompt with its continuation; `log_probabilities` float32 `(batch, time)`, those of the
-      drawn words at temperature 1, in nats, padded with 0; `lengths` int32 `(batch,)`, the number
-      of words drawn. `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never
+      drawn tokens at temperature 1, in nats, padded with 0; `lengths` int32 `(batch,)`, the number
+      of tokens drawn. `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never
       drawn. With `stop_at_eos` a row ends before the first `<eos>`, which appears in no output.
       Each row draws with its own seed, independently of the rest of the batch.
 
-    `score_text` and `generate_text` read text as `Vocabulary.encode` does: words are separated by
-    white space, a newline is `<eos>`, and a word that is unknown or not UTF-8 is `<unk>`, or fails
-    the request if the vocabulary has no `<unk>`. They are omitted if the model has no vocabulary,
-    or one without `<eos>`. `score` and `score_text` read in chunks, so long texts need little
-    memory. The words are also in the file `assets.extra/vocabulary.txt`, for clients that send ids.
+    `score_text` and `generate_text` read text as the tokeniser of the model does, if that is one
+    of words or of bytes. A word that is unknown or not UTF-8 is `<unk>`, or fails the request if
+    the vocabulary has no `<unk>`. Bytes are read as they are; `texts` are UTF-8 all the same, as
+    JSON must be: where a text ends within a character, it has the replacement character. The two
+    endpoints are omitted for other tokenisers, for a vocabulary without `<eos>` and for a model
+    without vocabulary. `score` and `score_text` read in chunks, so long texts need little
+    memory. For clients that send ids, the tokeniser is also a file: the words in
+    `assets.extra/vocabulary.txt`, any other in `assets.extra/tokenizer.json`, which the package
+    `tokenizers` reads.
 
     A request with an id outside the vocabulary, a setting out of range, or inputs of different
     numbers of rows fails with `INVALID_ARGUMENT` and a sentence that names the input.
@@ -105,19 +134,19 @@ def export(
     `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to `logits` float32
     `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ... `state_n` under the
     signature `step`; in ONNX, where an output cannot share the name of an input, `new_state_1` ...
-    `new_state_n`. Both compute in float32, whatever the model's dtype policy. The words of the
-    model's vocabulary are written beside it, to `model.onnx.vocabulary.txt` for `model.onnx`, in
-    UTF-8, one word a line, that of id 0 first.
+    `new_state_n`. Both compute in float32, whatever the model's dtype policy. The tokeniser is
+    written beside it: for `model.onnx`, words to `model.onnx.vocabulary.txt`, in UTF-8, one word a
+    line, that of id 0 first; any other to `model.onnx.tokenizer.json`.
 
     Batch and time are dynamic. Dropout is off.
 
     Args:
         model: `LanguageModel`.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
-            is overwritten, as is the vocabulary beside it.
+            is overwritten, as is the tokeniser beside it.
         format: "saved_model", "onnx" or "litert". Default: by the suffix of `path`, "saved_model"
             unless it is .onnx or .tflite.
-        max_tokens: int, at least 1. The most words that a request to `generate_text` may ask for.
+        max_tokens: int, at least 1. The most tokens that a request to `generate_text` may ask for.
 
     Returns:
         The absolute path of the folder or file.
@@ -185,20 +214,20 @@ def _export_file(model: LanguageModel, path: Path, format: str) -> None:
 
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
         data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
-    words = path.with_name(f"{path.name}.vocabulary.txt")
+    beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
     with (
         _explained("path", path),
         tempfile.TemporaryDirectory(prefix=_unfinished_prefix(path), dir=path.parent) as folder,
     ):
         unfinished = Path(folder)
         if model.vocabulary is not None:
-            model.vocabulary.save(unfinished / words.name)
+            model.vocabulary.save(unfinished / beside.pop(model.vocabulary.file_name).name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
-        for file in sorted(unfinished.iterdir(), reverse=True):  # the words, then the model
+        for file in sorted(unfinished.iterdir(), reverse=True):  # the tokeniser, then the model
             os.replace(file, path.parent / file.name)
-        if model.vocabulary is None:
-            words.unlink(missing_ok=True)  # the words of a model that this one replaces
+        for file in beside.values():  # the tokeniser of a model that this one replaces
+            file.unlink(missing_ok=True)
 
 
 def _check_new_or_empty(directory: Path) -> None:

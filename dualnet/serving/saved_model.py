@@ -12,11 +12,12 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel
 from dualnet.serving import requests
 from dualnet.serving.chunked_reader import ChunkedReader
-from dualnet.serving.graph_tokenizer import GraphTokenizer
+from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
 
 Tensors = dict[str, Any]
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
+TextReader = GraphTokenizer | GraphByteTokenizer
 
 
 def write_saved_model(
@@ -24,7 +25,7 @@ def write_saved_model(
 ) -> None:
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
-    `max_tokens` is the bound of `generate_text`. The vocabulary goes into `assets.extra`, which
+    `max_tokens` is the bound of `generate_text`. The tokeniser goes into `assets.extra`, which
     TensorFlow leaves to its users.
     """
     archive = keras.export.ExportArchive()
@@ -32,7 +33,7 @@ def write_saved_model(
     reader = ChunkedReader(model)
     built = {"score": _score(reader), "step": _step(reader)}
     if "score_text" in names:
-        tokenizer = GraphTokenizer(model.vocabulary)
+        tokenizer = in_graph(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
         built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
@@ -43,7 +44,7 @@ def write_saved_model(
     if model.vocabulary is not None:
         extra = Path(directory, "assets.extra")
         extra.mkdir()
-        model.vocabulary.save(extra / "vocabulary.txt")
+        model.vocabulary.save(extra / model.vocabulary.file_name)
 
 
 def _score(reader: ChunkedReader) -> Endpoint:
@@ -86,7 +87,7 @@ def _step(reader: ChunkedReader) -> Endpoint:
     return step, {"ids": _spec("ids", tf.int32, None), **specs}
 
 
-def _score_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
+def _score_text(reader: ChunkedReader, tokenizer: TextReader) -> Endpoint:
     def score_text(inputs: Tensors) -> Tensors:
         ids = tokenizer.encode(inputs["texts"], "texts")
         lengths = tf.cast(ids.row_lengths(), tf.int32)
@@ -110,7 +111,7 @@ def _score_text(reader: ChunkedReader, tokenizer: GraphTokenizer) -> Endpoint:
     return score_text, {"texts": _spec("texts", tf.string)}
 
 
-def _generate_text(reader: ChunkedReader, tokenizer: GraphTokenizer, max_tokens: int) -> Endpoint:
+def _generate_text(reader: ChunkedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}

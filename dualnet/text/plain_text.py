@@ -15,7 +15,7 @@ DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"
-_BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
+BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
 _BLANK_LINE_BYTES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
 _LEADING = re.compile(r"\A(?:[ \t\r\f\v]*\n)+")
 
@@ -29,14 +29,14 @@ def marked(text: str, documents: str = "line") -> str:
     """Return `text` with `END` in place of what ends a document."""
     if documents == "line":
         return text.replace("\n", END)
-    return _BLANK_LINES.sub(END, text) if documents == "blank-line" else text
+    return BLANK_LINES.sub(END, text) if documents == "blank-line" else text
 
 
 def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
     """Return where `marked` puts `END`: the start and end, in characters, of what it replaces."""
     if documents == "file":
         return []
-    pattern = re.compile("\n") if documents == "line" else _BLANK_LINES
+    pattern = re.compile("\n") if documents == "line" else BLANK_LINES
     return [found.span() for found in pattern.finditer(text)]
 
 
