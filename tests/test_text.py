@@ -215,6 +215,15 @@ def test_lower_case_is_applied_before_and_named_as_a_loss():
     assert offsets.max() == 2 and offsets.min() == 0
 
 
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+@pytest.mark.parametrize("documents", ["blank-line", "file"])
+def test_a_newline_within_a_document_is_learnt(kind, documents):
+    tokenizer = learnt(kind, documents=documents)
+    text = "The cat\nDie Katze\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.unk_id is None or tokenizer.unk_id not in tokenizer.encode(text)
+
+
 def test_training_twice_gives_the_same_units():
     for kind in ("bpe", "characters"):
         assert learnt(kind) == TOKENIZERS[kind]

@@ -275,7 +275,7 @@ def train_tokenizer(
     except that "unigram" and "word-piece" put units of equal frequency in any order.
 
     Args:
-        texts: Strings, read once. A newline ends a piece of text; no unit spans it.
+        texts: Strings, read once. With `documents="line"`, no unit spans a newline.
         kind: "bpe", "unigram", "word-piece" or "characters".
         size: int. Number of units, `<eos>` included; at least 257 for "bpe". Fewer are learnt
             if the texts have too few words. None for "characters": all of them.
@@ -302,7 +302,8 @@ def train_tokenizer(
     learnt = 0  # units, `special` not counted
     if kind != "characters":
         learnt = check_count("size", size, least=least + len(special)) - len(special)
-    split = re.compile("|".join(map(re.escape, [END, "\n", *special]))).split
+    ends = [END, "\n"] if documents == "line" else [END]
+    split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
     tokenizer: Any
     first = [EOS] if kind == "bpe" else [EOS, UNK]
     options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
