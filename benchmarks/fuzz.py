@@ -1,4 +1,4 @@
-"""Damages cards, corpora, RUN folders and requests at random and runs dualnet on them.
+"""Damages cards, corpora, tokenisers, RUN folders and requests at random and runs dualnet on them.
 
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
 Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, a hang,
@@ -71,7 +71,7 @@ SETTINGS = [
     "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
     "recurrent_layers",
 ]  # fmt: skip
-KINDS = ("card", "corpus", "RUN", "request")
+KINDS = ("card", "corpus", "RUN", "request", "text")
 OPTIONS = {
     "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
     "score": ["--text"],
@@ -98,6 +98,14 @@ class Workshop:
         )
         if code:
             raise SystemExit(log)
+        self.tokenizer = self.folder / "tokenizer.json"
+        self.read_by_units = self.folder / "UNITS"
+        learn = ["tokenizer", "train", self.corpus, "--size", "280", "--output", self.tokenizer]
+        units = ["train", "lstm", "--corpus", self.corpus, "--tokenizer", self.tokenizer]
+        for command in (learn, [*units, "--output", self.read_by_units, *QUICK]):
+            code, log, _ = call(command)
+            if code:
+                raise SystemExit(log)
 
     def case(self, number):
         """Return the kind of case `number`, its damage in words, its command and its input."""
@@ -142,6 +150,35 @@ class Workshop:
                 ["generate", copy, "--prompt", "the", "--max-tokens", "2"],
                 ["train", "lstm", "--corpus", self.corpus, "--output", copy, "--resume",
                  "--quiet", "--epochs", chance.choice(["1", "2"])],
+            ]
+        )  # fmt: skip
+        return how, command, b""
+
+    def _text(self, chance, place):
+        if chance.random() < 0.5:
+            copy = place / "RUN"
+            shutil.copytree(self.read_by_units, copy)
+            how = damage_file(chance, copy / chance.choice(["tokenizer.json", "card.toml"]))
+            if chance.random() < 0.7:
+                damage_file(chance, copy / "sums.json", "gone")
+                how += "; no sums"
+            return how, ["score", copy, "--text", "the cat \u00e4"], b""
+        file = place / "tokenizer.json"
+        shutil.copy(self.tokenizer, file)
+        text = place / "story.txt"
+        text.write_bytes((self.corpus / "train.txt").read_bytes())
+        how = damage_file(chance, chance.choice([file, file, text]))
+        fractions = [chance.choice(["90", "5", "1", "0", "nan", "1e400", "-1"]) for _ in range(3)]
+        command = chance.choice(
+            [
+                ["tokenizer", "show", file, "--text", "the cat\n"],
+                ["data", text, "--tokenizer", file],
+                ["data", text, "--tokenizer", chance.choice(["bytes", "bpe:270", "characters"]),
+                 "--documents", chance.choice(["line", "blank-line", "file"])],
+                ["data", text, "--fractions", *fractions],
+                ["tokenizer", "train", text, "--output", place / "new.json",
+                 "--size", chance.choice(["260", "0", "300", "99999999"]),
+                 "--kind", chance.choice(["bpe", "unigram", "word-piece", "bpe:3"])],
             ]
         )  # fmt: skip
         return how, command, b""
@@ -418,7 +455,7 @@ def main():
         endpoints = Endpoints(workshop) if served else None
         for i in range(options.cases):
             number = options.seed * 1_000_000 + i
-            if served and i % 5 == 4:
+            if served and i % 6 == 5:
                 kind, log = "model", ""
                 answered, wrong = endpoints.check(number)
                 code = 0 if answered else 2
