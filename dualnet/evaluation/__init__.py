@@ -1,7 +1,17 @@
 """Token-exact perplexity, whatever the batch size and the sequence length; scores of texts."""
 
+from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
 from dualnet.evaluation.temperatures import best_temperature
 from dualnet.evaluation.texts import Score, score
 
-__all__ = ["Evaluation", "Score", "best_temperature", "evaluate", "perplexity", "score"]
+__all__ = [
+    "Comparable",
+    "Evaluation",
+    "Score",
+    "best_temperature",
+    "comparable",
+    "evaluate",
+    "perplexity",
+    "score",
+]
