@@ -65,7 +65,7 @@ def main():
         print(f"{tokenizer:<12}{units:>6}{results['parameters']:>11,}{size:>6}"
               f"{len(corpus.test) / num_bytes:>12.3f}{results['epochs']:>7}"
               f"{results['test_perplexity']:>18.3f}{results['test_bits_per_byte']:>15.3f}"
-              f"{results['test_word_perplexity']:>10.1f}", flush=True)  # fmt: skip
+              f"{results['test_perplexity_per_word']:>10.1f}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

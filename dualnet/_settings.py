@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import (
@@ -48,6 +48,7 @@ def check_evaluation(
     mc_dropout_samples: int = 0,
     dropout_scale: float = 1.0,
     seed: int = 0,
+    top_k: Sequence[int] = (),
 ) -> None:
     """Check the settings of `dualnet.evaluate`."""
     check_temperature(temperature)
@@ -69,6 +70,16 @@ def check_evaluation(
             "window",
             "must be None by sentence, since every sentence starts from the zero state. Received: "
             f"window={window!r}.",
+        )
+    if not isinstance(top_k, (list, tuple)):
+        raise ArgumentError("top_k", f"must be a list of integers. Received: top_k={top_k!r}.")
+    for k in top_k:
+        check_count("top_k", k, least=1)
+    if top_k and mc_dropout_samples:
+        raise ArgumentError(
+            "top_k",
+            "cannot be combined with MC dropout, whose passes rank the units differently. "
+            f"Received: top_k={list(top_k)}, mc_dropout_samples={mc_dropout_samples}.",
         )
     if window is not None:
         check_count("window", window, least=1)

@@ -59,7 +59,8 @@ def test_a_command_is_silent_about_the_start_of_the_backend(trained):
     _, process = trained
     lines = process.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("epoch 1/1  train perplexity"), process.stderr
-    assert len(process.stdout.splitlines()) == 3
+    assert len(process.stdout.splitlines()) == 4
+    assert "character or word: the white space between words is lost\n" in process.stdout
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["list", "dual_*", "--json"], ["card", "lstm"]])
@@ -592,7 +593,11 @@ def test_rows_of_scores_fit_the_terminal(capsys, run, monkeypatch):
     assert lines[0].split() == ["perplexity", "tokens", "text"]
     assert lines[1].endswith("  the cat sees the dog") and lines[2].endswith("...")
     assert "the cat sees the dog <eos>" in lines[2] and max(map(len, lines)) <= 50
-    assert lines[-1].endswith("on 545 tokens of 2 texts")
+    assert lines[-3].endswith("on 545 tokens of 2 texts")
+    assert lines[-2:] == [
+        "no figures per byte, character or word: the white",
+        "space between words is lost",
+    ]
 
 
 def test_wide_characters_take_two_columns_of_a_row():

@@ -26,11 +26,12 @@ from dualnet.builders.reader import SegmentReader
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation.arguments import check_tokens, perplexity_of
+from dualnet.evaluation.comparison import Comparable, figures_of
 
 
 @dataclasses.dataclass(frozen=True)
-class DynamicEvaluation:
-    """The result of `dynamic_evaluation`, with the trace of its segments.
+class DynamicEvaluation(Comparable):
+    """The result of `dynamic_evaluation`: `Comparable`, and the trace of its segments.
 
     Attributes:
         perplexity: exp of the mean loss over all tokens.
@@ -195,6 +196,7 @@ def dynamic_evaluation(
         segment_lengths=lengths,
         rule=rule,
         settings={**settings, "sequence_length": length, "temperature": temperature},
+        **figures_of(model, tokens[len(tokens) - pairs :], losses @ lengths),
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from dualnet._backend import scan
 from dualnet.layers import DOCOutput, Recurrence
+from dualnet.layers._fused_cross_entropy import Chunks
 
 
 def token_losses(logits, targets):
@@ -98,6 +100,39 @@ class Graph:
             arguments |= {"mask": mask, "training": training}
         return self.head(features, **arguments), states
 
+    def losses_and_ranks(self, tokens, states, targets, *, temperature=None):
+        """Return `losses` without dropouts, the ranks of `targets`, and the new states.
+
+        A rank, int32 `(batch, time)`, is the number of other words whose logit is not below
+        that of the target: 0 for the likeliest word. Where there is a head, the logits of few
+        tokens exist at a time.
+        """
+        if self.head is None:
+            features, states = self.logits(tokens, states)
+        else:
+            features, *states = self.body([tokens, *states], training=False)
+        words, units = self.word_logits.shape[-1], keras.tree.flatten(features)[-1].shape[-1]
+        batch, time = ops.shape(targets)
+        chunks = Chunks(batch * time, words * 4, least=1 if self.head is None else units // 2)
+
+        def in_chunks(values):  # (batch, time, ...)
+            return chunks.split(ops.reshape(values, (-1, *values.shape[2:])))
+
+        def read(_, chunk):
+            targets, *chunk = chunk
+            logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in chunk])
+            logits = logits if self.head is None else self.head(logits)
+            losses = token_losses(
+                logits if temperature is None else logits / temperature, targets[None]
+            )
+            return [], [losses[0], _ranks(logits[0], targets)]
+
+        sequences = list(map(in_chunks, [targets, *keras.tree.flatten(features)]))
+        like = [chunks.like("float32"), chunks.like("int32")]
+        _, results = scan(read, [], sequences, like, length=chunks.count)
+        losses, ranks = (ops.reshape(chunks.join(r), (batch, time)) for r in results)
+        return losses, ranks, states
+
     def hidden_states(self, tokens, states):
         """Return `hidden` for tokens, float32 `(batch, time, units)`, and the new states."""
         hidden, *states = self._reader_of_hidden([tokens, *states], training=False)
@@ -134,6 +169,15 @@ class Graph:
             padded=True,
             core=keras.Model(whole.inputs, outputs),
         )
+
+
+def _ranks(logits, targets):
+    """Return the number of other words `(rows,)` whose logit is not below that of the target."""
+    targets = ops.cast(targets, "int32")[:, None]
+    below = logits < ops.take_along_axis(logits, targets, axis=-1)  # never where one is nan
+    itself = ops.arange(ops.shape(logits)[-1], dtype="int32") == targets
+    counted = ops.logical_not(ops.logical_or(below, itself))
+    return ops.sum(ops.cast(counted, "int32"), axis=-1)
 
 
 def _with_masks(model):

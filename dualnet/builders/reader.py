@@ -24,20 +24,23 @@ class SegmentReader(ClearsAllGradients):
 
     Both take a dict with `tokens` and `targets`, int `(batch, time)`, and, where the logits are
     to be divided by one, `temperature`, float32 `(batch, 1)`, the same in all rows. Scoring also
-    takes `states` and returns a dict of `losses`, float32 `(batch, time)`, and `states`; learning
-    carries the state in the reader and minimises the mean loss, without penalties.
+    takes `states` and returns a dict of `losses`, float32 `(batch, time)`, and `states`, and with
+    `ranks` those of the targets; learning carries the state in the reader and minimises the mean
+    loss, without penalties.
 
     Args:
         graph: `Graph`; its layer of past decoding is left out.
         training: bool. Whether dropouts are active.
         batch_size: int. Number of streams to learn from; None only to score.
+        ranks: bool. Whether scoring, without dropouts, also returns `Graph.losses_and_ranks`.
     """
 
-    def __init__(self, graph, *, training=False, batch_size=None, **kwargs):
+    def __init__(self, graph, *, training=False, batch_size=None, ranks=False, **kwargs):
         super().__init__(**kwargs)
         self.graph = graph.without_past_decode()
         self.core = self.graph.core
         self.training = training
+        self.ranks = ranks
         self.state_size = [int(state.shape[-1]) for state in graph.states]
         self.stream_state = StreamState(self.state_size)
         if batch_size is not None:
@@ -47,6 +50,11 @@ class SegmentReader(ClearsAllGradients):
     def call(self, inputs):
         states = inputs.get("states")
         temperature = inputs["temperature"][0, 0] if "temperature" in inputs else None
+        if self.ranks:
+            losses, ranks, new_states = self.graph.losses_and_ranks(
+                inputs["tokens"], states, inputs["targets"], temperature=temperature
+            )
+            return {"losses": losses, "ranks": ranks, "states": new_states}
         losses, new_states = self.graph.losses(
             inputs["tokens"],
             self.stream_state.read(None) if states is None else states,

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,14 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
 from dualnet._settings import check_generation, check_temperature
-from dualnet.cli.console import check_overrides, print_table, printable, quietly, settings_of
+from dualnet.cli.console import (
+    check_overrides,
+    comparison,
+    print_table,
+    printable,
+    quietly,
+    settings_of,
+)
 from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
 from dualnet.runs.folder import EARLY_FILES, check_run
@@ -231,6 +239,11 @@ def _print_run(options: argparse.Namespace, run: Any) -> None:
     protocol = "by sentence" if results["by_sentence"] else "batch size 1"
     print(f"perplexity {results['valid_perplexity']:.2f} validation, "
           f"{results['test_perplexity']:.2f} test ({protocol})")  # fmt: skip
+    lines = {split: comparison(results, f"{split}_") for split in ("valid", "test")}
+    if results["valid_not_comparable"] == results["test_not_comparable"] is not None:
+        print(lines["test"])
+    else:
+        print(f"validation: {lines['valid']}\ntest: {lines['test']}")
     print(f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
           f"all files are in {run.folder}")  # fmt: skip
 
@@ -265,7 +278,7 @@ def score(options: argparse.Namespace) -> None:
     texts = _texts("--text", options)
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
-    from dualnet.evaluation import score
+    from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
     from dualnet.text.tokenisation import tokenisation_warning
 
@@ -274,6 +287,8 @@ def score(options: argparse.Namespace) -> None:
     tokens = sum(score.tokens for score in scores)
     losses = [-value for score in scores for value in score.log_probabilities.tolist()]
     perplexity = perplexity_of(losses)
+    ids = [model.vocabulary.encode(text) for text in texts]
+    figures = comparable(model.vocabulary, ids, sum(losses)).figures()
     words = [word for score in scores for word in score.words]
     if warning := tokenisation_warning(words, what="the text"):
         print(warning, file=sys.stderr)
@@ -291,15 +306,18 @@ def score(options: argparse.Namespace) -> None:
                 for score in scores
             ],
             "temperature": options.temperature,
+            **figures,
         }
         print(json.dumps(result, allow_nan=False))
         return
     rows = [
         [_number(score.perplexity), f"{score.tokens:,}", " ".join(score.words)] for score in scores
     ]
-    print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
+    columns = shutil.get_terminal_size().columns
+    print_table(["perplexity", "tokens", "text"], rows, columns=columns)
     print(f"\nperplexity {_number(perplexity)} on {tokens:,} tokens of "
           f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
+    print(textwrap.fill(comparison(figures), max(columns, 20)))
 
 
 def export(options: argparse.Namespace) -> None:

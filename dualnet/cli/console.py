@@ -10,7 +10,7 @@ import sys
 import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dualnet._checks import ArgumentError
@@ -79,6 +79,21 @@ def open_streams() -> None:
                 os.close(null)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
+def comparison(result: Mapping[str, Any], prefix: str = "") -> str:
+    """Return the line of the figures of `Comparable` in `result`, whose keys have a `prefix`."""
+    if reason := result[f"{prefix}not_comparable"]:
+        return f"no figures per byte, character or word: {reason}"
+    bits_per_byte, bits_per_character, per_word = (
+        "-" if value is None else f"{value:.3f}" if value < 1e7 else f"{value:.3g}"
+        for key in ("bits_per_byte", "bits_per_character", "perplexity_per_word")
+        for value in [result[prefix + key]]
+    )
+    return (
+        f"{bits_per_byte} bits per byte, {bits_per_character} bits per character, perplexity "
+        f"{per_word} per word"
+    )
 
 
 def truncate(text: str, columns: int) -> str:

@@ -15,7 +15,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
-from dualnet.cli.console import quietly, settings_of
+from dualnet.cli.console import comparison, quietly, settings_of
 from dualnet.cli.early import check_corpus, check_settings
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
@@ -33,7 +33,15 @@ def evaluate(options: argparse.Namespace) -> None:
     check_settings(settings)
     names = ["temperature", "sequence_length"]
     if not options.dynamic:
-        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
+        names += [
+            "batch_size",
+            "by_sentence",
+            "window",
+            "samples",
+            "dropout_scale",
+            "seed",
+            "top_k",
+        ]
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     _check_known(
         "--set", settings, _settable(check_dynamic if options.dynamic else check_evaluation)
@@ -96,7 +104,7 @@ def evaluate(options: argparse.Namespace) -> None:
             _keep(options, model, used, dynamic)
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
-                  "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
+                  "rule": dynamic.rule, **dynamic.settings, **dynamic.figures()}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
@@ -104,6 +112,9 @@ def evaluate(options: argparse.Namespace) -> None:
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
         result = {name: getattr(static, name) for name in names}
         result["samples"] = static.mc_dropout_samples
+        result |= static.figures()
+        if static.top_k_accuracy:
+            result["top_k_accuracy"] = static.top_k_accuracy
     result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
         print(json.dumps(result))
@@ -119,6 +130,9 @@ def evaluate(options: argparse.Namespace) -> None:
 def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
     print(f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
           f"{result['corpus']} {result['split']}")  # fmt: skip
+    print(comparison(result))
+    for k, accuracy in result.get("top_k_accuracy", {}).items():
+        print(f"top-{k} accuracy {accuracy:.2%}")
     if result["batch_size"] != 1:
         print(f"read as {result['batch_size']} streams, each from the zero state; the reference "
               "is --batch-size 1")  # fmt: skip
@@ -192,7 +206,8 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size
         alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
-                 "--window": options.window, "--samples": options.samples, **sampling}  # fmt: skip
+                 "--window": options.window, "--top-k": options.top_k, "--samples": options.samples,
+                 **sampling}  # fmt: skip
         problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
         refused = {problem: alone}
         if options.keep is not None:

@@ -99,6 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
            help="zero the state every N tokens (default: carry it over the whole text)")
     option("--by-sentence", action=argparse.BooleanOptionalAction,
            help="read each sentence from the zero state (default: as RUN was trained)")
+    option("--top-k", type=int, nargs="+", metavar="K",
+           help="also compute the share of the tokens that are among the K likeliest units")
     option("--samples", type=int, metavar="N",
            help="Monte Carlo dropout: average the probabilities of N passes with dropout")
     option("--dropout-scale", type=float, metavar="S",

@@ -1,5 +1,6 @@
 """Token-exact perplexity, whatever the batch size and the sequence length; scores of texts."""
 
+from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.pairs import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
 from dualnet.evaluation.temperatures import best_temperature
@@ -7,10 +8,12 @@ from dualnet.evaluation.texts import Score, score
 
 __all__ = [
     "Accuracy",
+    "Comparable",
     "Evaluation",
     "MinimalPairs",
     "Score",
     "best_temperature",
+    "comparable",
     "evaluate",
     "minimal_pairs",
     "perplexity",

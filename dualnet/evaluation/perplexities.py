@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +22,15 @@ from dualnet.evaluation.arguments import (
     perplexity_of,
     vocabulary_with_eos,
 )
+from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The result of `evaluate`.
+class Evaluation(Comparable):
+    """The result of `evaluate`, with the figures of `Comparable`.
 
     Attributes:
         perplexity: exp of the mean loss.
@@ -46,6 +47,8 @@ class Evaluation:
         dropout_scale: What their dropout rates were multiplied by.
         seed: Seed of their masks.
         window: Number of tokens after which the state was zeroed; None if it was carried.
+        top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
+            k likeliest units.
     """
 
     perplexity: float
@@ -59,6 +62,7 @@ class Evaluation:
     dropout_scale: float = 1.0
     seed: int = 0
     window: int | None = None
+    top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -98,6 +102,7 @@ def evaluate(
     mc_dropout_samples: int = 0,
     dropout_scale: float = 1.0,
     seed: int = 0,
+    top_k: Sequence[int] = (),
 ) -> Evaluation:
     """Return the loss of `model` on `tokens`: every token but the first is predicted once.
 
@@ -133,6 +138,9 @@ def evaluate(
         dropout_scale: float above 0, at most 1. With MC dropout, the dropout rates of the
             model, its builder's arguments `..._dropout`, are multiplied by it.
         seed: int, at least 0. The masks are a function of it and the other arguments.
+        top_k: ints, at least 1. The share of the tokens that are among the k likeliest units is
+            computed for each. A unit as likely as the token counts as likelier, so that a model
+            that cannot tell units apart scores 0. Excludes MC dropout.
 
     Example:
 
@@ -155,7 +163,9 @@ def evaluate(
         mc_dropout_samples=mc_dropout_samples,
         dropout_scale=dropout_scale,
         seed=seed,
+        top_k=top_k,
     )
+    top_k = _check_top_k(top_k, model.vocabulary_size)
     if by_sentence:
         plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)
     elif window is not None:
@@ -163,11 +173,13 @@ def evaluate(
     else:
         plan = _streams(tokens, batch_size, sequence_length, with_dropout=mc_dropout_samples > 0)
     losses = np.empty(plan.tokens, np.float32)
+    ranks = np.empty(plan.tokens, np.int32) if top_k else None
     if mc_dropout_samples > 0:
         reader = DropoutReader(model, dropout_scale)
         _average_passes(reader, plan, losses, temperature, mc_dropout_samples, seed)
     else:
-        _read_plan(scoring.reader_of(model), plan, [losses], temperature)
+        reader = scoring.reader_of(model) if ranks is None else scoring.ranking_reader_of(model)
+        _read_plan(reader, plan, [losses], temperature, ranks=ranks)
     return Evaluation(
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
@@ -180,7 +192,21 @@ def evaluate(
         dropout_scale=dropout_scale,
         seed=seed,
         window=window,
+        top_k_accuracy={} if ranks is None else {k: float(np.mean(ranks < k)) for k in top_k},
+        **figures_of(model, tokens[len(tokens) - plan.tokens :], losses.sum(dtype=np.float64)),
     )
+
+
+def _check_top_k(top_k: Sequence[int], vocabulary_size: int) -> list[int]:
+    """Return `top_k` as a list of ints, each once, else raise `ValueError`."""
+    ks = [int(k) for k in top_k]
+    if ks and max(ks) > vocabulary_size:
+        raise ArgumentError(
+            "top_k",
+            f"must be at most {vocabulary_size}, the size of the vocabulary. Received: "
+            f"top_k={max(ks)}.",
+        )
+    return list(dict.fromkeys(ks))
 
 
 class _Plan(NamedTuple):
@@ -259,8 +285,12 @@ def _read_plan(
     temperature: float,
     *,
     passes: int = 1,
+    ranks: np.ndarray | None = None,
 ) -> None:
-    """Read a text once per array in `losses` and fill these; `passes` are read at once at most."""
+    """Read a text once per array in `losses` and fill these; `passes` are read at once at most.
+
+    Fills `ranks`, too, with those of a reader that ranks.
+    """
     for rows, steps, spans in plan.parts():
         streams = [plan.cut(*span) for span in spans]
         scoring.score_streams(
@@ -270,6 +300,7 @@ def _read_plan(
             rows=rows * passes,
             steps=steps,
             temperature=temperature,
+            ranks=None if ranks is None else [ranks[start:end] for start, end in spans],
         )
 
 

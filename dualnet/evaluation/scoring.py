@@ -73,10 +73,12 @@ def score_streams(
     rows: int,
     steps: int,
     temperature: float,
+    ranks: Sequence[np.ndarray] | None = None,
 ) -> None:
     """Read `streams` side by side from the zero state, `rows` of `steps` tokens per call.
 
-    Fills `losses`, an array for each stream, with -log p of each of its tokens but the first.
+    Fills `losses`, an array for each stream, with -log p of each of its tokens but the first;
+    and `ranks` likewise, with a reader that ranks.
     """
     zeros = [np.zeros((rows, size), np.float32) for size in reader.state_size]
     segment: dict[str, Any] = {"states": zeros}
@@ -94,9 +96,13 @@ def score_streams(
         for row, (row_losses, end) in enumerate(zip(losses, ends)):
             if end > start:
                 row_losses[start:end] = result["losses"][row, : end - start]
+                if ranks is not None:
+                    ranks[row][start:end] = result["ranks"][row, : end - start]
 
 
 _readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader] = weakref.WeakKeyDictionary()
+_ranking_readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader]
+_ranking_readers = weakref.WeakKeyDictionary()
 
 
 def reader_of(model: LanguageModel) -> SegmentReader:
@@ -104,3 +110,10 @@ def reader_of(model: LanguageModel) -> SegmentReader:
     if model not in _readers:
         _readers[model] = SegmentReader(model.graph, name="scorer")
     return _readers[model]
+
+
+def ranking_reader_of(model: LanguageModel) -> SegmentReader:
+    """Return `reader_of` a model that ranks, too."""
+    if model not in _ranking_readers:
+        _ranking_readers[model] = SegmentReader(model.graph, ranks=True, name="ranker")
+    return _ranking_readers[model]

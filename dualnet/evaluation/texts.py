@@ -13,11 +13,12 @@ from dualnet._settings import check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
+from dualnet.evaluation.comparison import Comparable, figures_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
-    """The result of `score` for one text.
+class Score(Comparable):
+    """The result of `score` for one text, with the figures of `Comparable`.
 
     Attributes:
         words: The tokens as the model read them: `<unk>` for an unknown word, `<eos>` for a
@@ -87,6 +88,7 @@ def score(
             log_probabilities=-row,
             perplexity=perplexity_of(row),
             tokens=len(row),
+            **figures_of(model, stream[1:], row.sum(dtype=np.float64)),
         )
         for stream, row in zip(streams, losses)
     ]

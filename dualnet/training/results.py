@@ -26,17 +26,18 @@ def results_of(
 ) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
     valid, test = (
-        evaluate(model, corpus.split(split), by_sentence=by_sentence).perplexity
-        for split in ("valid", "test")
+        evaluate(model, corpus.split(split), by_sentence=by_sentence) for split in ("valid", "test")
     )
     best = min(history, key=lambda row: row["val_perplexity"])
     steady = history[1:] or history  # the first epoch includes compilation
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        "valid_perplexity": valid,
-        "test_perplexity": test,
-        "batch_size": 1,  # of these two perplexities
+        "valid_perplexity": valid.perplexity,
+        "test_perplexity": test.perplexity,
+        **{f"valid_{key}": value for key, value in valid.figures().items()},
+        **{f"test_{key}": value for key, value in test.figures().items()},
+        "batch_size": 1,  # of these figures
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
         "best_epoch": int(best["epoch"]),
