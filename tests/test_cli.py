@@ -263,6 +263,22 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     assert result["perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=1e-5)
 
 
+def test_a_run_is_evaluated_dynamically_by_sentence(capsys, run, corpus, published, tmp_path):
+    evaluate = ["evaluate", run, "--dynamic", "--by-sentence"]
+    kept = ["--keep", tmp_path / "KEPT", "--plot", tmp_path / "trace.png"]
+    out = called(capsys, *evaluate, "--rule", "published", *kept)
+    assert "read by sentence, each after <eos> from the zero state\n" in out
+    assert "rule sgd: learning_rate=0.5, decay=0.01, temperature=1\n" in out
+    assert "evaluation, by sentence, rule sgd: lea" in (tmp_path / "KEPT" / "card.toml").read_text()
+    settings = ["--rule", "sgd", "--set", "learning_rate=0.5", "decay=0.01"]
+    result = json.loads(called(capsys, *evaluate, *settings, "--json"))
+    assert (result["by_sentence"], result["sequence_length"]) == (True, None)
+    settings = {"rule": "sgd", "learning_rate": 0.5, "decay": 0.01, "by_sentence": True}
+    expected = dualnet.dynamic_evaluation(dualnet.load(run), corpus.test, **settings)
+    assert result["perplexity"] == pytest.approx(expected.perplexity, rel=1e-6)
+    assert result["tokens"] == expected.tokens == len(corpus.test)
+
+
 def test_a_run_is_evaluated_in_windows(capsys, run, corpus):
     result = json.loads(called(capsys, "evaluate", run, "--window", 6, "--json"))
     expected = dualnet.perplexity(dualnet.load(run), corpus.test, window=6)
@@ -711,7 +727,9 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         ),
         "dynamic in windows": ([*dynamic, "--window", 5], "`--window` cannot be combined"),
         "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
-        "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
+        "segments by sentence": (
+            [*dynamic, "--by-sentence", "--sequence-length", 9], "must be None by sentence",
+        ),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
         "gates of a RUN without": (
             ["analyse", "gates", run, "--words", "the"], "`model` must have a gate that reads",

@@ -1,12 +1,8 @@
 """Weights that keep learning at test time: dynamic evaluation."""
 
-from dualnet.adaptation.dynamic import (
-    DynamicEvaluation,
-    GradientStatistics,
-    dynamic_evaluation,
-    gradient_statistics,
-)
+from dualnet.adaptation.dynamic import DynamicEvaluation, dynamic_evaluation
 from dualnet.adaptation.rules import RULES
+from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics
 
 __all__ = [
     "RULES",

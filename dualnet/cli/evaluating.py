@@ -57,9 +57,9 @@ def evaluate(options: argparse.Namespace) -> None:
         model = builders.with_cache(model, **notes["cache"])
     recipe = used.recipe if used else {}
     trained_by_sentence = recipe.get("batching") == "sentences"
-    names = ["temperature", "sequence_length"]
+    names = ["temperature", "sequence_length", "by_sentence"]
     if not options.dynamic:
-        names += ["batch_size", "by_sentence", "window", "samples", "dropout_scale", "seed"]
+        names += ["batch_size", "window", "samples", "dropout_scale", "seed"]
         windowed = options.window is not None or "window" in settings
         settings.setdefault("by_sentence", trained_by_sentence and not windowed)
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -78,14 +78,17 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule, "keep": options.keep is not None}
         if options.rule == "published":
-            settings = {**_published_rule(used, corpus.name), **settings}
+            published = _published_rule(used, corpus.name)
+            if settings.get("by_sentence"):
+                published.pop("sequence_length", None)
+            settings = {**published, **settings}
             fixed["rule"] = settings.pop("rule")
         if fixed["rule"] == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
         if options.plot:  # read before --keep changes the weights
-            temperature = settings.get("temperature", 1.0)
-            static = evaluation.evaluate(model, tokens, temperature=temperature)
+            shared = settings.keys() & {"temperature", "by_sentence"}
+            static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
@@ -93,7 +96,8 @@ def evaluate(options: argparse.Namespace) -> None:
             _keep(options, model, used, dynamic)
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
-                  "rule": dynamic.rule, **dynamic.settings}  # fmt: skip
+                  "rule": dynamic.rule, **dynamic.settings,
+                  "by_sentence": dynamic.by_sentence}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
@@ -107,7 +111,9 @@ def evaluate(options: argparse.Namespace) -> None:
         return
     _print_result(result, trained_by_sentence)
     if options.dynamic:
-        used_settings = ", ".join(f"{key}={value:g}" for key, value in dynamic.settings.items())
+        used_settings = ", ".join(
+            f"{key}={value:g}" for key, value in dynamic.settings.items() if value is not None
+        )
         print(f"dynamic evaluation, rule {dynamic.rule}: {used_settings}")
     if "keep" in notes:
         print(f"the adapted model is in {options.keep}")
@@ -177,8 +183,11 @@ def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any)
     """Write the adapted `model` into the RUN folder of --keep."""
     from dualnet.runs.loading import write_run
 
-    settings = ", ".join(f"{key}={value}" for key, value in dynamic.settings.items())
-    note = f"Adapted on {options.split} by dynamic evaluation, rule {dynamic.rule}: {settings}."
+    settings = ", ".join(
+        f"{key}={value}" for key, value in dynamic.settings.items() if value is not None
+    )
+    by = "by sentence, " if dynamic.by_sentence else ""
+    note = f"Adapted on {options.split} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
     source = str(Path(options.run_folder).resolve())
     write_run(Path(options.keep), model, dataclasses.replace(used, note=note, weights=source))
 
@@ -188,9 +197,9 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size
-        alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
-                 "--window": options.window, "--samples": options.samples, **sampling}  # fmt: skip
-        problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
+        alone = {"--batch-size": batch_size, "--window": options.window,
+                 "--samples": options.samples, **sampling}  # fmt: skip
+        problem = "cannot be combined with --dynamic, which reads the text once without dropout."
         refused = {problem: alone}
         if options.keep is not None:
             refused["cannot be combined with --keep."] = {"--cache": options.cache}

@@ -92,7 +92,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--window", type=int, metavar="N",
            help="zero the state every N tokens (default: carry it over the whole text)")
     option("--by-sentence", action=argparse.BooleanOptionalAction,
-           help="read each sentence from the zero state (default: as RUN was trained)")
+           help="read each sentence from the zero state, and with --dynamic learn from it in one "
+           "step (default: as RUN was trained; with --dynamic, as one stream)")
     option("--samples", type=int, metavar="N",
            help="Monte Carlo dropout: average the probabilities of N passes with dropout")
     option("--dropout-scale", type=float, metavar="S",

@@ -73,3 +73,31 @@ def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Tok
             f"{vocabulary!r} without it. {otherwise}",
         )
     return vocabulary, vocabulary.eos_id
+
+
+def check_sentences(model: Any) -> tuple[Tokenizer, int]:
+    """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
+    found = vocabulary_with_eos(model, begins="sentence", otherwise="Leave `by_sentence` False.")
+    if model.cache_size:
+        raise ArgumentError(
+            "by_sentence",
+            "must be False for a model with a cache, which each sentence would empty. Received: "
+            f"by_sentence=True, a cache of {model.cache_size} words.",
+        )
+    return found
+
+
+def check_read_alone(mode: str, *, batch_size: int = 1, sequence_length: int | None) -> None:
+    """Raise `ValueError` for settings of streams where each part of a text is read for itself."""
+    if batch_size != 1:
+        raise ArgumentError(
+            "batch_size",
+            f"must be 1 {mode}, since each starts from the zero state. Received: "
+            f"batch_size={batch_size}.",
+        )
+    if sequence_length is not None:
+        raise ArgumentError(
+            "sequence_length",
+            f"must be None {mode}, since each is read whole. Received: "
+            f"sequence_length={sequence_length!r}.",
+        )

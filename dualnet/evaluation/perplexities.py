@@ -17,10 +17,11 @@ from dualnet.builders.reader import SegmentReader
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import (
+    check_read_alone,
+    check_sentences,
     check_temperature,
     check_tokens,
     perplexity_of,
-    vocabulary_with_eos,
 )
 from dualnet.evaluation.mc_dropout import DropoutReader
 
@@ -159,7 +160,7 @@ def evaluate(
         )
     if by_sentence or window is not None:
         mode = "by sentence" if by_sentence else "with a window"
-        _check_read_alone(mode, batch_size, sequence_length)
+        check_read_alone(mode, batch_size=batch_size, sequence_length=sequence_length)
     if by_sentence and window is not None:
         raise ArgumentError(
             "window",
@@ -191,22 +192,6 @@ def evaluate(
         seed=seed,
         window=window,
     )
-
-
-def _check_read_alone(mode: str, batch_size: int, sequence_length: int | None) -> None:
-    """Raise `ValueError` for settings of streams where each part of a text is read for itself."""
-    if batch_size != 1:
-        raise ArgumentError(
-            "batch_size",
-            f"must be 1 {mode}, since each starts from the zero state. Received: "
-            f"batch_size={batch_size}.",
-        )
-    if sequence_length is not None:
-        raise ArgumentError(
-            "sequence_length",
-            f"must be None {mode}, since each is read whole. Received: "
-            f"sequence_length={sequence_length!r}.",
-        )
 
 
 class _Plan(NamedTuple):
@@ -256,15 +241,7 @@ def _windows(tokens: np.ndarray, window: int) -> _Plan:
 
 def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Plan:
     """Return the plan of a text by sentence, each read in one piece if `whole`."""
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="sentence", otherwise="Leave `by_sentence` False."
-    )
-    if model.cache_size:
-        raise ArgumentError(
-            "by_sentence",
-            "must be False for a model with a cache, which each sentence would empty. Received: "
-            f"by_sentence=True, a cache of {model.cache_size} words.",
-        )
+    vocabulary, eos_id = check_sentences(model)
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)
