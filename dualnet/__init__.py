@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dualnet._checks import ArgumentError as ArgumentError
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.adaptation import surprisal as surprisal
     from dualnet.builders import assign as assign
     from dualnet.builders import ensemble as ensemble
     from dualnet.builders import transfer as transfer
@@ -45,6 +46,7 @@ _FUNCTIONS = {
     "load": "runs",
     "perplexity": "evaluation",
     "score": "evaluation",
+    "surprisal": "adaptation",
     "train": "training",
     "transfer": "builders",
     "weight_names": "builders",

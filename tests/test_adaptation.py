@@ -159,8 +159,8 @@ def test_by_sentence_each_is_read_from_the_zero_state_scored_and_then_learnt_fro
 
         def loss(ids=ids):
             logits = model.advance(ids[None, :-1], model.initial_state(1))[0] / 1.3
-            log_p = ops.take_along_axis(ops.log_softmax(logits), ids[None, 1:, None], -1)
-            return -ops.mean(log_p)
+            targets = ops.convert_to_tensor(ids[None, 1:, None])
+            return -ops.mean(ops.take_along_axis(ops.log_softmax(logits), targets, -1))
 
         losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
         lengths.append(len(ids) - 1)

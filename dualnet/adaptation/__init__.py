@@ -1,8 +1,9 @@
-"""Weights that keep learning at test time: dynamic evaluation."""
+"""Weights that keep learning at test time: dynamic evaluation, surprisal."""
 
 from dualnet.adaptation.dynamic import DynamicEvaluation, dynamic_evaluation
 from dualnet.adaptation.rules import RULES
 from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics
+from dualnet.adaptation.surprisals import surprisal
 
 __all__ = [
     "RULES",
@@ -10,4 +11,5 @@ __all__ = [
     "GradientStatistics",
     "dynamic_evaluation",
     "gradient_statistics",
+    "surprisal",
 ]

@@ -67,4 +67,5 @@ class SegmentReader(ClearsAllGradients):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if "weights" not in x:
             return ops.mean(y_pred)
-        return ops.sum(y_pred * x["weights"]) / ops.sum(x["weights"])
+        weights = ops.convert_to_tensor(x["weights"])
+        return ops.sum(y_pred * weights) / ops.sum(weights)
