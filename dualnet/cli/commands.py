@@ -18,6 +18,7 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
+from dualnet.cli import scoring
 from dualnet.cli.console import check_overrides, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
@@ -230,7 +231,11 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
+    scoring.check_format(options)
     texts = _texts("--text", options)
+    if options.format == "surprisal":
+        scoring.print_surprisal(options, texts)
+        return
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import score
@@ -245,7 +250,10 @@ def score(options: argparse.Namespace) -> None:
     words = [word for score in scores for word in score.words]
     if warning := tokenisation_warning(words, what="the text"):
         print(warning, file=sys.stderr)
+    of_words = model.vocabulary.kind == "words"  # then the tokens are the words
     if options.json:
+        fields = ["log_probabilities"]
+        fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
         result = {
             "perplexity": _finite(perplexity),
             "tokens": tokens,
@@ -254,7 +262,7 @@ def score(options: argparse.Namespace) -> None:
                     "perplexity": _finite(score.perplexity),
                     "tokens": score.tokens,
                     "words": score.words,
-                    "log_probabilities": list(map(_finite, score.log_probabilities.tolist())),
+                    **{name: _listed(getattr(score, name)) for name in fields},
                 }
                 for score in scores
             ],
@@ -263,8 +271,10 @@ def score(options: argparse.Namespace) -> None:
         print(json.dumps(result, allow_nan=False))
         return
     rows = [
-        [_number(score.perplexity), f"{score.tokens:,}", " ".join(score.words)] for score in scores
-    ]
+        [_number(score.perplexity), f"{score.tokens:,}",
+         " ".join(score.words if of_words else score.whole_words)]
+        for score in scores
+    ]  # fmt: skip
     print_table(["perplexity", "tokens", "text"], rows, columns=shutil.get_terminal_size().columns)
     print(f"\nperplexity {_number(perplexity)} on {tokens:,} tokens of "
           f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
@@ -294,6 +304,11 @@ def demo(options: argparse.Namespace) -> None:
     results = demo.run(options.output)
     if options.json:
         print(json.dumps(results))
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return an array, or strings, as a list for JSON."""
+    return list(map(_finite, values.tolist())) if isinstance(values, np.ndarray) else list(values)
 
 
 def _finite(value: float) -> float | None:

@@ -64,7 +64,7 @@ def evaluate(options: argparse.Namespace) -> None:
         settings.setdefault("by_sentence", trained_by_sentence and not windowed)
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
     function = adaptation.dynamic_evaluation if options.dynamic else evaluation.evaluate
-    _check_known("--set", settings, _settable(function))
+    check_known("--set", settings, settable(function))
     if "samples" in settings:  # the name on the command line
         settings["mc_dropout_samples"] = settings.pop("samples")
     if options.temperature == "best":
@@ -78,7 +78,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule, "keep": options.keep is not None}
         if options.rule == "published":
-            published = _published_rule(used, corpus.name)
+            published = published_rule(used, corpus.name)
             if settings.get("by_sentence"):
                 published.pop("sequence_length", None)
             settings = {**published, **settings}
@@ -149,7 +149,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
-    _check_known("--cache", settings, defaults)
+    check_known("--cache", settings, defaults)
     published = _published_evaluation(used, corpus)
     defaults |= {
         key.removeprefix("cache_"): value
@@ -159,7 +159,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     return {**defaults, **settings}
 
 
-def _published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
     """Return rule and settings of the dynamic evaluation published for card and corpus."""
     published = _published_evaluation(used, corpus)
     if "rule" not in published:
@@ -222,7 +222,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                 raise ArgumentError(option, f"{problem} Received: {value}.")
 
 
-def _settable(function: Callable[..., Any]) -> list[str]:
+def settable(function: Callable[..., Any]) -> list[str]:
     """Return the arguments of `function` that can be set on the command line."""
     parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
@@ -230,7 +230,8 @@ def _settable(function: Callable[..., Any]) -> list[str]:
     return [name.removeprefix("mc_dropout_") for name in names]
 
 
-def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `ValueError` for a setting that is not in `known`."""
     for key, value in settings.items():
         if key not in known:
             raise ArgumentError(

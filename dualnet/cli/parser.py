@@ -124,6 +124,18 @@ def make_parser() -> argparse.ArgumentParser:
     _add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
+    option("--format", metavar="surprisal",
+           help="'surprisal': print a row for each token, with its surprisal in bits, separated by "
+           "tabs")
+    option("--entropy", action="store_true",
+           help="with --format surprisal: add the entropy, in bits, of each prediction")
+    option("--words", action="store_true",
+           help="with --format surprisal: a row for each word, which white space separates, with "
+           "the sum over its tokens")
+    option("--adapt", action="store_true",
+           help="with --format surprisal: learn from each text, in one step, after scoring it")
+    option("--rule", help="update rule of --adapt: nadam, sgd, rms or published (default: nadam)")
+    _add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
 
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
