@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dualnet._checks import ArgumentError as ArgumentError
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
+    from dualnet.adaptation import surprisal as surprisal
     from dualnet.builders import assign as assign
     from dualnet.builders import ensemble as ensemble
     from dualnet.builders import transfer as transfer
@@ -48,6 +49,7 @@ _FUNCTIONS = {
     "minimal_pairs": "evaluation",
     "perplexity": "evaluation",
     "score": "evaluation",
+    "surprisal": "adaptation",
     "train": "training",
     "transfer": "builders",
     "weight_names": "builders",

@@ -113,10 +113,13 @@ def check_dynamic(
     beta_1: float | None = None,
     clipnorm: float | None = None,
     temperature: float = 1.0,
+    by_sentence: bool = False,
 ) -> dict[str, Any]:
     """Check the settings of `dualnet.dynamic_evaluation`; return those of its rule."""
     check_choice("rule", rule, RULES)
     check_temperature(temperature)
+    if by_sentence:
+        _check_read_alone("by sentence", 1, sequence_length)
     return rule_settings(
         rule,
         {

@@ -9,7 +9,9 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.adaptation import GradientStatistics
+from dualnet.adaptation.rules import DecayToPrior
 from dualnet.builders.reader import SegmentReader
+from dualnet.text import Vocabulary
 from tests.checks import gradients
 from tests.conftest import values
 
@@ -127,6 +129,79 @@ def test_statistics_of_another_model_are_refused_with_the_weights_that_differ(mo
             dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=statistics)
 
 
+@pytest.mark.parametrize(("rule", "end"), [("sgd", None), ("rms", -2), ("nadam", None)])
+def test_by_sentence_each_is_read_from_the_zero_state_scored_and_then_learnt_from(rule, end):
+    model = zoo.build("dual_lstm", vocabulary_size=WORDS, units=4)
+    model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
+    text = model.vocabulary.encode("a b c\n\nd e f g h a\nb\nh g f\n")[:end]
+    settings = {"learning_rate": 0.01}
+    if rule == "rms":
+        statistics = dualnet.gradient_statistics(model, np.tile(text, 9), batch_size=4)
+        settings |= {"decay": 0.3, "epsilon": 0.02, "statistics": statistics}
+    prior = values(model)
+    found = dualnet.dynamic_evaluation(
+        model, text, rule=rule, by_sentence=True, temperature=1.3, keep=True, **settings
+    )
+    ours = values(model)
+    for weight, value in zip(model.weights, prior):
+        weight.assign(value)
+    settings.pop("statistics", None)
+    optimizer: keras.optimizers.Optimizer = {
+        "sgd": lambda: keras.optimizers.SGD(**settings),
+        "rms": lambda: DecayToPrior(**settings, statistics=statistics),
+        "nadam": lambda: keras.optimizers.Nadam(**settings, beta_1=0.0),
+    }[rule]()
+    weights = model.trainable_variables
+    optimizer.build(weights)
+    losses, lengths = [], []
+    for line in model.vocabulary.decode(text).splitlines(keepends=True):
+        ids = np.append(model.vocabulary.eos_id, model.vocabulary.encode(line))
+
+        def loss(ids=ids):
+            logits = model.advance(ids[None, :-1], model.initial_state(1))[0] / 1.3
+            targets = ops.convert_to_tensor(ids[None, 1:, None])
+            return -ops.mean(ops.take_along_axis(ops.log_softmax(logits), targets, -1))
+
+        losses.append(float(ops.convert_to_numpy(ops.stop_gradient(loss()))))
+        lengths.append(len(ids) - 1)
+        slopes = [ops.convert_to_tensor(slope) for slope in gradients(loss, weights)]
+        optimizer.apply(slopes, weights)
+    np.testing.assert_allclose(found.segment_losses, losses, rtol=1e-4)
+    np.testing.assert_array_equal(found.segment_lengths, lengths)
+    assert found.tokens == len(text) == sum(lengths) and found.by_sentence
+    mean = np.average(losses, weights=lengths)
+    np.testing.assert_allclose(found.perplexity, np.exp(mean), rtol=1e-4)
+    for one, two in zip(ours, values(model)):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
+def test_sentences_of_many_lengths_are_learnt_from_in_few_shapes(model, monkeypatch):
+    model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
+    shapes = set()
+
+    def step(self, segment):
+        shapes.add(segment["tokens"].shape)
+        return 1.0
+
+    monkeypatch.setattr(SegmentReader, "train_on_batch", step)
+    text = model.vocabulary.encode("".join("a " * length + "\n" for length in range(60)))
+    found = dualnet.dynamic_evaluation(model, text, by_sentence=True)
+    assert found.segment_lengths.tolist() == [*range(1, 61)] and len(shapes) == 15
+
+
+def test_what_means_nothing_by_sentence_is_refused(model):
+    refused = "`model` must have a vocabulary with <eos>.*Leave `by_sentence` False"
+    model.vocabulary = Vocabulary((*"abcdefgh", "<unk>"))
+    with pytest.raises(ValueError, match=refused):
+        dualnet.dynamic_evaluation(model, [1, 2], by_sentence=True)
+    model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
+    with pytest.raises(ValueError, match="`sequence_length` must be None by sentence"):
+        dualnet.dynamic_evaluation(model, [1, 2], by_sentence=True, sequence_length=5)
+    with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
+        dualnet.dynamic_evaluation(dualnet.with_cache(model), [1, 2], by_sentence=True)
+    assert dualnet.dynamic_evaluation(model, [1], by_sentence=True).tokens == 1
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
     settings = {"learning_rate": 0.01, "beta_1": momentum, "clipnorm": 0.1}
@@ -173,7 +248,7 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     model, tokens = zoo.build("lstm", vocabulary_size=WORDS, units=2), tokens[:9]
     settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 4}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
-    monkeypatch.setattr("dualnet.adaptation.dynamic.LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("dualnet.adaptation.learner.LEAST_WEIGHTS", 1)
     compile_step = SegmentReader.compile
     tf.config.run_functions_eagerly(False)
     try:

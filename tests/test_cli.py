@@ -1,6 +1,7 @@
 """The commands print what the library returns, and refuse bad input in one sentence."""
 
 import dataclasses
+import functools
 import inspect
 import io
 import json
@@ -18,7 +19,7 @@ from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
-from dualnet.text import Vocabulary
+from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 
 QUICK = ["--set", "units=8", "batch_size=4", "sequence_length=9", "learning_rate=1",
@@ -287,6 +288,22 @@ def test_a_run_is_evaluated_by_sentence(capsys, run, folder, corpus):
     scores = dualnet.score(dualnet.load(run), lines)
     log_p = np.concatenate([score.log_probabilities for score in scores]).astype("float64")
     assert result["perplexity"] == pytest.approx(np.exp(-log_p.mean()), rel=1e-5)
+
+
+def test_a_run_is_evaluated_dynamically_by_sentence(capsys, run, corpus, published, tmp_path):
+    evaluate = ["evaluate", run, "--dynamic", "--by-sentence"]
+    kept = ["--keep", tmp_path / "KEPT", "--plot", tmp_path / "trace.png"]
+    out = called(capsys, *evaluate, "--rule", "published", *kept)
+    assert "read by sentence, each after <eos> from the zero state\n" in out
+    assert "rule sgd: learning_rate=0.5, decay=0.01, temperature=1\n" in out
+    assert "evaluation, by sentence, rule sgd: lea" in (tmp_path / "KEPT" / "card.toml").read_text()
+    settings = ["--rule", "sgd", "--set", "learning_rate=0.5", "decay=0.01"]
+    result = json.loads(called(capsys, *evaluate, *settings, "--json"))
+    assert (result["by_sentence"], result["sequence_length"]) == (True, None)
+    settings = {"rule": "sgd", "learning_rate": 0.5, "decay": 0.01, "by_sentence": True}
+    expected = dualnet.dynamic_evaluation(dualnet.load(run), corpus.test, **settings)
+    assert result["perplexity"] == pytest.approx(expected.perplexity, rel=1e-6)
+    assert result["tokens"] == expected.tokens == len(corpus.test)
 
 
 def test_a_run_is_evaluated_in_windows(capsys, run, corpus):
@@ -570,6 +587,54 @@ def test_each_line_is_scored_with_its_newline(capsys, run, folder, tmp_path, mon
     assert strictly(called(capsys, "score", run, "--json"))["tokens"] == len(log_p)
 
 
+def test_the_surprisal_of_each_line_is_printed_as_a_table(
+    capsys, run, folder, tmp_path, published, monkeypatch
+):
+    lines = (folder / "test.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "lines.txt").write_text("".join(lines[:5]))
+    score = ["score", run, tmp_path / "lines.txt", "--format", "surprisal"]
+    model = dualnet.load(run)
+    head, *rows = called(capsys, *score, "--entropy").splitlines()
+    assert head == "sentence_id\ttoken_id\ttoken\tsurprisal\tentropy"
+    records = dualnet.surprisal(model, lines[:5], entropy=True)
+    assert len(rows) == len(records) == 6 * 5 and rows[5].split("\t")[2] == "<eos>"
+    for row, record in zip(rows, records):
+        assert row.split("\t")[:3] == [str(value) for value in record.values()][:3]
+        numbers = [record["surprisal"], record["entropy"]]
+        np.testing.assert_allclose([*map(float, row.split("\t")[3:])], numbers, rtol=1e-5)
+    settings = ["--adapt", "--rule", "sgd", "--set", "learning_rate=0.5", "decay=0.01"]
+    adapted = strictly(called(capsys, *score, *settings, "--words", "--json"))
+    expected = dualnet.surprisal(
+        model, lines[:5], adapt=True, rule="sgd", learning_rate=0.5, decay=0.01, words=True
+    )
+    assert [list(record.values())[:3] for record in adapted] == [
+        list(record.values())[:3] for record in expected
+    ]
+    bits = [[record["surprisal"] for record in found] for found in (adapted, expected)]
+    np.testing.assert_allclose(*bits, rtol=1e-5)
+    published = called(capsys, *score, "--adapt", "--rule", "published", "--words", "--json")
+    assert strictly(published) == adapted
+    small = functools.partial(dualnet.gradient_statistics, batch_size=4)
+    monkeypatch.setattr("dualnet.adaptation.dynamic.gradient_statistics", small)
+    rms = called(capsys, *score, "--adapt", "--rule", "rms")
+    assert rms.splitlines()[1:7] != rms.splitlines()[7:13] and rms.count("\n") == 31
+
+
+def test_units_of_other_tokenisers_are_shown_in_one_row_each_and_by_word(capsys, tmp_path):
+    model = zoo.build("lstm", vocabulary_size=257, units=4)
+    model.vocabulary = ByteTokenizer(documents="file")
+    model.save(tmp_path / "model.keras")
+    score = ["score", tmp_path / "model.keras", "--text", "a\t\u00e9\n\rb"]
+    rows = called(capsys, *score, "--format", "surprisal").split("\n")
+    tokens = [row.split("\t")[2] for row in rows[:-1]]
+    assert tokens == ["token", "a", "\\t", "\\xc3", "\\xa9", "\\n", "\\r", "b"]
+    (text,) = strictly(called(capsys, *score, "--json"))["texts"]
+    assert text["tokens"] == 7 and text["whole_words"] == ["a", "\u00e9", "b"]
+    total = sum(text["log_probabilities"])
+    np.testing.assert_allclose(sum(text["whole_word_log_probabilities"]), total, rtol=1e-6)
+    assert "  a \u00e9 b\n" in called(capsys, *score)
+
+
 def test_no_newline_is_added_to_a_text_option(capsys, run):
     texts = ["--text", "the cat", "--text", "the cat\n", "--text", "the cat\nsees"]
     result = strictly(called(capsys, "score", run, *texts, "--json", "--temperature", 2))
@@ -741,7 +806,9 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         ),
         "dynamic in windows": ([*dynamic, "--window", 5], "`--window` cannot be combined"),
         "a window by sentence": ([*evaluate, "--window", 5, "--by-sentence"], "must be None by"),
-        "dynamic by sentence": ([*dynamic, "--by-sentence"], "`--by-sentence` cannot be combined"),
+        "segments by sentence": (
+            [*dynamic, "--by-sentence", "--sequence-length", 9], "must be None by sentence",
+        ),
         "a scale without samples": ([*evaluate, "--dropout-scale", 0.5], "-scale` needs --samples"),
         "gates of a RUN without": (
             ["analyse", "gates", run, "--words", "the"], "`model` must have a gate that reads",
@@ -753,6 +820,19 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         ),
         "a prompt and a file": ([*generate, "f"], "`--prompt` and FILE"),
         "a text and a file": ([*score, "f"], "`--text` and FILE cannot"),
+        "an unknown format": ([*score, "--format", "surprise"], "Did you mean 'surprisal'"),
+        "words without a format": ([*score, "--words"], "`--words` needs --format surprisal"),
+        "a rule without adapting": (
+            [*score, "--format", "surprisal", "--rule", "sgd"], "`--rule` needs --adapt",
+        ),
+        "an unknown setting to adapt": (
+            [*score, "--format", "surprisal", "--adapt", "--set", "learning_rte=1"],
+            "mean 'learning_rate'",
+        ),
+        "rms without a corpus": (
+            ["score", keras_file(run), *score[2:], "--format", "surprisal", "--adapt", "--rule",
+             "rms"], "rms needs a RUN folder",
+        ),
         "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
         "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),

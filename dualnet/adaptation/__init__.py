@@ -1,12 +1,9 @@
-"""Weights that keep learning at test time: dynamic evaluation."""
+"""Weights that keep learning at test time: dynamic evaluation, surprisal."""
 
 from dualnet._settings import RULES
-from dualnet.adaptation.dynamic import (
-    DynamicEvaluation,
-    GradientStatistics,
-    dynamic_evaluation,
-    gradient_statistics,
-)
+from dualnet.adaptation.dynamic import DynamicEvaluation, dynamic_evaluation
+from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics
+from dualnet.adaptation.surprisals import surprisal
 
 __all__ = [
     "RULES",
@@ -14,4 +11,5 @@ __all__ = [
     "GradientStatistics",
     "dynamic_evaluation",
     "gradient_statistics",
+    "surprisal",
 ]

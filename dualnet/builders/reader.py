@@ -26,7 +26,8 @@ class SegmentReader(ClearsAllGradients):
     to be divided by one, `temperature`, float32 `(batch, 1)`, the same in all rows. Scoring also
     takes `states` and returns a dict of `losses`, float32 `(batch, time)`, and `states`, and with
     `ranks` those of the targets; learning carries the state in the reader and minimises the mean
-    loss, without penalties.
+    loss, without penalties. With `weights`, float32 `(batch, time)`, 0 for padding at the end, that
+    is the weighted mean.
 
     Args:
         graph: `Graph`; its layer of past decoding is left out.
@@ -72,4 +73,7 @@ class SegmentReader(ClearsAllGradients):
             return super().predict_step(*args)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return ops.mean(y_pred)
+        if "weights" not in x:
+            return ops.mean(y_pred)
+        weights = ops.convert_to_tensor(x["weights"])
+        return ops.sum(y_pred * weights) / ops.sum(weights)

@@ -20,6 +20,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
 from dualnet._settings import check_generation, check_temperature
+from dualnet.cli import scoring
 from dualnet.cli.console import (
     check_overrides,
     comparison,
@@ -275,7 +276,11 @@ def generate(options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     check_temperature(options.temperature)
+    scoring.check_format(options)
     texts = _texts("--text", options)
+    if options.format == "surprisal":
+        scoring.print_surprisal(options, texts)
+        return
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import comparable, score
@@ -292,7 +297,10 @@ def score(options: argparse.Namespace) -> None:
     words = [word for score in scores for word in score.words]
     if warning := tokenisation_warning(words, what="the text"):
         print(warning, file=sys.stderr)
+    of_words = model.vocabulary.kind == "words"  # then the tokens are the words
     if options.json:
+        fields = ["log_probabilities"]
+        fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
         result = {
             "perplexity": _finite(perplexity),
             "tokens": tokens,
@@ -301,7 +309,7 @@ def score(options: argparse.Namespace) -> None:
                     "perplexity": _finite(score.perplexity),
                     "tokens": score.tokens,
                     "words": score.words,
-                    "log_probabilities": list(map(_finite, score.log_probabilities.tolist())),
+                    **{name: _listed(getattr(score, name)) for name in fields},
                 }
                 for score in scores
             ],
@@ -311,8 +319,10 @@ def score(options: argparse.Namespace) -> None:
         print(json.dumps(result, allow_nan=False))
         return
     rows = [
-        [_number(score.perplexity), f"{score.tokens:,}", " ".join(score.words)] for score in scores
-    ]
+        [_number(score.perplexity), f"{score.tokens:,}",
+         " ".join(score.words if of_words else score.whole_words)]
+        for score in scores
+    ]  # fmt: skip
     columns = shutil.get_terminal_size().columns
     print_table(["perplexity", "tokens", "text"], rows, columns=columns)
     print(f"\nperplexity {_number(perplexity)} on {tokens:,} tokens of "
@@ -344,6 +354,11 @@ def demo(options: argparse.Namespace) -> None:
     results = demo.run(options.output)
     if options.json:
         print(json.dumps(results))
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return an array, or strings, as a list for JSON."""
+    return list(map(_finite, values.tolist())) if isinstance(values, np.ndarray) else list(values)
 
 
 def _finite(value: float) -> float | None:

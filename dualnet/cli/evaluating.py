@@ -31,21 +31,11 @@ def evaluate(options: argparse.Namespace) -> None:
     check_choice("split", options.split, SPLITS)
     check_corpus(options.corpus)
     check_settings(settings)
-    names = ["temperature", "sequence_length"]
+    names = ["temperature", "sequence_length", "by_sentence"]
     if not options.dynamic:
-        names += [
-            "batch_size",
-            "by_sentence",
-            "window",
-            "samples",
-            "dropout_scale",
-            "seed",
-            "top_k",
-        ]
+        names += ["batch_size", "window", "samples", "dropout_scale", "seed", "top_k"]
     settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    _check_known(
-        "--set", settings, _settable(check_dynamic if options.dynamic else check_evaluation)
-    )
+    check_known("--set", settings, settable(check_dynamic if options.dynamic else check_evaluation))
     if "samples" in settings:  # the name on the command line
         settings["mc_dropout_samples"] = settings.pop("samples")
     _check_values(options, settings)
@@ -89,14 +79,17 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"rule": options.rule, "keep": options.keep is not None}
         if options.rule == "published":
-            settings = {**_published_rule(used, corpus.name), **settings}
+            published = published_rule(used, corpus.name)
+            if settings.get("by_sentence"):
+                published.pop("sequence_length", None)
+            settings = {**published, **settings}
             fixed["rule"] = settings.pop("rule")
         if fixed["rule"] == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
         if options.plot:  # read before --keep changes the weights
-            temperature = settings.get("temperature", 1.0)
-            static = evaluation.evaluate(model, tokens, temperature=temperature)
+            shared = settings.keys() & {"temperature", "by_sentence"}
+            static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
@@ -104,7 +97,8 @@ def evaluate(options: argparse.Namespace) -> None:
             _keep(options, model, used, dynamic)
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
-                  "rule": dynamic.rule, **dynamic.settings, **dynamic.figures()}  # fmt: skip
+                  "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
+                  **dynamic.figures()}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
@@ -121,7 +115,9 @@ def evaluate(options: argparse.Namespace) -> None:
         return
     _print_result(result, trained_by_sentence)
     if options.dynamic:
-        used_settings = ", ".join(f"{key}={value:g}" for key, value in dynamic.settings.items())
+        used_settings = ", ".join(
+            f"{key}={value:g}" for key, value in dynamic.settings.items() if value is not None
+        )
         print(f"dynamic evaluation, rule {dynamic.rule}: {used_settings}")
     if "keep" in notes:
         print(f"the adapted model is in {options.keep}")
@@ -160,7 +156,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
-    _check_known("--cache", settings, defaults)
+    check_known("--cache", settings, defaults)
     published = _published_evaluation(used, corpus)
     defaults |= {
         key.removeprefix("cache_"): value
@@ -170,7 +166,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     return {**defaults, **settings}
 
 
-def _published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
     """Return rule and settings of the dynamic evaluation published for card and corpus."""
     published = _published_evaluation(used, corpus)
     if "rule" not in published:
@@ -194,8 +190,11 @@ def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any)
     """Write the adapted `model` into the RUN folder of --keep."""
     from dualnet.runs.loading import write_run
 
-    settings = ", ".join(f"{key}={value}" for key, value in dynamic.settings.items())
-    note = f"Adapted on {options.split} by dynamic evaluation, rule {dynamic.rule}: {settings}."
+    settings = ", ".join(
+        f"{key}={value}" for key, value in dynamic.settings.items() if value is not None
+    )
+    by = "by sentence, " if dynamic.by_sentence else ""
+    note = f"Adapted on {options.split} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
     source = str(Path(options.run_folder).resolve())
     write_run(Path(options.keep), model, dataclasses.replace(used, note=note, weights=source))
 
@@ -205,10 +204,9 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
         batch_size = None if options.batch_size == 1 else options.batch_size
-        alone = {"--batch-size": batch_size, "--by-sentence": options.by_sentence or None,
-                 "--window": options.window, "--top-k": options.top_k, "--samples": options.samples,
-                 **sampling}  # fmt: skip
-        problem = "cannot be combined with --dynamic, which reads one stream once without dropout."
+        alone = {"--batch-size": batch_size, "--window": options.window, "--top-k": options.top_k,
+                 "--samples": options.samples, **sampling}  # fmt: skip
+        problem = "cannot be combined with --dynamic, which reads the text once without dropout."
         refused = {problem: alone}
         if options.keep is not None:
             refused["cannot be combined with --keep."] = {"--cache": options.cache}
@@ -231,7 +229,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                 raise ArgumentError(option, f"{problem} Received: {value}.")
 
 
-def _settable(function: Callable[..., Any]) -> list[str]:
+def settable(function: Callable[..., Any]) -> list[str]:
     """Return the arguments of `function` that can be set on the command line."""
     parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.name != "rule"]
@@ -249,7 +247,8 @@ def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> N
         check_dynamic(rule=options.rule, **known)
 
 
-def _check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `ValueError` for a setting that is not in `known`."""
     for key, value in settings.items():
         if key not in known:
             raise ArgumentError(

@@ -98,7 +98,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("--window", type=int, metavar="N",
            help="zero the state every N tokens (default: carry it over the whole text)")
     option("--by-sentence", action=argparse.BooleanOptionalAction,
-           help="read each sentence from the zero state (default: as RUN was trained)")
+           help="read each sentence from the zero state, and with --dynamic learn from it in one "
+           "step (default: as RUN was trained; with --dynamic, as one stream)")
     option("--top-k", type=int, nargs="+", metavar="K",
            help="also compute the share of the tokens that are among the K likeliest units")
     option("--samples", type=int, metavar="N",
@@ -132,6 +133,18 @@ def make_parser() -> argparse.ArgumentParser:
     _add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
+    option("--format", metavar="surprisal",
+           help="'surprisal': print a row for each token, with its surprisal in bits, separated by "
+           "tabs")
+    option("--entropy", action="store_true",
+           help="with --format surprisal: add the entropy, in bits, of each prediction")
+    option("--words", action="store_true",
+           help="with --format surprisal: a row for each word, which white space separates, with "
+           "the sum over its tokens")
+    option("--adapt", action="store_true",
+           help="with --format surprisal: learn from each text, in one step, after scoring it")
+    option("--rule", help="update rule of --adapt: nadam, sgd, rms or published (default: nadam)")
+    _add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
 
     option = add("minimal-pairs", minimal_pairs,
                  "Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).")

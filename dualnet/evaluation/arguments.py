@@ -62,3 +62,15 @@ def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Tok
             f"{vocabulary!r} without it. {otherwise}",
         )
     return vocabulary, vocabulary.eos_id
+
+
+def check_sentences(model: Any) -> tuple[Tokenizer, int]:
+    """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
+    found = vocabulary_with_eos(model, begins="sentence", otherwise="Leave `by_sentence` False.")
+    if model.cache_size:
+        raise ArgumentError(
+            "by_sentence",
+            "must be False for a model with a cache, which each sentence would empty. Received: "
+            f"by_sentence=True, a cache of {model.cache_size} words.",
+        )
+    return found

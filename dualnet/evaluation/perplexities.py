@@ -18,9 +18,9 @@ from dualnet.builders.reader import SegmentReader
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import (
+    check_sentences,
     check_tokens,
     perplexity_of,
-    vocabulary_with_eos,
 )
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
@@ -255,15 +255,7 @@ def _windows(tokens: np.ndarray, window: int) -> _Plan:
 
 def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Plan:
     """Return the plan of a text by sentence, each read in one piece if `whole`."""
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="sentence", otherwise="Leave `by_sentence` False."
-    )
-    if model.cache_size:
-        raise ArgumentError(
-            "by_sentence",
-            "must be False for a model with a cache, which each sentence would empty. Received: "
-            f"by_sentence=True, a cache of {model.cache_size} words.",
-        )
+    vocabulary, eos_id = check_sentences(model)
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)

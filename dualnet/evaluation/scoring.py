@@ -17,28 +17,29 @@ SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
 
 
 def batches(
-    lengths: Sequence[int] | np.ndarray, *, whole: bool = False
+    lengths: Sequence[int] | np.ndarray, *, whole: bool = False, work: int | None = None
 ) -> Iterator[tuple[int, int, list[int]]]:
     """Yield rows, steps per call and indices, shortest first, of texts to be read together.
 
     Texts of similar length are read in about eight pieces, so that there is little padding. If
     `whole`, only those of more than `WORK` tokens are read in pieces. Rows and steps are powers of
-    two: few shapes, since JAX compiles each.
+    two: few shapes, since JAX compiles each. A call reads `work` tokens at most, a power of two;
+    `WORK` by default.
     """
     lengths = np.asarray(lengths, np.int64)
-
-    parts, longest_part = (1, WORK) if whole else (8, LONGEST)
+    work = work or WORK
+    parts, longest_part = (1, work) if whole else (8, min(LONGEST, work))
 
     def pieces(i: int) -> int:
         return min(max(SHORTEST, _power_of_two(lengths[i]) // parts), longest_part)
 
     order = np.argsort(lengths, kind="stable")
     for steps, group in itertools.groupby(order[lengths[order] > 0], key=pieces):
-        while batch := list(itertools.islice(group, WORK // steps)):
+        while batch := list(itertools.islice(group, work // steps)):
             rows = _power_of_two(len(batch))
             longest = max(SHORTEST, _power_of_two(lengths[batch[-1]]))
             # The last batch has fewer rows, and so longer pieces.
-            yield rows, steps if whole else min(WORK // rows, longest, LONGEST), batch
+            yield rows, steps if whole else min(work // rows, longest, LONGEST), batch
 
 
 def _power_of_two(number: int) -> int:
@@ -100,16 +101,18 @@ def score_streams(
                     ranks[row][start:end] = result["ranks"][row, : end - start]
 
 
-_readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader] = weakref.WeakKeyDictionary()
+_Readers = dict[type[SegmentReader], SegmentReader]
+_readers: weakref.WeakKeyDictionary[LanguageModel, _Readers] = weakref.WeakKeyDictionary()
 _ranking_readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader]
 _ranking_readers = weakref.WeakKeyDictionary()
 
 
-def reader_of(model: LanguageModel) -> SegmentReader:
+def reader_of(model: LanguageModel, kind: type[SegmentReader] = SegmentReader) -> SegmentReader:
     """Return the reader of a model without dropout, which is kept as long as the model."""
-    if model not in _readers:
-        _readers[model] = SegmentReader(model.graph, name="scorer")
-    return _readers[model]
+    readers = _readers.setdefault(model, {})
+    if kind not in readers:
+        readers[kind] = kind(model.graph, name="scorer")
+    return readers[kind]
 
 
 def ranking_reader_of(model: LanguageModel) -> SegmentReader:

@@ -14,6 +14,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, figures_of
+from dualnet.evaluation.words import words_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,19 +22,27 @@ class Score(Comparable):
     """The result of `score` for one text, with the figures of `Comparable`.
 
     Attributes:
-        words: The tokens as the model read them: `<unk>` for an unknown word, `<eos>` for a
-            newline.
+        words: The tokens as the model read them, words or parts of words: `<unk>` for an
+            unknown one, `<eos>` for a document's end, by default a newline.
         log_probabilities: float32 `(tokens,)`, log p of each token in nats, given those
             before it.
         perplexity: exp of the mean of -log p, summed in float64. 1 without tokens: an empty
             text has probability 1, the empty product, and JSON has no nan.
         tokens: Number of tokens.
+        whole_words: The words of the text as it has them, which white space separates, and
+            `<eos>`; `surprisal` says which tokens belong to each.
+        whole_word_log_probabilities: float64 `(whole_words,)`, the sum of `log_probabilities`
+            over the tokens of each word; of a model of words, these themselves.
     """
 
     words: tuple[str, ...]
     log_probabilities: np.ndarray = dataclasses.field(repr=False, compare=False)
     perplexity: float
     tokens: int
+    whole_words: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    whole_word_log_probabilities: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.zeros(0), repr=False, compare=False
+    )
 
 
 @overload
@@ -54,8 +63,9 @@ def score(
     """Return the log-probability of each word of a text, or of each of several texts.
 
     A text begins after `<eos>`, in the zero state, so that its first word is scored, too; each
-    newline in it is one `<eos>`, which is scored. Texts of similar length are read together,
-    padded; the scores of a text do not depend on the others beyond float rounding.
+    newline in it, or whatever ends a document, is one `<eos>`, which is scored. Texts of similar
+    length are read together, padded; the scores of a text do not depend on the others beyond
+    float rounding.
 
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
@@ -80,7 +90,8 @@ def score(
         model, begins="text", otherwise="Use `evaluate` for a stream of ids."
     )
     start = np.array([eos_id], np.int32)
-    streams = [np.concatenate([start, vocabulary.encode(item)]) for item in texts]
+    words = [words_of(vocabulary, item) for item in texts]
+    streams = [np.concatenate([start, item.ids]) for item in words]
     losses = scoring.read(scoring.reader_of(model), streams, temperature=temperature)
     scores = [
         Score(
@@ -88,8 +99,10 @@ def score(
             log_probabilities=-row,
             perplexity=perplexity_of(row),
             tokens=len(row),
+            whole_words=item.words,
+            whole_word_log_probabilities=-item.sums(row),
             **figures_of(model, stream[1:], row.sum(dtype=np.float64)),
         )
-        for stream, row in zip(streams, losses)
+        for item, stream, row in zip(words, streams, losses)
     ]
     return scores[0] if isinstance(text, str) else scores

@@ -1,0 +1,124 @@
+"""The gradient statistics of the rule "rms"."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_count
+from dualnet.adaptation.learner import make_learner, unfrozen
+from dualnet.adaptation.rules import SquaredGradients
+from dualnet.builders import LanguageModel, weight_names
+from dualnet.corpora import streams
+from dualnet.devices import whole_batches
+from dualnet.evaluation.arguments import check_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientStatistics:
+    """The result of `gradient_statistics`: the root mean square of each weight's gradient.
+
+    Attributes:
+        roots: list of float32 arrays of the weights' shapes.
+        batches: Number of gradients in the mean.
+        names: list of the weights' names, as in `dualnet.weight_names`, in the order of `roots`.
+            Without names, `roots` are in the order of the model's trainable weights.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.adaptation import GradientStatistics
+    >>> roots = [np.full((2, 3), 0.5, "float32")]
+    >>> statistics = GradientStatistics(roots, batches=7, names=["embedding/embeddings"])
+    >>> statistics.by_name["embedding/embeddings"].mean()
+    np.float32(0.5)
+    """
+
+    roots: list[np.ndarray] = dataclasses.field(repr=False)
+    batches: int
+    names: list[str] = dataclasses.field(default_factory=list, repr=False)
+
+    @property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The roots by the names of the weights."""
+        return dict(zip(self.names, self.roots))
+
+
+def gradient_statistics(
+    model: LanguageModel, tokens: Any, *, batch_size: int = 100, sequence_length: int = 5
+) -> GradientStatistics:
+    """Return the gradient statistics of the rule "rms" from the training text.
+
+    For each batch of `batch_size` streams of `sequence_length` tokens, with carried state and
+    dropouts off, the gradient of the mean loss is squared; the result is the root of the mean
+    over all batches. The weights are left untouched.
+
+    Args:
+        model: `LanguageModel`.
+        tokens: int array `(num_tokens,)`, the training text.
+        batch_size: int. Number of streams.
+        sequence_length: int. Tokens of each stream per gradient.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> dualnet.gradient_statistics(model, np.arange(9), batch_size=2, sequence_length=2).batches
+    2
+
+    Reference: Krause et al., 2018, https://arxiv.org/abs/1709.07432, section 5.
+    """
+    check_count("batch_size", batch_size, least=1)
+    check_count("sequence_length", sequence_length, least=1)
+    tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
+    inputs, targets = streams(tokens, batch_size)
+    optimizer = SquaredGradients()
+    batches = inputs.shape[1] // sequence_length
+    with unfrozen(model), whole_batches():
+        learner = make_learner(model, optimizer, batch_size=batch_size)
+        for start in range(0, batches * sequence_length, sequence_length):
+            segment = slice(start, start + sequence_length)
+            learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
+        names = names_of(model, learner.trainable_variables)
+    squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
+    return GradientStatistics([np.sqrt(square) for square in squares], batches, names)
+
+
+def names_of(model: LanguageModel, weights: Iterable[keras.Variable]) -> list[str]:
+    """Return the name of each of `weights` in `model`."""
+    names = {id(weight): name for name, weight in weight_names(model).items()}
+    return [names[id(weight)] for weight in weights]
+
+
+def in_order(
+    statistics: GradientStatistics, names: list[str], values: list[np.ndarray]
+) -> GradientStatistics:
+    """Return `statistics` in the order of the weights with these names and values."""
+    there = statistics.names or names  # without names, in the order of the weights
+    shapes = {name: value.shape for name, value in zip(names, values)}
+    faults = [
+        f"{len(statistics.roots)} roots for {len(there)} weights"
+        if len(there) != len(statistics.roots)
+        else "",
+        *[f"{name} is missing" for name in names if name not in there],
+        *[f"{name} is not in this model" for name in there if name not in shapes],
+        *[
+            f"{name} {root.shape} for {shapes[name]}"
+            for name, root in zip(there, statistics.roots)
+            if root.shape != shapes.get(name, root.shape)
+        ],
+    ]
+    if any(faults):
+        raise ArgumentError(
+            "statistics",
+            "must be those of this model's trainable weights, by name and shape. Received: "
+            f"{'; '.join(filter(None, faults))}. Call gradient_statistics with this model.",
+        )
+    roots = dict(zip(there, statistics.roots))
+    return GradientStatistics([roots[name] for name in names], statistics.batches, names)

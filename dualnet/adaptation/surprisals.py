@@ -1,0 +1,217 @@
+"""The surprisal of each token or word of texts, with fixed weights or with weights that adapt."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_flag, check_texts
+from dualnet._settings import check_temperature
+from dualnet.adaptation.dynamic import learning
+from dualnet.builders import LanguageModel, token_losses
+from dualnet.builders.reader import SegmentReader
+from dualnet.evaluation import scoring
+from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
+from dualnet.evaluation.words import Words, words_of
+from dualnet.text import Tokenizer
+
+BLOCK_TOKENS = 2**15  # read before the first record of them is yielded, about
+LOGITS = 2**24  # computed by a call at most, where entropies need all of a token's: 64 MB
+
+
+def surprisal(
+    model: LanguageModel,
+    texts: str | Sequence[str],
+    *,
+    entropy: bool = False,
+    words: bool = False,
+    temperature: float = 1.0,
+    adapt: bool = False,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    statistics: Any = None,
+    keep: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the surprisal of each token, or of each word, of each text, in bits.
+
+    A text, such as a sentence, is read from the zero state after `<eos>`, so that its first
+    token is scored, too. A document's end in it, by default each newline, is one `<eos>`, which
+    is scored.
+
+    The words are what white space separates, and each `<eos>`. A token belongs to the word of
+    its first character that is no white space; one of white space alone to the word after it,
+    at the end of the text to the last word. Surprisal and entropy of a word are the sums over
+    its tokens. Should a token reach into the next word, and leave that without a token of its
+    own, the two are one record.
+
+    Args:
+        model: `LanguageModel` with a vocabulary that has `<eos>`.
+        texts: str, or a sequence of str.
+        entropy: bool. Whether to add the entropy, in bits, of the distribution that the token
+            was predicted from.
+        words: bool. Whether each record is of a word, shown as the text has it, instead of a
+            token.
+        temperature: float above 0; logits are divided by it.
+        adapt: bool. Whether the model learns from each text, in one step, after it is scored,
+            as in `dynamic_evaluation` by sentence. The weights are restored bit for bit at the
+            end, and on error, unless `keep`.
+        rule, learning_rate, decay, epsilon, beta_1, clipnorm, statistics, keep: As for
+            `dynamic_evaluation`; only with `adapt`.
+
+    Returns:
+        A list of dicts, which `pandas.DataFrame` takes, with the keys `sentence_id` (of the
+        text) and `token_id`, both from 1 on, `token`, `surprisal` and, if asked for, `entropy`.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import Vocabulary
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=4, units=4)
+    >>> model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    >>> records = dualnet.surprisal(model, ["the cat", "the dog\\n"])
+    >>> [(record["sentence_id"], record["token_id"], record["token"]) for record in records]
+    [(1, 1, 'the'), (1, 2, 'cat'), (2, 1, 'the'), (2, 2, '<unk>'), (2, 3, '<eos>')]
+
+    Reference: the format is that of LM Zoo, Gauthier et al., 2020,
+    https://aclanthology.org/2020.acl-demos.10
+    """
+    return list(
+        records(
+            model,
+            texts,
+            entropy=entropy,
+            words=words,
+            temperature=temperature,
+            adapt=adapt,
+            rule=rule,
+            learning_rate=learning_rate,
+            decay=decay,
+            epsilon=epsilon,
+            beta_1=beta_1,
+            clipnorm=clipnorm,
+            statistics=statistics,
+            keep=keep,
+        )
+    )
+
+
+def records(
+    model: LanguageModel,
+    texts: str | Sequence[str],
+    *,
+    entropy: bool,
+    words: bool,
+    temperature: float,
+    adapt: bool,
+    rule: str = "nadam",
+    statistics: Any = None,
+    keep: bool = False,
+    **settings: Any,
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of `surprisal` one by one, all texts being checked before the first."""
+    texts = check_texts("texts", texts)
+    check_temperature(temperature)
+    for name, value in {"entropy": entropy, "words": words, "adapt": adapt}.items():
+        check_flag(name, value)
+    if not adapt:
+        only = {"rule": None if rule == "nadam" else rule, "keep": keep or None, **settings}
+        for name, value in {**only, "statistics": statistics}.items():
+            if value is not None:
+                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    vocabulary, eos_id = vocabulary_with_eos(
+        model, begins="text", otherwise="Use `evaluate` for a stream of ids."
+    )
+    units = [words_of(vocabulary, text) if words else _tokens(vocabulary, text) for text in texts]
+    streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
+    if adapt:
+        check_sentences(model)
+        context = learning(
+            model, rule, settings, temperature=temperature, statistics=statistics, keep=keep
+        )
+        values = _read_and_learn(model, streams, entropy, temperature, context)
+    else:
+        values = _read_in_blocks(model, streams, entropy, temperature)
+    # Strict: `values` runs to its end, where the weights are kept or restored.
+    for sentence_id, (unit, of_tokens) in enumerate(zip(units, values, strict=True), start=1):
+        columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
+        for token_id, (token, *numbers) in enumerate(zip(unit.words, *columns), start=1):
+            ids = {"sentence_id": sentence_id, "token_id": token_id, "token": token}
+            yield {**ids, **dict(zip(("surprisal", "entropy"), numbers))}
+
+
+def _tokens(vocabulary: Tokenizer, text: str) -> Words:
+    """Return the tokens of `text` as words of one token each."""
+    ids = vocabulary.encode(text)
+    return Words(ids, tuple(vocabulary.words[i] for i in ids), np.arange(len(ids)))
+
+
+def _read_in_blocks(
+    model: LanguageModel, streams: list[np.ndarray], entropy: bool, temperature: float
+) -> Iterator[np.ndarray]:
+    """Yield what `_read` returns, block by block."""
+    ends = np.cumsum([len(stream) for stream in streams])
+    for _, block in itertools.groupby(range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS):
+        yield from _read(model, [streams[i] for i in block], entropy, temperature)
+
+
+def _read_and_learn(
+    model: LanguageModel,
+    streams: list[np.ndarray],
+    entropy: bool,
+    temperature: float,
+    context: AbstractContextManager[tuple[Callable[..., float], dict[str, Any]]],
+) -> Iterator[np.ndarray]:
+    """Yield what `_read` returns; the model learns from each stream after it is read."""
+    with context as (learn, _):
+        for stream in streams:
+            (values,) = _read(model, [stream], entropy, temperature)
+            if len(stream) > 1:
+                learn(stream, alone=True)
+            yield values
+
+
+def _read(
+    model: LanguageModel, streams: list[np.ndarray], entropy: bool, temperature: float
+) -> list[np.ndarray]:
+    """Return -log p of each stream's tokens but the first, and entropies, in nats.
+
+    Returns:
+        For each stream float64 `(tokens, 1)`, or `(tokens, 2)` with the `entropy`.
+    """
+    values = [np.empty((len(stream) - 1, 1 + entropy), np.float64) for stream in streams]
+    losses, work, reader = [rows[:, 0] for rows in values], scoring.WORK, scoring.reader_of(model)
+    if entropy:
+        losses, reader = values, scoring.reader_of(model, EntropyReader)
+        work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
+    for rows, steps, batch in scoring.batches([len(rows) for rows in values], work=work):
+        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
+        scoring.score_streams(reader, *several, rows=rows, steps=steps, temperature=temperature)
+    return values
+
+
+class EntropyReader(SegmentReader):
+    """Scores like `SegmentReader`; its `losses` are float32 `(batch, time, 2)`.
+
+    They are -log p of the targets, and the entropy of the distribution, in nats.
+    """
+
+    def call(self, inputs):
+        logits, states = self.graph.logits(inputs["tokens"], inputs["states"])
+        logits = ops.cast(logits, "float32")
+        if "temperature" in inputs:
+            logits = logits / inputs["temperature"][0, 0]
+        log_p = ops.log_softmax(logits)
+        p = ops.exp(log_p)
+        entropy = -ops.sum(ops.where(p > 0, p * log_p, 0.0), axis=-1)
+        losses = token_losses(logits, inputs["targets"])
+        return {"losses": ops.stack([losses, entropy], axis=-1), "states": states}

@@ -1,0 +1,90 @@
+"""The format `surprisal` of the command `score`: a row for each token or word."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import os
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice
+from dualnet._settings import check_dynamic
+from dualnet.cli.console import printable, quietly, settings_of
+from dualnet.cli.evaluating import check_known, published_rule, settable
+from dualnet.runs.folder import check_run
+
+
+def check_format(options: argparse.Namespace) -> None:
+    """Refuse options of `score` that do not go together."""
+    if options.format is not None:
+        check_choice("format", options.format, ["surprisal"])
+    needs = {
+        "--format surprisal": (
+            options.format,
+            {"--entropy": options.entropy, "--words": options.words, "--adapt": options.adapt},
+        ),
+        "--adapt": (options.adapt, {"--rule": options.rule, "--set": options.set}),
+    }
+    for needed, (there, values) in needs.items():
+        for option, value in values.items():
+            if value and not there:
+                raise ArgumentError(option, f"needs {needed}.")
+
+
+def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
+    """Print the surprisal of `texts`: rows with tabs between, as they come, or JSON."""
+    settings = settings_of(options.set)
+    not_by_text = ("temperature", "sequence_length", "by_sentence")
+    known = [name for name in settable(check_dynamic) if name not in not_by_text]
+    check_known("--set", settings, known)
+    if options.rule not in (None, "published"):
+        check_dynamic(rule=options.rule, **settings)
+    check_run(options.run_folder)
+    runs = quietly("dualnet.runs")
+    from dualnet.adaptation.surprisals import records
+
+    given = ("entropy", "words", "temperature", "adapt")
+    if options.rule is not None:
+        settings |= _rule(runs, options.rule, options.run_folder, settings)
+    model = runs.load(options.run_folder)
+    for name in given:
+        settings[name] = getattr(options, name)
+    rows = records(model, texts, **settings)
+    if options.json:
+        print(json.dumps([dict(zip(row, map(_json, row.values()))) for row in rows]))
+        return
+    first = next(rows, None)  # which is computed, and errors raised, before anything is printed
+    print("sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy, sep="\t")
+    for row in itertools.chain([first] if first else [], rows):
+        print(*map(_cell, row.values()), sep="\t")
+
+
+def _rule(runs: Any, rule: str, run_folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that --rule stands for, with those in `settings`."""
+    card = runs.read_card(run_folder) if os.path.isdir(run_folder) else None
+    if rule == "published":
+        settings = {**published_rule(card, card.corpus if card else ""), **settings}
+        settings.pop("sequence_length", None)
+        rule = settings.pop("rule")
+    if rule == "rms":
+        if card is None:
+            raise ArgumentError(
+                "--rule",
+                "rms needs a RUN folder, which says what text the model was trained on. "
+                f"Received: {run_folder!r}.",
+            )
+        settings["statistics"] = runs.corpus_of_run(run_folder).train
+    return {**settings, "rule": rule}
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a cell of a row: 7 digits; control characters of a token escaped."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

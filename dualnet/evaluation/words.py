@@ -1,0 +1,67 @@
+"""The words of a text, and the tokens that belong to each."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from dualnet.text import EOS, Tokenizer
+from dualnet.text.plain_text import ends_of
+
+
+class Words(NamedTuple):
+    """The words of a text, whatever the tokens.
+
+    Attributes:
+        ids: int32 `(num_tokens,)`.
+        words: The words as the text has them, without white space; `<eos>` where a document ends.
+        starts: int64 `(num_words,)`, the index of the first token of each word.
+    """
+
+    ids: np.ndarray
+    words: tuple[str, ...]
+    starts: np.ndarray
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of the `values` of each word's tokens, float64 `(num_words,)`."""
+        return np.add.reduceat(values.astype("float64"), self.starts) if self.words else np.zeros(0)
+
+
+def words_of(tokenizer: Tokenizer, text: str) -> Words:
+    """Return the words of `text`, which white space separates, and their tokens.
+
+    A token belongs to the word of its first character that is no white space; one of white
+    space alone to the word after it, which may be `<eos>`, or at the end of the text to the
+    last word. A word without a token, since one that began in the word before covers it, is
+    joined to that word.
+
+    Example:
+
+    >>> from dualnet.evaluation.words import words_of
+    >>> from dualnet.text import ByteTokenizer
+    >>> words = words_of(ByteTokenizer(), "a cat\\n")
+    >>> words.words, words.starts.tolist()
+    (('a', 'cat', '<eos>'), [0, 1, 5])
+    """
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    if not len(ids):
+        return Words(ids, (), np.zeros(0, "int64"))
+    spans, names = [], []  # of the words, `<eos>` among them
+    begin = 0
+    for first, last in [*ends_of(text, tokenizer.documents), (len(text), len(text))]:
+        for found in re.finditer(r"\S+", text[begin:first]):
+            spans.append((begin + found.start(), begin + found.end()))
+            names.append(found[0])
+        if last > first:
+            spans.append((first, last))
+            names.append(EOS)
+        begin = last
+    if not spans:  # white space alone
+        return Words(ids, (text,), np.zeros(1, "int64"))
+    ends = np.array([end for _, end in spans])
+    owners = np.searchsorted(ends, offsets[:, 0], side="right").clip(max=len(spans) - 1)
+    owned, starts = np.unique(np.maximum.accumulate(owners), return_index=True)
+    joined = [" ".join(names[i:j]) for i, j in zip(owned, [*owned[1:], len(names)])]
+    return Words(ids, tuple(joined), starts)

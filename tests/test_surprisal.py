@@ -1,0 +1,207 @@
+"""Surprisal by token and by word, with fixed and with adapting weights."""
+
+import math
+
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import zoo
+from dualnet.adaptation import surprisals
+from dualnet.evaluation.words import words_of
+from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokenizer
+from tests.conftest import nll, values
+
+pytestmark = pytest.mark.usefixtures("without_tracing")
+
+TEXT = "The cat, the dog.\nthe  Katze läuft \n"
+TOKENIZERS = {
+    "words": Vocabulary((*dict.fromkeys(TEXT.split()[:-1]), "<unk>", "<eos>")),
+    "bytes": ByteTokenizer(),
+    "bpe": train_tokenizer([TEXT], "bpe", size=270),
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def model(request):
+    """A small model with large weights: each token before changes what comes after."""
+    tokenizer = TOKENIZERS[request.param]
+    model = zoo.build("dual_lstm", vocabulary_size=len(tokenizer), units=4)
+    numbers = np.random.default_rng(4)
+    for weight in model.weights:
+        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = tokenizer
+    return model
+
+
+def log_p(model, text, temperature=1.0):
+    """Return log2 p of a text and the entropies in bits, by one call of the model."""
+    ids = np.append(model.vocabulary.eos_id, model.vocabulary.encode(text)).astype("int32")[None]
+    logits = ops.convert_to_numpy(model(ids[:, :-1])).astype("float64") / temperature
+    losses = nll(logits, ids[:, 1:])
+    every = [nll(logits, np.full_like(ids[:, 1:], i)) for i in range(logits.shape[-1])]
+    entropies = sum(np.exp(-loss) * loss for loss in every)
+    return -losses.sum() / math.log(2), entropies[0] / math.log(2)
+
+
+def column(records, name):
+    return [record[name] for record in records]
+
+
+def test_the_surprisal_of_a_word_is_the_difference_of_two_calls_of_the_model(model):
+    prefixes = ["", "The", "The cat,", "The cat, the", "The cat, the dog.", "The cat, the dog.\n"]
+    expected = -np.diff([log_p(model, prefix)[0] if prefix else 0.0 for prefix in prefixes])
+    records = dualnet.surprisal(model, prefixes[-1], words=True)
+    assert column(records, "token") == ["The", "cat,", "the", "dog.", "<eos>"]
+    assert column(records, "token_id") == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(column(records, "surprisal"), expected, rtol=1e-4, atol=1e-5)
+    score = dualnet.score(model, prefixes[-1])
+    assert score.whole_words == ("The", "cat,", "the", "dog.", "<eos>")
+    bits = -score.whole_word_log_probabilities / math.log(2)
+    np.testing.assert_allclose(bits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_have_the_surprisal_that_score_gives_and_the_entropy_of_their_distribution(model):
+    lines = ["", *TEXT.splitlines(keepends=True), "the zebra"]
+    records = dualnet.surprisal(model, lines, entropy=True, temperature=1.3)
+    assert list(records[0]) == ["sentence_id", "token_id", "token", "surprisal", "entropy"]
+    for sentence_id, line in enumerate(lines, start=1):
+        score = dualnet.score(model, line, temperature=1.3)
+        rows = [record for record in records if record["sentence_id"] == sentence_id]
+        assert tuple(column(rows, "token")) == score.words
+        assert column(rows, "token_id") == [*range(1, score.tokens + 1)]
+        bits = -score.log_probabilities / math.log(2)
+        np.testing.assert_allclose(column(rows, "surprisal"), bits, rtol=1e-4, atol=1e-5)
+        if line:
+            entropies = log_p(model, line, temperature=1.3)[1]
+            np.testing.assert_allclose(column(rows, "entropy"), entropies, rtol=1e-4, atol=1e-4)
+    of_words = dualnet.surprisal(model, lines, entropy=True, words=True, temperature=1.3)
+    assert len(of_words) == 4 + 3 + 2 + 2 and of_words[-1]["token"] == "zebra"
+    for name in ("surprisal", "entropy"):
+        total = sum(column(of_words, name))
+        np.testing.assert_allclose(total, sum(column(records, name)), rtol=1e-4)
+
+
+def test_entropies_are_read_in_pieces_of_bounded_size(model, monkeypatch):
+    whole = dualnet.surprisal(model, [TEXT, "the"], entropy=True)
+    monkeypatch.setattr(surprisals, "LOGITS", 9 * model.vocabulary_size)
+    monkeypatch.setattr(surprisals, "BLOCK_TOKENS", 3)
+    shapes = []
+    logits = type(model.graph).logits
+
+    def recorded(self, tokens, *arguments):
+        shapes.append(tokens.shape)
+        return logits(self, tokens, *arguments)
+
+    monkeypatch.setattr(type(model.graph), "logits", recorded)
+    pieces = dualnet.surprisal(model, [TEXT, "the"], entropy=True)
+    assert shapes and all(math.prod(shape) <= 8 for shape in shapes)
+    for name in ("surprisal", "entropy"):
+        np.testing.assert_allclose(column(pieces, name), column(whole, name), rtol=1e-4, atol=1e-5)
+
+
+def test_adapting_has_the_total_of_dynamic_evaluation_by_sentence(model):
+    before = values(model)
+    lines = TEXT.splitlines(keepends=True) * 2
+    settings = {"rule": "sgd", "learning_rate": 0.1, "temperature": 1.2}
+    dynamic = dualnet.dynamic_evaluation(
+        model, model.vocabulary.encode("".join(lines)), by_sentence=True, **settings
+    )
+    records = dualnet.surprisal(model, [*lines, ""], adapt=True, **settings)
+    for one, two in zip(before, values(model)):
+        np.testing.assert_array_equal(one, two)
+    bits = math.log2(dynamic.perplexity) * dynamic.tokens
+    np.testing.assert_allclose(sum(column(records, "surprisal")), bits, rtol=1e-5)
+    static = dualnet.surprisal(model, lines, temperature=1.2)
+    first = [record["surprisal"] for record in records if record["sentence_id"] == 1]
+    np.testing.assert_allclose(first, column(static, "surprisal")[: len(first)], rtol=1e-6)
+    assert sum(column(static, "surprisal")) > bits + 0.1  # it has learnt
+
+
+def test_adapted_weights_are_kept_where_asked_for():
+    model = zoo.build("lstm", vocabulary_size=257, units=2)
+    model.vocabulary = ByteTokenizer()
+    before = values(model)
+    dualnet.surprisal(model, "a b", adapt=True, keep=True)
+    assert any((one != two).any() for one, two in zip(before, values(model)))
+
+
+# --- words ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "starts"),
+    [
+        ("", (), []),
+        (" \t", (" \t",), [0]),
+        ("a cat", ("a", "cat"), [0, 1]),
+        ("  a \n\nb  ", ("a", "<eos>", "<eos>", "b"), [0, 3, 5, 6]),
+        ("é 猫\n", ("é", "猫", "<eos>"), [0, 2, 6]),
+        ("\n", ("<eos>",), [0]),
+    ],
+)
+def test_white_space_belongs_to_the_word_after_it_and_at_the_end_to_the_last(text, words, starts):
+    found = words_of(ByteTokenizer(), text)
+    assert (found.words, found.starts.tolist()) == (words, starts)
+    np.testing.assert_array_equal(found.ids, ByteTokenizer().encode(text))
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        ("blank-line", ("one", "two", "<eos>", "three")),
+        ("file", ("one", "two", "three")),
+    ],
+)
+def test_words_end_where_documents_do(documents, words):
+    assert words_of(ByteTokenizer(documents), "one\ntwo\n\nthree").words == words
+
+
+def test_words_that_share_a_token_are_one_record(tmp_path):
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    units = ["a c", "at", " x", "<eos>"]
+    library = tokenizers.Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(units)}))
+    library.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("a c|at| x"), "isolated")
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    found = words_of(tokenizer, "a cat x\n")
+    assert found.words == ("a", "cat", "x", "<eos>") and found.starts.tolist() == [0, 1, 2, 3]
+    found = words_of(tokenizer, "a c x")
+    assert found.words == ("a c", "x") and found.sums(np.array([1.0, 2.0])).tolist() == [1, 2]
+
+
+# --- bad input -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"texts": 1}, "`texts` must be a string or a sequence"),
+        ({"temperature": 0}, "`temperature` must be a finite number above 0"),
+        ({"words": "yes"}, "`words` must be a truth value"),
+        ({"learning_rate": 0.1}, "`learning_rate` needs adapt=True"),
+        ({"rule": "sgd"}, "`rule` needs adapt=True"),
+        ({"statistics": [1]}, "`statistics` needs adapt=True"),
+        ({"adapt": True, "rule": "sg"}, "`rule` must be one of"),
+        ({"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(settings, message):
+    model = zoo.build("lstm", vocabulary_size=257, units=2)
+    model.vocabulary = ByteTokenizer()
+    with pytest.raises(ValueError, match=message):
+        dualnet.surprisal(model, **{"texts": "a", **settings})
+
+
+def test_models_that_cannot_read_or_learn_sentences_are_refused():
+    model = zoo.build("lstm", vocabulary_size=257, units=2)
+    with pytest.raises(ValueError, match="`model` must be a LanguageModel with a vocabulary"):
+        dualnet.surprisal(model, "a")
+    model.vocabulary = ByteTokenizer()
+    cached = dualnet.with_cache(model)
+    with pytest.raises(ValueError, match="must be False for a model with a cache"):
+        dualnet.surprisal(cached, "a", adapt=True)
+    assert len(dualnet.surprisal(cached, "a")) == 1
