@@ -1,6 +1,5 @@
 """The command line with tokenisers: one RUN of each kind, from the text to the answers."""
 
-import argparse
 import json
 import shutil
 
@@ -9,8 +8,6 @@ import pytest
 
 import dualnet
 from dualnet import runs
-from dualnet.cli import tuning
-from dualnet.tuning import corpus_files
 from tests.searches import EAGERLY
 from tests.test_cli import QUICK, call, called
 
@@ -115,20 +112,21 @@ def test_a_tokenizer_is_trained_shown_and_used(story, capsys, tmp_path):
     assert "No tokens per byte" in called(capsys, "data", story, "--tokenizer", "unigram:60")
 
 
-def test_a_search_reads_its_corpus_once_and_goes_on_with_it(story, tmp_path):
-    given = {"corpus": story, "output": tmp_path, "documents": None, "fractions": [8.0, 1.0, 1.0]}
-    options = argparse.Namespace(**given, tokenizer="bpe:300", resume=False)
-    corpus = tuning._corpus(options)
-    assert (corpus.vocabulary.kind, corpus.fractions) == ("bpe", (8, 1, 1))
-    corpus_files.write_corpus(tmp_path / "corpus", corpus)
-    options.resume = True
-    written = tuning._corpus(options)  # no tokeniser is learnt again
-    again = corpus_files.load_corpus(written, model="lstm", run="")
-    assert (again.tokenizer, again.vocabulary) == ("bpe:300", corpus.vocabulary)
-    np.testing.assert_array_equal(again.train, corpus.train)
-    options.tokenizer = "bytes"
-    with pytest.raises(ValueError, match="`--tokenizer` must stay 'bpe:300'"):
-        tuning._corpus(options)
+def test_a_search_reads_its_corpus_once_and_goes_on_with_it(story, capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        'model = "lstm"\ntuner = "random"\nmax_trials = 1\nearly_stopping = "none"\n[fixed]\n'
+        "units = 4\nbatch_size = 4\nsequence_length = 9\nepochs = 1\n"
+        "[space]\noutput_dropout = { min_value = 0.0, max_value = 0.3 }\n"
+    )
+    search = ["tune", job, "--corpus", story, "--output", tmp_path / "search", "--quiet"]
+    called(capsys, *search, "--tokenizer", "bpe:300")
+    again = [*search, "--resume", "--max-trials", 2]
+    code, _, err = call(capsys, *again, "--tokenizer", "bytes")
+    assert code == 2 and "--tokenizer` must stay 'bpe:300'" in err
+    called(capsys, *again, "--tokenizer", "bpe:300")
+    ids = np.load(tmp_path / "search" / "corpus" / "train.npy")
+    np.testing.assert_array_equal(ids, dualnet.corpora.load(story, tokenizer="bpe:300").train)
 
 
 @pytest.mark.parametrize(
