@@ -32,7 +32,6 @@ from dualnet.cli.console import (
 from dualnet.cli.early import check_training
 from dualnet.cli.model_table import model_table
 from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.text import Vocabulary
 
 
 def list_models(options: argparse.Namespace) -> None:
@@ -115,18 +114,13 @@ def card(options: argparse.Namespace) -> None:
 def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
 
-    corpus = corpora.load(
-        options.name, path=options.path, lowercase=options.lowercase, **text_options(options)
-    )
-    tokenizer = corpus.vocabulary
+    corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
     if options.json:
         summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
         summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
         summary["sentences"] = {split: _sentences(corpus, split) for split in corpora.SPLITS}
         summary["vocabulary_size"] = len(corpus.vocabulary)
         summary["vocabulary_sha256"] = corpus.vocabulary.sha256
-        summary |= {"tokenizer": corpus.tokenizer, "documents": tokenizer.documents}
-        summary["tokens_per_byte"] = _tokens_per_byte(corpus)
         summary["sha256"] = corpus.sha256
         print(json.dumps(summary))
         return
@@ -134,30 +128,8 @@ def data(options: argparse.Namespace) -> None:
     for split in corpora.SPLITS:
         ids = corpus.split(split)
         print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} sentences   "
-              f"{tokenizer.decode(ids[:10])!r} ...")  # fmt: skip
-    if isinstance(tokenizer, Vocabulary):
-        print(f"{'words':6}{len(tokenizer):>12,} in the vocabulary, including <eos>")
-        return
-    print(f"{'units':6}{len(tokenizer):>12,} of the tokeniser {corpus.tokenizer}, with <eos>")
-    if (rate := _tokens_per_byte(corpus)) is not None:
-        print(f"{rate:.3f} tokens per byte of the validation split")
-    elif tokenizer.loses:
-        print(f"No tokens per byte: {tokenizer.loses}.")
-
-
-def text_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `corpora.load` that were given as options."""
-    names = ("tokenizer", "documents", "fractions")
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
-
-
-def _tokens_per_byte(corpus: Any) -> float | None:
-    """Return the tokens for each byte of the validation split, where no byte is lost."""
-    tokenizer = corpus.vocabulary
-    if tokenizer.loses:
-        return None
-    sizes = np.array([len(unit) for unit in tokenizer.spelling])
-    return len(corpus.valid) / int(sizes[corpus.valid].sum())
+              f"{corpus.vocabulary.decode(ids[:10])!r} ...")  # fmt: skip
+    print(f"{'words':6}{len(corpus.vocabulary):>12,} in the vocabulary, including <eos>")
 
 
 def _sentences(corpus: Any, split: str) -> int:
@@ -176,7 +148,6 @@ def train(options: argparse.Namespace) -> None:
     check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     arguments = _training_arguments(options, settings) | {"weights": options.weights}
-    arguments |= text_options(options)
     if options.seeds is None:
         _print_run(options, training.train(options.name, options.corpus, **arguments))
         return

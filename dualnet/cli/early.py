@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count, check_rate, is_number
+from dualnet._checks import check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
-from dualnet.corpora.corpus import locate, named_tokenizer
+from dualnet.corpora.corpus import locate
 from dualnet.runs.folder import EARLY_FILES, check_run
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
@@ -27,24 +27,6 @@ def check_training(options: argparse.Namespace, settings: Mapping[str, Any]) -> 
     if not options.resume:
         check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     check_corpus(options.corpus)
-    check_text(options)
-
-
-def check_text(options: argparse.Namespace) -> None:
-    """Check the options of a command that say how a corpus is read, if it has them."""
-    given = {
-        name: value
-        for name in ("tokenizer", "documents", "fractions")
-        if (value := getattr(options, name, None)) is not None
-    }
-    if not given:
-        return
-    named_tokenizer(given.get("tokenizer"), None, given.get("documents"), lowercase=False)
-    if options.corpus is None:
-        name, value = next(iter(given.items()))
-        raise ArgumentError(f"--{name}", f"needs --corpus. Received: {value}.")
-    if options.corpus not in NAMES or "fractions" in given:
-        locate(options.corpus, fractions=given.get("fractions"))
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -72,7 +54,6 @@ def check_search(options: argparse.Namespace) -> None:
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     check_corpus(options.corpus)
-    check_text(options)
 
 
 def _check_counts(options: argparse.Namespace, least: Mapping[str, int]) -> None:

@@ -6,17 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from dualnet.cli import analysing, commands, tokenizing, tuning
+from dualnet.cli import analysing, commands, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.pairs import minimal_pairs
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
 RUN_OR_KERAS = f"{RUN}, or a .keras file"
-CORPUS = (
-    "ptb, wikitext-2, wikitext-103, python-reference, a folder with train, valid, test .txt, or "
-    "a text file"
-)
+CORPUS = "ptb, wikitext-2, wikitext-103, python-reference, or a folder with train, valid, test .txt"
 OUTPUT = "folder to write, new or empty"
 
 # fmt: off
@@ -52,12 +49,10 @@ def make_parser() -> argparse.ArgumentParser:
     option("name", metavar="CORPUS", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
-    _add_text(option)
 
     option = add("train", commands.train, "Train a model and save it in a RUN folder.")
     option("name", metavar="MODEL", help=MODEL)
     option("--corpus", required=True, help=CORPUS)
-    _add_text(option)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
@@ -169,7 +164,6 @@ def make_parser() -> argparse.ArgumentParser:
     option("job", metavar="JOB",
            help="name of a job (see 'dualnet jobs'), or the path of your own (.toml)")
     option("--corpus", help=f"{CORPUS} (default for a job over a RUN: its corpus)")
-    _add_text(option)
     option("--run", dest="run_folder", metavar="RUN",
            help="RUN folder for a job that tunes a gate or an evaluation")
     option("--output", required=True, metavar="DIR", help=OUTPUT)
@@ -187,7 +181,6 @@ def make_parser() -> argparse.ArgumentParser:
     option("--quiet", action="store_true", help="do not show the table of trials")
 
     _add_analyses(subparsers)
-    _add_tokenizers(subparsers)
 
     option = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     option("--output", default="demo", metavar="FOLDER", help="folder to write (default: demo)")
@@ -221,45 +214,6 @@ def _add_analyses(subparsers: Any) -> None:
             option("--rows", type=int, metavar="N", help="use the first N contexts (default: all)")
             option("--tolerance", type=float, metavar="X",
                    help="count singular values up to X as zero (default: by float32 rounding)")
-
-
-def _add_tokenizers(subparsers: Any) -> None:
-    text = "Learn a tokeniser from text, or show how one divides a text."
-    tokenizer = subparsers.add_parser("tokenizer", help=text, description=text)
-    kinds = tokenizer.add_subparsers(dest="tokenizer_command", required=True, metavar="COMMAND")
-    for name, (function, text) in tokenizing.COMMANDS.items():
-        command = kinds.add_parser(name, help=text, description=text)
-        command.set_defaults(run=function, parser=command)
-        option = command.add_argument
-        option("--json", action="store_true", help="print the result as JSON")
-        if name == "show":
-            option("tokenizer", metavar="FILE", help="tokenizer.json, vocabulary.txt or RUN folder")
-            option("--text", help="text to divide (default: standard input)")
-            continue
-        option("corpus", metavar="CORPUS", help=CORPUS)
-        option("--kind", default="bpe",
-               help="bpe (of bytes), unigram, word-piece or characters (default: bpe)")
-        option("--size", type=int, metavar="N", help="number of units, not for characters")
-        option("--output", required=True, metavar="FILE", help="new file, e.g. tokenizer.json")
-        option("--special", nargs="+", default=[], metavar="TEXT",
-               help="texts that are one unit each, e.g. '<unk>' in WikiText")
-        option("--lowercase", action="store_true", help="convert the text to lower case")
-        _add_reading(option)
-
-
-def _add_text(option: Callable[..., Any]) -> None:
-    option("--tokenizer", metavar="T",
-           help="words, characters, bytes, bpe:SIZE, unigram:SIZE, word-piece:SIZE, or a "
-           "tokenizer.json (default: words)")
-    _add_reading(option)
-
-
-def _add_reading(option: Callable[..., Any]) -> None:
-    option("--documents", metavar="END",
-           help="what is read as <eos>: each line, a blank-line between documents, or the end of "
-           "a file (default: line)")
-    option("--fractions", type=float, nargs=3, metavar=("TRAIN", "VALID", "TEST"),
-           help="shares of a single file, by line (default: 90 5 5)")
 
 
 def _add_training(option: Callable[..., Any], settings: str) -> None:

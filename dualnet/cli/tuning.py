@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
-from dualnet.cli.commands import text_options
 from dualnet.cli.console import check_overrides, print_table, quietly, settings_of, silence
 from dualnet.cli.early import check_search
-from dualnet.tuning.job import CORPUS
 
 
 def jobs(options: argparse.Namespace) -> None:
@@ -46,7 +43,7 @@ def tune(options: argparse.Namespace) -> None:
     )  # fmt: skip
     arguments = {name: getattr(options, name) for name in names}
     arguments |= {"run": options.run_folder, "progress": not options.quiet}
-    tuner = search(options.job, _corpus(options), **arguments, **settings)
+    tuner = search(options.job, options.corpus, **arguments, **settings)
     if tuner.is_worker:
         worker = {"worker": tuner.tuner_id}
         print(json.dumps(worker) if options.json else "The chief has no more trials.")
@@ -56,30 +53,6 @@ def tune(options: argparse.Namespace) -> None:
         print(json.dumps(results))
     else:
         _print_results(results, options.output)
-
-
-def _corpus(options: argparse.Namespace) -> Any:
-    """Return the corpus to search with: its name, or what the text options make of it."""
-    given = text_options(options)
-    if not given:
-        return options.corpus
-    from dualnet import corpora
-    from dualnet.tuning.corpus_files import is_written, read_corpus
-
-    written = str(Path(options.output) / CORPUS)
-    if not (options.resume and is_written(written)):
-        return corpora.load(options.corpus, **given)
-    corpus = read_corpus(Path(written))
-    before: dict[str, Any] = {"tokenizer": corpus.tokenizer}
-    before["documents"] = corpus.vocabulary.documents
-    before["fractions"] = corpus.fractions and list(corpus.fractions)
-    for name, value in given.items():
-        if value != before[name]:
-            raise ArgumentError(
-                f"--{name}",
-                f"must stay {before[name]!r}, as when the search started. Received: {value!r}.",
-            )
-    return written
 
 
 def _print_results(results: dict[str, Any], folder: str) -> None:

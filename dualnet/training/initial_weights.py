@@ -80,13 +80,7 @@ def load_with(
         return corpus
     if vocabulary is None:
         return corpora.load(corpus, lowercase=lowercase, **read_as)
-    given = read_as.get("tokenizer")
-    if given is not None:
-        raise ArgumentError(
-            "tokenizer",
-            f"must be left out, since the model has one: {vocabulary!r}. Received: "
-            f"tokenizer={given!r}.",
-        )
+    read_as = {key: value for key, value in read_as.items() if key != "tokenizer"}
     return corpora.load(corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary, **read_as)
 
 

@@ -142,8 +142,6 @@ def resumed_corpus(request: Request, card: Card) -> Corpus:
     folder = request.folder
     vocabulary = read_vocabulary(folder, card) if has_vocabulary(folder) else None
     read_as = {key: card.trained_on[key] for key in READ_AS if key in card.trained_on}
-    if vocabulary is not None:
-        read_as.pop("tokenizer", None)
     corpus = load_with(vocabulary, request.corpus, lowercase=card.lowercase, read_as=read_as)
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ArgumentError(
