@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import dualnet
-from dualnet import corpora
+from dualnet import corpora, training
 from dualnet.cli import main
 from dualnet.runs import read_card
 from dualnet.text import train_tokenizer
@@ -183,6 +183,13 @@ def test_a_run_with_another_tokenizer_or_text_is_refused(capsys, run, tmp_path):
     (copy / "sums.json").unlink()
     code, _, err = call(capsys, "evaluate", copy)
     assert code == 2 and "The corpus of a RUN must be unchanged" in err
+
+
+def test_a_card_of_lower_case_reads_bytes_as_they_are(story):
+    for tokenizer, lowercase in {"bytes": False, "characters": True}.items():
+        read_as = {"tokenizer": tokenizer}
+        corpus = training.load_corpus(str(story), None, lowercase=True, read_as=read_as)
+        assert corpus.lowercase == corpus.vocabulary.lowercase == lowercase
 
 
 # --- searches ----------------------------------------------------------------------------
