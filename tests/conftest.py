@@ -33,6 +33,7 @@ if keras.config.backend() != "tensorflow":
     # searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
         "test_cli.py",
+        "test_cli_text.py",
         "test_corpora.py",
         "test_corpora_cached_ids.py",
         "test_demo.py",

@@ -24,9 +24,10 @@ SPACE = {
 }
 
 
-def write_job(folder, *, space=SPACE, epochs=2, batch_size=20, **top):
+def write_job(folder, *, space=SPACE, epochs=2, batch_size=20, sequence_length=9, **top):
     """Write a job into `folder`, with `top` at the top of the file; return its path."""
-    fixed = {"units": 6, "sequence_length": 9, "epochs": epochs, "batch_size": batch_size}
+    fixed = {"units": 6, "epochs": epochs, "batch_size": batch_size}
+    fixed["sequence_length"] = sequence_length
     fixed = {key: fixed[key] for key in fixed if key not in space}
     limits = {"max_trials": 2, "early_stopping": "none", "seed": 3}
     table = {"model": "lstm", **limits, **top, "fixed": fixed, "space": space}

@@ -77,9 +77,12 @@ def test_listing_and_cards_load_no_keras(arguments):
 
 def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run, tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "none.json").write_text("{}")
+    (tmp_path / "short.txt").write_text("a\nb\n")
     train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "new"]
     tune = ["tune", "dual_table1", "--corpus", folder, "--output", tmp_path / "new"]
     generate = ["generate", run, "--prompt", "the"]
+    short = [*train[:3], tmp_path / "short.txt", *train[4:]]
     cases = {
         "no RUN": (["evaluate", tmp_path / "none"], "which does not exist"),
         "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
@@ -109,6 +112,34 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no trials": ([*tune, "--max-trials", 0], "`max_trials` must be"),
         "no new RUN": ([*train[:-1], run], "`output` must be a new or empty folder"),
         "no folder": ([*train[:-1], tmp_path / "file"], "`output` must be a folder"),
+        "no tokeniser": ([*train, "--tokenizer", "byte"], "Did you mean 'bytes'"),
+        "no size": ([*train, "--tokenizer", "bpe:20"], "`size` must be an integer of at least 257"),
+        "a huge size": ([*tune, "--tokenizer", "bpe:9999999"], "`size` must be at most 1,000,000"),
+        "no file of a tokeniser": (
+            [*tune, "--tokenizer", tmp_path / "none.json"],
+            "must be the file tokenizer.json",
+        ),
+        "no documents": ([*tune, "--documents", "page"], "`documents` must be one of"),
+        "no fractions": ([*short, "--fractions", 1, 0, 1], "must be three numbers above 0"),
+        "fractions of a folder": ([*train, "--fractions", 1, 1, 1], "divide a single file"),
+        "fractions of a corpus": (
+            ["data", "ptb", "--fractions", 1, 1, 1],
+            "`fractions` divide a single file",
+        ),
+        "too few lines": (short, "must have enough lines to be divided"),
+        "no corpus to learn from": (
+            ["tokenizer", "train", tmp_path, "--size", 300, "--output", tmp_path / "t.json"],
+            "must have the split",
+        ),
+        "no size to learn": (
+            ["tokenizer", "train", folder, "--output", tmp_path / "t.json"],
+            "`size` must be",
+        ),
+        "no new tokeniser": (
+            ["tokenizer", "train", folder, "--output", tmp_path / "none.json"],
+            "a new file",
+        ),
+        "no tokeniser to show": (["tokenizer", "show", tmp_path / "x.json"], "that can be read"),
         "no new search": ([*tune[:-1], run], "or resume the search in it with --resume"),
     }
     commands = [[str(word) for word in words] for words, _ in cases.values()]

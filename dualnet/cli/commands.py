@@ -29,7 +29,7 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_training
+from dualnet.cli.early import check_training, reading
 from dualnet.cli.model_table import model_table
 from dualnet.runs.folder import EARLY_FILES, check_run
 
@@ -114,27 +114,55 @@ def card(options: argparse.Namespace) -> None:
 def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
 
-    corpus = corpora.load(options.name, path=options.path, lowercase=options.lowercase)
+    settings = {"path": options.path, "lowercase": options.lowercase, **reading(options)}
+    corpus = corpora.load(options.name, **settings)
+    tokenizer = corpus.vocabulary
+    reads_words = tokenizer.kind == "words"
+    sizes = {} if reads_words else _bytes_per_token(corpus, options)
     if options.json:
         summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
+        summary |= {"tokenizer": corpus.tokenizer, "documents": tokenizer.documents}
+        summary |= {"fractions": corpus.fractions} if corpus.fractions else {}
         summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
         summary["sentences"] = {split: _sentences(corpus, split) for split in corpora.SPLITS}
-        summary["vocabulary_size"] = len(corpus.vocabulary)
-        summary["vocabulary_sha256"] = corpus.vocabulary.sha256
+        summary |= {"bytes_per_token": sizes} if sizes else {}
+        summary["vocabulary_size"] = len(tokenizer)
+        summary["vocabulary_sha256"] = tokenizer.sha256
         summary["sha256"] = corpus.sha256
         print(json.dumps(summary))
         return
     print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
+    ended = "sentences" if tokenizer.documents == "line" else "documents"
     for split in corpora.SPLITS:
         ids = corpus.split(split)
-        print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} sentences   "
-              f"{corpus.vocabulary.decode(ids[:10])!r} ...")  # fmt: skip
-    print(f"{'words':6}{len(corpus.vocabulary):>12,} in the vocabulary, including <eos>")
+        size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
+        print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} {ended}{size}   "
+              f"{tokenizer.decode(ids[: 10 if reads_words else 40])!r} ...")  # fmt: skip
+    if reads_words:
+        print(f"{'words':6}{len(tokenizer):>12,} in the vocabulary, including <eos>")
+    else:
+        print(f"{'units':6}{len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>"
+              + f"; {tokenizer.loses}" * bool(tokenizer.loses))  # fmt: skip
 
 
 def _sentences(corpus: Any, split: str) -> int:
-    """Return the number of lines of a split, each of which ends in `<eos>`."""
+    """Return the number of documents of a split, each of which ends in `<eos>`."""
     return int(np.count_nonzero(corpus.split(split) == corpus.vocabulary.eos_id))
+
+
+def _bytes_per_token(corpus: Any, options: argparse.Namespace) -> dict[str, float]:
+    """Return the bytes of the text of each split, in UTF-8, over the number of its tokens."""
+    from dualnet.corpora.corpus import SPLITS, locate
+    from dualnet.text.plain_text import END, ENDS
+
+    documents = corpus.vocabulary.documents
+    text = locate(options.name, options.path, options.lowercase, True, documents, options.fractions)
+    end = ENDS[documents]
+    return {
+        split: sum(len(block.replace(END, end).encode()) for block in text.read(split, False))
+        / len(corpus.split(split))
+        for split in SPLITS
+    }
 
 
 def train(options: argparse.Namespace) -> None:
@@ -197,7 +225,7 @@ def _training_arguments(options: argparse.Namespace, settings: dict[str, Any]) -
     if options.epochs is not None:
         settings = {**settings, "epochs": options.epochs}
     names = ("output", "seed", "resume", "checkpoint_steps", "devices")
-    arguments = {name: getattr(options, name) for name in names}
+    arguments = {name: getattr(options, name) for name in names} | reading(options)
     return {**arguments, "progress": not options.quiet, **settings}
 
 

@@ -12,12 +12,13 @@ from dualnet import zoo
 from dualnet._checks import check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
-from dualnet.corpora.corpus import locate
+from dualnet.corpora.corpus import choose_tokenizer, locate
 from dualnet.runs.folder import EARLY_FILES, check_run
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
 
 COUNTS = ("epochs", "batch_size", "sequence_length")
+READING = ("tokenizer", "documents", "fractions")  # options of `train`, `tune` and `data`
 
 
 def check_training(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
@@ -26,7 +27,7 @@ def check_training(options: argparse.Namespace, settings: Mapping[str, Any]) -> 
     _check_counts(options, {"checkpoint_steps": 1, "seed": 0})
     if not options.resume:
         check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
-    check_corpus(options.corpus)
+    check_corpus(options.corpus, reading(options), resume=options.resume)
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -38,10 +39,25 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             check_rate(name, value)
 
 
-def check_corpus(corpus: str | None) -> None:
-    """Check that the files of a corpus exist. A named one may be downloaded: that comes later."""
-    if corpus is not None and corpus not in NAMES:
-        locate(corpus)
+def reading(options: argparse.Namespace) -> dict[str, Any]:
+    """Return how a corpus is to be read: the arguments of `corpora.load` that are given."""
+    given = {name: getattr(options, name, None) for name in READING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_corpus(
+    corpus: str | None, read_as: Mapping[str, Any] | None = None, *, resume: bool = False
+) -> None:
+    """Check that the files of a corpus exist, and how it is to be read.
+
+    A named corpus may be downloaded: that comes later. With `resume`, the tokeniser is at hand.
+    """
+    read_as = read_as or {}
+    if not resume:
+        choose_tokenizer(read_as.get("tokenizer"), None, read_as.get("documents"), False)
+    fractions = read_as.get("fractions")
+    if corpus is not None and (corpus not in NAMES or fractions is not None):
+        locate(corpus, fractions=fractions)
 
 
 def check_search(options: argparse.Namespace) -> None:
@@ -53,7 +69,7 @@ def check_search(options: argparse.Namespace) -> None:
         check_run(options.run_folder, name="run")
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
-    check_corpus(options.corpus)
+    check_corpus(options.corpus, reading(options), resume=options.resume)
 
 
 def _check_counts(options: argparse.Namespace, least: Mapping[str, int]) -> None:

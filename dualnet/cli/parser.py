@@ -6,14 +6,17 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from dualnet.cli import analysing, commands, tuning
+from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.pairs import minimal_pairs
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
 RUN_OR_KERAS = f"{RUN}, or a .keras file"
-CORPUS = "ptb, wikitext-2, wikitext-103, python-reference, or a folder with train, valid, test .txt"
+CORPUS = (
+    "ptb, wikitext-2, wikitext-103, python-reference, a folder with train, valid, test .txt, or a "
+    "text file"
+)
 OUTPUT = "folder to write, new or empty"
 
 # fmt: off
@@ -49,10 +52,14 @@ def make_parser() -> argparse.ArgumentParser:
     option("name", metavar="CORPUS", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
+    _add_reading(option)
+
+    _add_tokenizer(subparsers)
 
     option = add("train", commands.train, "Train a model and save it in a RUN folder.")
     option("name", metavar="MODEL", help=MODEL)
     option("--corpus", required=True, help=CORPUS)
+    _add_reading(option)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
@@ -164,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("job", metavar="JOB",
            help="name of a job (see 'dualnet jobs'), or the path of your own (.toml)")
     option("--corpus", help=f"{CORPUS} (default for a job over a RUN: its corpus)")
+    _add_reading(option)
     option("--run", dest="run_folder", metavar="RUN",
            help="RUN folder for a job that tunes a gate or an evaluation")
     option("--output", required=True, metavar="DIR", help=OUTPUT)
@@ -185,6 +193,49 @@ def make_parser() -> argparse.ArgumentParser:
     option = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     option("--output", default="demo", metavar="FOLDER", help="folder to write (default: demo)")
     return parser
+
+
+def _add_tokenizer(subparsers: Any) -> None:
+    text = "Train a tokeniser, or show how one reads a text."
+    command = subparsers.add_parser("tokenizer", help=text, description=text)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
+        command = actions.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run, parser=command)
+        command.add_argument("--json", action="store_true", help="print the result as JSON")
+        return command.add_argument
+
+    option = add("train", tokenizing.train, "Learn the units of a tokeniser from the train split.")
+    option("name", metavar="CORPUS", help=CORPUS)
+    option("--kind", default="bpe",
+           help="bpe (of bytes: no text is unknown), unigram, word-piece or characters "
+           "(default: bpe)")
+    option("--size", type=int, metavar="N", help="number of units; not for characters")
+    option("--output", required=True, metavar="FILE", help="new file to write, ending in .json")
+    option("--special", nargs="+", action="extend", default=[], metavar="STRING",
+           help="strings that are one unit each wherever a text has them, e.g. '<unk>'")
+    option("--lowercase", action="store_true", help="convert all text to lower case first")
+    _add_fractions(option)
+
+    option = add("show", tokenizing.show, "Show a tokeniser, and the units of texts.")
+    option("tokenizer", metavar="TOKENIZER", help=f"{RUN}, or a tokenizer.json")
+    option("--text", action="append", dest="texts", default=[], metavar="TEXT",
+           help="text to encode; repeatable")
+
+
+def _add_reading(option: Callable[..., Any]) -> None:
+    option("--tokenizer", metavar="TOKENIZER",
+           help="words (default), characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from "
+           "train with N units; or the path of a tokenizer.json")
+    option("--documents", metavar="END",
+           help="what ends a document, and is read as <eos>: line (default), blank-line or file")
+    _add_fractions(option)
+
+
+def _add_fractions(option: Callable[..., Any]) -> None:
+    option("--fractions", type=number, nargs=3, metavar=("TRAIN", "VALID", "TEST"),
+           help="shares of the lines of a text file (default: 90 5 5)")
 
 
 def _add_analyses(subparsers: Any) -> None:
@@ -264,6 +315,12 @@ class _Version(argparse.Action):
         except metadata.PackageNotFoundError:  # run from a checkout that is not installed
             print("dualnet, not installed: run from a checkout")
         parser.exit()
+
+
+def number(text: str) -> float:
+    """Return the number in `text`; argparse names this function if there is none."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:

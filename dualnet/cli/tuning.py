@@ -10,7 +10,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet.cli.console import check_overrides, print_table, quietly, settings_of, silence
-from dualnet.cli.early import check_search
+from dualnet.cli.early import check_search, reading
 
 
 def jobs(options: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ def tune(options: argparse.Namespace) -> None:
         "resume", "checkpoint_steps",
     )  # fmt: skip
     arguments = {name: getattr(options, name) for name in names}
-    arguments |= {"run": options.run_folder, "progress": not options.quiet}
+    arguments |= {"run": options.run_folder, "progress": not options.quiet, **reading(options)}
     tuner = search(options.job, options.corpus, **arguments, **settings)
     if tuner.is_worker:
         worker = {"worker": tuner.tuner_id}

@@ -174,7 +174,7 @@ def load(
             "fixes the words, so `vocabulary_size` and `min_count` must be None. "
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
-    named, vocabulary = _tokenizer(tokenizer, vocabulary, documents, lowercase)
+    named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
     if named != Vocabulary.kind:
         for key, value in (("vocabulary_size", vocabulary_size), ("min_count", min_count)):
             if value is not None:
@@ -209,7 +209,7 @@ def load(
     )
 
 
-def _tokenizer(
+def choose_tokenizer(
     tokenizer: str | os.PathLike[str] | Tokenizer | None,
     vocabulary: Tokenizer | None,
     documents: str | None,

@@ -13,6 +13,7 @@ from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.corpora.sources import SPLITS, Files
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
 from dualnet.text.library_tokenizer import KINDS as SIZED
+from dualnet.text.library_tokenizer import check_size
 from dualnet.text.plain_text import END, EOS, UNK, words_of
 
 UNSIZED = ("words", "characters", "bytes")
@@ -126,7 +127,9 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
             f"must be one of {', '.join(names)}, or the path of a tokenizer.json. Received: "
             f"tokenizer={tokenizer!r}." + did_you_mean(kind, [*UNSIZED, *SIZED]),
         )
-    return kind, int(size) if size else None
+    if sized:
+        check_size(kind, int(size))
+    return kind, int(size) if sized else None
 
 
 def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:

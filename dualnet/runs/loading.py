@@ -156,7 +156,7 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
     check_sums(folder, (CARD, WORDS, TOKENIZER))
     vocabulary = read_vocabulary(folder, card)
     source = card.trained_on["source"]
-    is_named = card.corpus in corpora.NAMES
+    is_named = card.corpus in corpora.NAMES and not os.path.isfile(source)
     name = card.corpus if is_named else source
     corpus = corpora.load(
         name,

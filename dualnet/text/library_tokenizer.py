@@ -19,7 +19,9 @@ from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 
 KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
+MOST_UNITS = 10**6  # for which the library reserves memory
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
+LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
 
 
@@ -148,7 +150,7 @@ class LibraryTokenizer(Tokenizer):
         steps = _steps(data["pre_tokenizer"])
         return (
             data["model"].get("type", "BPE") == "BPE"
-            and data["normalizer"] is None
+            and data["normalizer"] in (None, LOWERCASE)
             and bool(steps)
             and steps[-1]["type"] == "ByteLevel"
             and not steps[-1]["add_prefix_space"]
@@ -159,7 +161,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def loses(self) -> str:
-        if self.lowercase:
+        if self.lowercase or self._data["normalizer"] == LOWERCASE:
             return "the text is lower-cased"
         if self._byte_level or self.kind == "characters":
             return ""
@@ -277,8 +279,8 @@ def train_tokenizer(
     Args:
         texts: Strings, read once. With `documents="line"`, no unit spans a newline.
         kind: "bpe", "unigram", "word-piece" or "characters".
-        size: int. Number of units, `<eos>` included; at least 257 for "bpe". Fewer are learnt
-            if the texts have too few words. None for "characters": all of them.
+        size: int, at most a million. Number of units, `<eos>` included; at least 257 for "bpe".
+            Fewer are learnt if the texts have too few words. None for "characters": all.
         documents: See `LibraryTokenizer`.
         lowercase: bool. Whether text is lower-cased first, here and later.
         special: Strings that are one unit each wherever a text has them, e.g. "<unk>" in
@@ -292,16 +294,13 @@ def train_tokenizer(
     (('<eos>', '<unk>', 'a', 'b', 'c'), [4, 2, 3, 1])
     """
     import tokenizers
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-    check_choice("kind", kind, (*KINDS, "characters"))
-    least = 257 if kind == "bpe" else 3
-    if kind == "characters" and size is not None:
-        raise ArgumentError("size", f"must be None for characters: all. Received: size={size!r}.")
-    special = list(special)
-    learnt = 0  # units, `special` not counted
-    if kind != "characters":
-        learnt = check_count("size", size, least=least + len(special)) - len(special)
+    special = [special] if isinstance(special, str) else list(special)
+    if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
+        required = f"different strings of one line, not empty, and none of them {EOS}"
+        raise ArgumentError("special", f"must be {required}. Received: special={special!r}.")
+    learnt = check_size(kind, size, special=len(special))
     ends = [END, "\n"] if documents == "line" else [END]
     split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
     tokenizer: Any
@@ -328,10 +327,23 @@ def train_tokenizer(
         tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
         trainer = trainers.WordLevelTrainer(**options)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()  # so that the file alone says it, too
     pieces = (piece for text in texts for piece in split(text.lower() if lowercase else text))
     tokenizer.train_from_iterator(filter(None, pieces), trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
+
+
+def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
+    """Return how many units of `size` are learnt, `special` not counted; 0 for characters."""
+    if check_choice("kind", kind, (*KINDS, "characters")) == "characters":
+        if size is None:
+            return 0
+        raise ArgumentError("size", f"must be None for characters: all. Received: size={size!r}.")
+    if check_count("size", size, least=(257 if kind == "bpe" else 3) + special) > MOST_UNITS:
+        raise ArgumentError("size", f"must be at most {MOST_UNITS:,}. Received: size={size}.")
+    return int(size or 0) - special
 
 
 def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:

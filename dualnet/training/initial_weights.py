@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,29 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
     return load(weights) if weights else None
 
 
+def reading(
+    corpus: Any,
+    tokenizer: str | os.PathLike[str] | None,
+    documents: str | None,
+    fractions: Sequence[float] | None,
+) -> dict[str, Any]:
+    """Return those arguments of `corpora.load` that are given, checked: none for a `Corpus`."""
+    read_as = {
+        "tokenizer": None if tokenizer is None else os.fspath(tokenizer),
+        "documents": documents,
+        "fractions": None if fractions is None else list(fractions),
+    }
+    read_as = {key: value for key, value in read_as.items() if value is not None}
+    if isinstance(corpus, Corpus) and read_as:
+        name = next(iter(read_as))
+        raise ArgumentError(
+            name,
+            "must be None for a `Corpus`, which is read already. Received: "
+            f"{name}={read_as[name]!r}. Give it to corpora.load.",
+        )
+    return read_as
+
+
 def load_corpus(
     corpus: Corpus | str,
     source: LanguageModel | None,
@@ -50,7 +74,7 @@ def load_corpus(
         corpus: `Corpus`, or what `corpora.load` takes.
         source: the model to start from, or None.
         lowercase: bool. Whether to lower-case a text for which `source` has no vocabulary.
-        read_as: other arguments of `corpora.load`.
+        read_as: other arguments of `corpora.load`; no tokeniser if `source` has one.
 
     Raises:
         ValueError: if `corpus` is a `Corpus` with another vocabulary.
@@ -62,6 +86,13 @@ def load_corpus(
     'python-reference'
     """
     vocabulary = source.vocabulary if source is not None else None
+    if vocabulary is not None and read_as and "tokenizer" in read_as:
+        raise ArgumentError(
+            "tokenizer",
+            "must be left out with `weights`, whose model reads the text with its own tokeniser, "
+            f"{vocabulary.kind}. Received: tokenizer={read_as['tokenizer']!r}. Leave out one of "
+            "the two.",
+        )
     corpus = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
     owner = "of the model given as `weights`, in the same order"
     check_vocabulary(corpus, vocabulary, owner, "model", "weights")
@@ -78,7 +109,8 @@ def load_with(
     """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
     if isinstance(corpus, Corpus):
         return corpus
-    if vocabulary is None:
+    if vocabulary is None:  # bytes are read as they are, whatever a card says of words
+        lowercase = lowercase and read_as.get("tokenizer") != "bytes"
         return corpora.load(corpus, lowercase=lowercase, **read_as)
     read_as = {key: value for key, value in read_as.items() if key != "tokenizer"}
     return corpora.load(corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary, **read_as)

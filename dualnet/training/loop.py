@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -23,6 +23,7 @@ from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
 from dualnet.text import Vocabulary
 from dualnet.text.tokenisation import tokenisation_warning
+from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
@@ -152,19 +153,7 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     source = "" if weights is None else str(Path(weights).resolve())
-    read_as = {
-        "tokenizer": None if tokenizer is None else os.fspath(tokenizer),
-        "documents": documents,
-        "fractions": None if fractions is None else list(fractions),
-    }
-    read_as = {key: value for key, value in read_as.items() if value is not None}
-    if isinstance(corpus, Corpus) and read_as:
-        name_given = next(iter(read_as))
-        raise ArgumentError(
-            name_given,
-            "must be None for a `Corpus`, which is read already. Received: "
-            f"{name_given}={read_as[name_given]!r}. Give it to corpora.load.",
-        )
+    read_as = reading(corpus, tokenizer, documents, fractions)
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:
         if devices is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from dualnet.runs import read_card
 from dualnet.runs.folder import WEIGHTS
 from dualnet.training import card_for, split_overrides
 from dualnet.training.from_runs import GATED
+from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.corpus_files import load_corpus, write_corpus
+from dualnet.tuning.corpus_files import is_written, load_corpus, resumed_corpus, write_corpus
 from dualnet.tuning.engine.chief import chief_address, role
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
@@ -49,6 +50,9 @@ def search(
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
+    tokenizer: str | os.PathLike[str] | None = None,
+    documents: str | None = None,
+    fractions: Sequence[float] | None = None,
     **settings: Any,
 ) -> Tuner:
     """Search the space of `job` and keep everything in the folder `output`.
@@ -85,6 +89,8 @@ def search(
             the time limits may change.
         checkpoint_steps: int. Steps between two checkpoints of a training.
         progress: bool. Whether to show a table of the trials on standard error.
+        tokenizer, documents, fractions: how to read a corpus given by name, see `corpora.load`.
+            It is read once, for all trials. On resuming, as before.
         **settings: values to fix instead of searching them, and other arguments of builder,
             recipe or evaluation; `parameters` sets a budget of weights.
 
@@ -115,6 +121,7 @@ def search(
         return _work(folder)
     limits = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
     job = _override_job(job, tuner, {"max_trials": max_trials, "seed": seed, **limits}, settings)
+    read_as = reading(corpus, tokenizer, documents, fractions)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
@@ -134,7 +141,9 @@ def search(
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
     claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
-        state, hypermodel = _begin(folder, job, corpus, run, checkpoint_steps, resume=resume)
+        state, hypermodel = _begin(
+            folder, job, corpus, read_as, run, checkpoint_steps, resume=resume
+        )
         search_run = SearchRun(state, hypermodel, interrupts, progress)
         return search_run.run(workers, is_chief=process_role == "chief")
 
@@ -163,6 +172,7 @@ def _begin(
     folder: Path,
     job: Job,
     corpus: Corpus | str | None,
+    read_as: Mapping[str, Any],
     run: str | os.PathLike[str] | None,
     checkpoint_steps: int,
     *,
@@ -172,6 +182,19 @@ def _begin(
     run = _checked_run(job, run)
     if corpus is None and not run:
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
+    if read_as and run:
+        name = next(iter(read_as))
+        raise ArgumentError(
+            name,
+            "must be left out for a job over a RUN, whose tokeniser reads the text. Received: "
+            f"{name}={read_as[name]!r}.",
+        )
+    is_new = True  # whether a `Corpus` has yet to be written for the trials
+    if corpus is not None and not isinstance(corpus, Corpus):
+        if resume and is_written(str(folder / CORPUS)):
+            corpus, is_new = resumed_corpus(folder / CORPUS, corpus, read_as), False
+        elif read_as:
+            corpus = load_corpus(corpus, model=job.model, run="", read_as=read_as)
     if isinstance(corpus, Corpus):
         loaded, name = corpus, str((folder / CORPUS).resolve())
     else:
@@ -201,7 +224,7 @@ def _begin(
     make_oracle(job, epochs=epochs)  # raises before anything is written
     if resume:
         check_resumable(read_search(folder), state)
-    if isinstance(corpus, Corpus):
+    if isinstance(corpus, Corpus) and is_new:
         write_corpus(folder / CORPUS, corpus)
     state.write()
     return state, None if card is None else HyperModel(job, loaded, card)

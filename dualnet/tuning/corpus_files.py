@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dualnet import corpora
+from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.runs import corpus_of_run, read_card
-from dualnet.runs.folder import TOKENIZER, WORDS, corpus_table, read_vocabulary
+from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table, read_vocabulary
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for
+from dualnet.training.initial_weights import load_with
 from dualnet.zoo import Card
 
 CORPUS = "corpus.json"
@@ -50,14 +55,36 @@ def find_card(model: str, corpus: str) -> Card:
     return card_for(model, read_corpus(Path(corpus)) if is_written(corpus) else corpus)
 
 
-def load_corpus(corpus: str, *, model: str, run: str) -> Corpus:
-    """Return the corpus that a task names, for its model or RUN."""
+def load_corpus(
+    corpus: str, *, model: str, run: str, read_as: Mapping[str, Any] | None = None
+) -> Corpus:
+    """Return the corpus that a task names, for its model or RUN.
+
+    `read_as` are other arguments of `corpora.load`; a RUN has its own.
+    """
     if is_written(corpus):
         return read_corpus(Path(corpus))
     if not run:
-        return corpora.load(corpus, lowercase=find_card(model, corpus).lowercase)
+        lowercase = find_card(model, corpus).lowercase
+        return load_with(None, corpus, lowercase=lowercase, read_as=read_as or {})
     if not corpus:
         return corpus_of_run(run)
     card = read_card(run)
     vocabulary = read_vocabulary(Path(run), card)
     return corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)
+
+
+def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:
+    """Return the corpus that `write_corpus` wrote, with the hash that `corpus` has now."""
+    written = read_corpus(folder)
+    before = {**READ_AS, **corpus_table(written)}
+    for key, value in read_as.items():
+        if value != before[key]:
+            raise ArgumentError(
+                key,
+                f"must stay {before[key]!r}, as when the search started. Received: "
+                f"{key}={value!r} with --resume. Leave it out, or start a new search.",
+            )
+    settings = {"fractions": written.fractions}
+    now = load_with(written.vocabulary, corpus, lowercase=written.lowercase, read_as=settings)
+    return dataclasses.replace(written, sha256=now.sha256)

@@ -130,8 +130,9 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     trial_folder = folder / TRIALS / row.trial
     task = json.loads((trial_folder / TASK).read_text("utf-8"))
     corpus = task["corpus"]
-    if corpus and (Path(corpus) / "corpus.json").is_file():  # one that has no name or path
-        corpus = "CORPUS"
+    written = Path(corpus) if corpus and (Path(corpus) / "corpus.json").is_file() else None
+    if written:
+        corpus = "CORPUS"  # it may have no name or path
     if job.kind == "evaluation":
         paper = {"paper": job.paper} if job.paper else {}
         table = {"note": note, "run": task["run"], **paper, "evaluation": task["settings"]}
@@ -151,10 +152,34 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         used["config"] = config_with_effect(used["builder"], used["config"], searched=row.drawn)
         keys = [key for key in ("name", "builder", "paper") if key in used]
         table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
-        words = f"--corpus {shlex.quote(corpus or 'CORPUS')}{weights} --output RUN"
+        given = ["--corpus", corpus or "CORPUS"]
+        if written and not weights:
+            given = _corpus_options(written, used["corpus"]) or given
+        words = f"{shlex.join(given)}{weights} --output RUN"
         comment = f"To reproduce it:\n  dualnet train best.toml {words}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
     write_whole(folder / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
+
+
+def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
+    """Return the options of `train` that read a corpus as the trials did, from its table.
+
+    [] if it is of words, line by line, from a folder: a `Corpus` that may have no path.
+    """
+    from dualnet.corpora import NAMES
+    from dualnet.runs.folder import READ_AS, TOKENIZER
+
+    read_as = {key: table[key] for key in READ_AS if key in table}
+    if not read_as:
+        return []
+    is_named = table["name"] in NAMES and not Path(table["source"]).is_file()
+    options = ["--corpus", table["name"] if is_named else table["source"]]
+    if (written / TOKENIZER).is_file():
+        read_as["tokenizer"] = str(written / TOKENIZER)  # the very units
+    for key, value in read_as.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        options += [f"--{key}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
+    return options
 
 
 def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""The command `tokenizer`: train a tokeniser, and show how one reads a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet.cli.console import print_table
+from dualnet.runs.folder import check_run, check_sums, read_card, read_vocabulary
+
+SAMPLE = 80  # characters of the text that shows the units
+
+
+def train(options: argparse.Namespace) -> None:
+    from dualnet.corpora.corpus import locate
+    from dualnet.text import train_tokenizer
+    from dualnet.text.plain_text import END
+
+    path = Path(options.output)
+    if path.suffix != ".json":
+        raise ArgumentError("--output", f"must be a file ending in .json. Received: {str(path)!r}.")
+    if path.exists():
+        raise FileExistsError(
+            f"`--output` must be a new file. Received: {str(path)!r}, which exists. Choose another."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"`--output` must be in an existing folder. Received: {str(path)!r}."
+        )
+    text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
+    settings = {"size": options.size, "special": options.special, "lowercase": options.lowercase}
+    tokenizer = train_tokenizer(text.read("train", True), options.kind, **settings)
+    tokenizer.save(path)
+    first = next(filter(str.strip, next(text.read("train", True)).split(END)), "")[:SAMPLE]
+    units = _units(tokenizer, first)
+    if options.json:
+        result = {"path": str(path), **_about(tokenizer), "example": {"text": first}}
+        result["example"]["units"] = [unit["unit"] for unit in units]
+        print(json.dumps(result))
+        return
+    print(f"{_sentence(tokenizer)}, learnt from train of {text.name}: {path}")
+    if len(tokenizer) < (options.size or 0):
+        print(f"Fewer than {options.size:,}, since train has no more.")
+    if units:
+        print(" ".join(f"'{_shown(unit['unit'])}'" for unit in units))
+
+
+def show(options: argparse.Namespace) -> None:
+    from dualnet.text import load_tokenizer
+
+    path = Path(options.tokenizer)
+    if path.suffix == ".json" or (path.is_file() and path.suffix != ".keras"):
+        tokenizer = load_tokenizer(path)
+    else:
+        check_run(path)
+        if not path.is_dir():
+            message = "must be a RUN folder or a tokenizer.json. Received: a .keras file."
+            raise ArgumentError("TOKENIZER", message)
+        check_sums(path)
+        tokenizer = read_vocabulary(path, read_card(path))
+    texts = [{"text": text, "tokens": _units(tokenizer, text)} for text in options.texts]
+    if options.json:
+        print(json.dumps({**_about(tokenizer), "texts": texts}))
+        return
+    print(_sentence(tokenizer))
+    for text in texts:
+        print()
+        rows = [
+            [str(row["id"]), str(row["start"]), str(row["end"]), f"'{_shown(row['unit'])}'"]
+            for row in text["tokens"]
+        ]
+        print_table(["id", "start", "end", "unit"], rows)
+
+
+def _about(tokenizer: Any) -> dict[str, Any]:
+    names = ("kind", "documents", "lowercase", "loses", "sha256")
+    return {"size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
+
+
+def _sentence(tokenizer: Any) -> str:
+    what = f"{len(tokenizer):,} units of {tokenizer.kind}"
+    return what + f" ({tokenizer.loses})" * bool(tokenizer.loses)
+
+
+def _shown(unit: str) -> str:
+    return unit if unit.isprintable() else repr(unit)[1:-1]
+
+
+def _units(tokenizer: Any, text: str) -> list[dict[str, Any]]:
+    """Return id, first and last character, and unit of each token of `text`."""
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    return [
+        {"id": i, "start": start, "end": end, "unit": tokenizer.words[i]}
+        for i, (start, end) in zip(ids.tolist(), offsets.tolist())
+    ]
