@@ -8,9 +8,7 @@ import json
 import math
 import re
 import secrets
-import shutil
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,7 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
-from dualnet._settings import check_generation, check_temperature
-from dualnet.cli import scoring
+from dualnet._settings import check_generation
 from dualnet.cli.console import (
     check_overrides,
     comparison,
@@ -71,9 +68,9 @@ def card(options: argparse.Namespace) -> None:
     if options.json:
         table = dataclasses.asdict(card)
         for key, pair in table["published"].items():
-            table["published"][key] = list(map(_finite, pair))
+            table["published"][key] = list(map(finite, pair))
         table["also_published"] = [
-            {k: list(map(_finite, v)) if isinstance(v, list) else v for k, v in result.items()}
+            {k: list(map(finite, v)) if isinstance(v, list) else v for k, v in result.items()}
             for result in card.also_published
         ]
         print(json.dumps(table, default=str))
@@ -184,13 +181,18 @@ def train(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(result))
         return
+    columns = {"valid_perplexity": "validation", "test_perplexity": "test",
+               "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
+    shown = {key: title for key, title in columns.items() if key in result["mean"]}
+    digits = {key: 3 if "bits" in key else 2 for key in shown}
     rows = [
-        [str(run["seed"]), str(run["best_epoch"]), *(f"{run[key]:.2f}" for key in result["mean"])]
+        [str(run["seed"]), str(run["best_epoch"]),
+         *(f"{run[key]:.{digits[key]}f}" for key in shown)]
         for run in result["runs"]
-    ]
-    summary = (f"{result['mean'][key]:.2f} ± {result['deviation'][key]:.2f}"
-               for key in result["mean"])  # fmt: skip
-    print_table(["seed", "best epoch", "validation", "test"], [*rows, ["mean", "", *summary]])
+    ]  # fmt: skip
+    summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
+               for key in shown)  # fmt: skip
+    print_table(["seed", "best epoch", *shown.values()], [*rows, ["mean", "", *summary]])
 
 
 def gate(options: argparse.Namespace) -> None:
@@ -259,7 +261,7 @@ def generate(options: argparse.Namespace) -> None:
     if options.seed is None:
         settings["seed"] = secrets.randbits(32)
     check_generation(**settings)
-    prompts = _texts("--prompt", options)
+    prompts = texts_of("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
     check_run(options.run_folder)
@@ -271,62 +273,6 @@ def generate(options: argparse.Namespace) -> None:
         print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
     else:
         print(printable("\n\n".join(texts)))
-
-
-def score(options: argparse.Namespace) -> None:
-    check_temperature(options.temperature)
-    scoring.check_format(options)
-    texts = _texts("--text", options)
-    if options.format == "surprisal":
-        scoring.print_surprisal(options, texts)
-        return
-    check_run(options.run_folder)
-    runs = quietly("dualnet.runs")
-    from dualnet.evaluation import comparable, score
-    from dualnet.evaluation.arguments import perplexity_of
-    from dualnet.text.tokenisation import tokenisation_warning
-
-    model = runs.load(options.run_folder)
-    scores = score(model, texts, temperature=options.temperature)
-    tokens = sum(score.tokens for score in scores)
-    losses = [-value for score in scores for value in score.log_probabilities.tolist()]
-    perplexity = perplexity_of(losses)
-    ids = [model.vocabulary.encode(text) for text in texts]
-    figures = comparable(model.vocabulary, ids, sum(losses)).figures()
-    words = [word for score in scores for word in score.words]
-    if warning := tokenisation_warning(words, what="the text"):
-        print(warning, file=sys.stderr)
-    of_words = model.vocabulary.kind == "words"  # then the tokens are the words
-    if options.json:
-        fields = ["log_probabilities"]
-        fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
-        result = {
-            "perplexity": _finite(perplexity),
-            "tokens": tokens,
-            "texts": [
-                {
-                    "perplexity": _finite(score.perplexity),
-                    "tokens": score.tokens,
-                    "words": score.words,
-                    **{name: _listed(getattr(score, name)) for name in fields},
-                }
-                for score in scores
-            ],
-            "temperature": options.temperature,
-            **figures,
-        }
-        print(json.dumps(result, allow_nan=False))
-        return
-    rows = [
-        [_number(score.perplexity), f"{score.tokens:,}",
-         " ".join(score.words if of_words else score.whole_words)]
-        for score in scores
-    ]  # fmt: skip
-    columns = shutil.get_terminal_size().columns
-    print_table(["perplexity", "tokens", "text"], rows, columns=columns)
-    print(f"\nperplexity {_number(perplexity)} on {tokens:,} tokens of "
-          f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
-    print(textwrap.fill(comparison(figures), max(columns, 20)))
 
 
 def export(options: argparse.Namespace) -> None:
@@ -355,20 +301,15 @@ def demo(options: argparse.Namespace) -> None:
         print(json.dumps(results))
 
 
-def _listed(values: Any) -> list[Any]:
-    """Return an array, or strings, as a list for JSON."""
-    return list(map(_finite, values.tolist())) if isinstance(values, np.ndarray) else list(values)
-
-
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None  # JSON has neither nan nor infinity
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
 
 
-def _texts(option: str, options: argparse.Namespace) -> list[str]:
+def texts_of(option: str, options: argparse.Namespace) -> list[str]:
     """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
     from dualnet.text.plain_text import text_of
 

@@ -9,6 +9,7 @@ from typing import Any
 from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.pairs import minimal_pairs
+from dualnet.cli.scoring import score
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
@@ -130,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="stop at the end of a line or document (<eos>)")
     option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
 
-    option = add("score", commands.score,
+    option = add("score", score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
     _add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",

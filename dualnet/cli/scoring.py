@@ -1,4 +1,4 @@
-"""The format `surprisal` of the command `score`: a row for each token or word."""
+"""The command `score`, and its format `surprisal`: a row for each token or word."""
 
 from __future__ import annotations
 
@@ -7,13 +7,75 @@ import itertools
 import json
 import math
 import os
+import shutil
+import sys
+import textwrap
 from typing import Any
 
+import numpy as np
+
 from dualnet._checks import ArgumentError, check_choice
-from dualnet._settings import check_dynamic
-from dualnet.cli.console import printable, quietly, settings_of
+from dualnet._settings import check_dynamic, check_temperature
+from dualnet.cli.commands import finite, number, texts_of
+from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
 from dualnet.cli.evaluating import check_known, published_rule, settable
 from dualnet.runs.folder import check_run
+
+
+def score(options: argparse.Namespace) -> None:
+    check_temperature(options.temperature)
+    check_format(options)
+    texts = texts_of("--text", options)
+    if options.format == "surprisal":
+        print_surprisal(options, texts)
+        return
+    check_run(options.run_folder)
+    runs = quietly("dualnet.runs")
+    from dualnet.evaluation import comparable, score
+    from dualnet.evaluation.arguments import perplexity_of
+    from dualnet.text.tokenisation import tokenisation_warning
+
+    model = runs.load(options.run_folder)
+    scores = score(model, texts, temperature=options.temperature)
+    tokens = sum(score.tokens for score in scores)
+    losses = [-value for score in scores for value in score.log_probabilities.tolist()]
+    perplexity = perplexity_of(losses)
+    ids = [model.vocabulary.encode(text) for text in texts]
+    figures = comparable(model.vocabulary, ids, sum(losses)).figures()
+    words = [word for score in scores for word in score.words]
+    if warning := tokenisation_warning(words, what="the text"):
+        print(warning, file=sys.stderr)
+    of_words = model.vocabulary.kind == "words"  # then the tokens are the words
+    if options.json:
+        fields = ["log_probabilities"]
+        fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
+        result = {
+            "perplexity": finite(perplexity),
+            "tokens": tokens,
+            "texts": [
+                {
+                    "perplexity": finite(score.perplexity),
+                    "tokens": score.tokens,
+                    "words": score.words,
+                    **{name: _listed(getattr(score, name)) for name in fields},
+                }
+                for score in scores
+            ],
+            "temperature": options.temperature,
+            **figures,
+        }
+        print(json.dumps(result, allow_nan=False))
+        return
+    rows = [
+        [number(score.perplexity), f"{score.tokens:,}",
+         " ".join(score.words if of_words else score.whole_words)]
+        for score in scores
+    ]  # fmt: skip
+    columns = shutil.get_terminal_size().columns
+    print_table(["perplexity", "tokens", "text"], rows, columns=columns)
+    print(f"\nperplexity {number(perplexity)} on {tokens:,} tokens of "
+          f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
+    print(textwrap.fill(comparison(figures), max(columns, 20)))
 
 
 def check_format(options: argparse.Namespace) -> None:
@@ -88,3 +150,8 @@ def _cell(value: Any) -> str:
 
 def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return an array, or strings, as a list for JSON."""
+    return list(map(finite, values.tolist())) if isinstance(values, np.ndarray) else list(values)

@@ -21,6 +21,11 @@ from dualnet.training.resuming import FinishedError, check_seed
 
 SEEDS = "seeds.json"
 PERPLEXITIES = ("valid_perplexity", "test_perplexity")
+FIGURES = tuple(  # of a tokeniser that loses nothing
+    f"{split}_{figure}"
+    for figure in ("bits_per_byte", "bits_per_character", "perplexity_per_word")
+    for split in ("valid", "test")
+)
 
 
 def train_seeds(
@@ -94,8 +99,10 @@ def train_seeds(
         except FinishedError:
             results = json.loads((folder / RESULTS).read_text("utf-8"))
         kept = {key: results[key] for key in ("best_epoch", *PERPLEXITIES)}
+        kept |= {key: results[key] for key in FIGURES if results.get(key) is not None}
         runs.append({"seed": seed, "path": str(folder), **kept})
-    columns = {key: [run[key] for run in runs] for key in PERPLEXITIES}
+    shared = [key for key in (*PERPLEXITIES, *FIGURES) if all(key in run for run in runs)]
+    columns = {key: [run[key] for run in runs] for key in shared}
     result = {
         "name": results["name"],
         "seeds": seeds,
