@@ -1,4 +1,4 @@
-"""Damages cards, corpora, RUN folders and requests at random and runs dualnet on them.
+"""Damages cards, corpora, tokenisers, RUN folders and requests at random and runs dualnet on them.
 
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
 Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, a hang,
@@ -12,6 +12,7 @@ import collections
 import contextlib
 import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -71,7 +72,14 @@ SETTINGS = [
     "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
     "recurrent_layers",
 ]  # fmt: skip
-KINDS = ("card", "corpus", "RUN", "request")
+KINDS = ("card", "corpus", "RUN", "request", "tokenizer", "text")
+JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
+TOKENIZERS = ["bytes", "characters", "bpe:260", "bpe:300", "unigram:20", "word-piece:30", "words"]
+READING = {
+    "--tokenizer": [*TOKENIZERS, "bpe", "bpe:1", "bpe:x", "bytes:9", "unigram:9999999999", ""],
+    "--documents": ["line", "blank-line", "file", "page", ""],
+    "--fractions": ["1 1 1", "90 5 5", "0 1 1", "1e-9 1 1", "nan 1 1", "inf 1 1", "1 2", "a b c"],
+}
 OPTIONS = {
     "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
     "score": ["--text"],
@@ -96,6 +104,15 @@ class Workshop:
         code, log, _ = call(
             ["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK]
         )
+        if code:
+            raise SystemExit(log)
+        self.file = self.folder / "story.txt"
+        self.file.write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 20, encoding="utf-8")
+        self.parts = self.folder / "PARTS"  # a RUN of parts of words
+        code, log, _ = call(
+            ["train", "lstm", "--corpus", self.file, "--output", self.parts, "--tokenizer",
+             "bpe:270", "--documents", "blank-line", *QUICK]
+        )  # fmt: skip
         if code:
             raise SystemExit(log)
 
@@ -126,7 +143,8 @@ class Workshop:
 
     def _run(self, chance, place):
         copy = place / "RUN"
-        shutil.copytree(self.run, copy)
+        run = chance.choice([self.run, self.parts])
+        shutil.copytree(run, copy)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
         how = "; ".join(
             damage_file(chance, chance.choice(files)) for _ in range(chance.choice([1, 1, 2]))
@@ -140,10 +158,53 @@ class Workshop:
                 ["evaluate", copy],
                 ["score", copy, "--text", "the cat"],
                 ["generate", copy, "--prompt", "the", "--max-tokens", "2"],
-                ["train", "lstm", "--corpus", self.corpus, "--output", copy, "--resume",
+                ["tokenizer", "show", copy, "--text", "the cat"],
+                ["train", "lstm", "--corpus", self.corpus if run == self.run else self.file,
+                 "--output", copy, "--resume",
                  "--quiet", "--epochs", chance.choice(["1", "2"])],
             ]
         )  # fmt: skip
+        return how, command, b""
+
+    def _tokenizer(self, chance, place):
+        file = place / "tokenizer.json"
+        shutil.copy(self.parts / "tokenizer.json", file)
+        if chance.random() < 0.3:
+            how = damage_file(chance, file)
+        else:
+            text, how = damage_json(chance, file.read_text("utf-8"))
+            file.write_text(text, "utf-8")
+        command = chance.choice(
+            [
+                ["tokenizer", "show", file, "--text", "the <eos>\n\nläuft"],
+                ["data", self.file, "--tokenizer", file],
+                ["data", self.file, "--tokenizer", file, "--lowercase", "--json"],
+                ["train", "lstm", "--corpus", self.file, "--tokenizer", file, "--output",
+                 place / "new", *QUICK],
+            ]
+        )  # fmt: skip
+        return how, command, b""
+
+    def _text(self, chance, place):
+        file = place / "story.txt"
+        shutil.copy(self.file, file)
+        how = damage_file(chance, file) if chance.random() < 0.7 else "options"
+        if chance.random() < 0.4:
+            command = ["tokenizer", "train", file, "--output", place / "t.json", "--kind"]
+            command += chance.choice([*TOKENIZERS, "bpe:9"]).replace(":", " --size ").split()
+            if chance.random() < 0.3:
+                command += [
+                    "--special",
+                    chance.choice(["<unk>", "cat", "", "(", " ", "\x00", "猫"]),
+                ]
+            return how, command, b""
+        command = ["data", file]
+        if chance.random() < 0.3:
+            command = ["train", "lstm", "--corpus", file, "--output", place / "new", *QUICK]
+        for option, values in READING.items():
+            if chance.random() < 0.6:
+                value = chance.choice(values)
+                command += [option, *(value.split() if option == "--fractions" else [value])]
         return how, command, b""
 
     def _request(self, chance, place):
@@ -208,6 +269,27 @@ def damage_text(chance, text):
     else:
         lines[at] = lines[at].replace(" = ", chance.choice([" ", " = = ", ": ", "."]))
     return "\n".join(lines).encode(), f"line {at + 1}: {lines[at] if at < len(lines) else 'cut'}"
+
+
+def damage_json(chance, text):
+    """Return a JSON text with one value changed, removed or added, and what was done."""
+    data = json.loads(text)
+    at, path = data, []
+    while True:
+        key = chance.choice([*(at if isinstance(at, dict) else range(len(at)))])
+        path.append(str(key)[:20])
+        if not isinstance(at[key], (dict, list)) or not at[key] or chance.random() < 0.2:
+            break
+        at = at[key]
+    value = chance.choice(JSON_VALUES)
+    what = chance.random()
+    if what < 0.2:
+        del at[key]
+    elif what < 0.35 and isinstance(at, dict):
+        at[chance.choice(["", "x", "type", "id", "\u0120\u0120"])] = value
+    else:
+        at[key] = value
+    return json.dumps(data), f"{'.'.join(path)} = {value!a}"
 
 
 def damage_file(chance, path, what=None):
@@ -288,7 +370,8 @@ def check(workshop, number):
     """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
     kind, how, command, stdin = workshop.case(number)
     place = workshop.folder / "case"
-    before, whole = fingerprint(place), fingerprint(workshop.run)
+    whole = [fingerprint(run) for run in (workshop.run, workshop.parts)]
+    before = fingerprint(place)
     code, log, out = call(command, stdin)
     wrong = ""
     resumed = "--resume" in command
@@ -306,8 +389,8 @@ def check(workshop, number):
         wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
     elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
         wrong = f"raw on the terminal: {raw[:9]}"
-    elif fingerprint(workshop.run) != whole:
-        wrong = "the RUN was changed"
+    elif [fingerprint(run) for run in (workshop.run, workshop.parts)] != whole:
+        wrong = "a RUN was changed"
     if wrong:
         wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
     return kind, code, wrong, log

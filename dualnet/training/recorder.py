@@ -146,8 +146,9 @@ class Recorder(keras.callbacks.Callback):
         rows = history[-1:]
         if self.events is None:  # a fresh file, so that a resumed run has each epoch once
             (folder / "tensorboard").mkdir(exist_ok=True)
-            file = (folder / "tensorboard" / _tensorboard.NAME).open("wb")
-            self.events = _tensorboard.EventWriter(file)
+            path = folder / "tensorboard" / _tensorboard.NAME
+            path.unlink(missing_ok=True)  # a pipe in its place would be waited on
+            self.events = _tensorboard.EventWriter(path.open("wb"))
             rows = history
         for row in rows:
             scalars = {tag: value for tag, value in row.items() if tag != "phase"}
