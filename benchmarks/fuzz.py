@@ -107,7 +107,7 @@ class Workshop:
         if code:
             raise SystemExit(log)
         self.file = self.folder / "story.txt"
-        self.file.write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 20, encoding="utf-8")
+        self.file.write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 12, encoding="utf-8")
         self.parts = self.folder / "PARTS"  # a RUN of parts of words
         code, log, _ = call(
             ["train", "lstm", "--corpus", self.file, "--output", self.parts, "--tokenizer",
