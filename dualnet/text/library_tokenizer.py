@@ -42,10 +42,10 @@ class LibraryTokenizer(Tokenizer):
     Example:
 
     >>> from dualnet.text import train_tokenizer
-    >>> tokenizer = train_tokenizer(["the cat sat on the mat"], "bpe", size=265)
+    >>> tokenizer = train_tokenizer(["the cat sat on the mat"], "bpe", size=300)
     >>> ids = tokenizer.encode("the cat\\n")
     >>> [tokenizer.words[i] for i in ids], tokenizer.decode(ids)
-    (['the', ' c', 'at', '<eos>'], 'the cat\\n')
+    (['the', ' cat', '<eos>'], 'the cat\\n')
     """
 
     json: str
