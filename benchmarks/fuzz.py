@@ -12,6 +12,7 @@ import collections
 import contextlib
 import hashlib
 import io
+import json
 import os
 import random
 import re
@@ -71,7 +72,14 @@ SETTINGS = [
     "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
     "recurrent_layers",
 ]  # fmt: skip
-KINDS = ("card", "corpus", "RUN", "request", "text")
+KINDS = ("card", "corpus", "RUN", "request", "tokenizer", "text")
+JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
+TOKENIZERS = ["bytes", "characters", "bpe:260", "bpe:300", "unigram:20", "word-piece:30", "words"]
+READING = {
+    "--tokenizer": [*TOKENIZERS, "bpe", "bpe:1", "bpe:x", "bytes:9", "unigram:9999999999", ""],
+    "--documents": ["line", "blank-line", "file", "page", ""],
+    "--fractions": ["1 1 1", "90 5 5", "0 1 1", "1e-9 1 1", "nan 1 1", "inf 1 1", "1 2", "a b c"],
+}
 OPTIONS = {
     "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
     "score": ["--text"],
@@ -98,14 +106,15 @@ class Workshop:
         )
         if code:
             raise SystemExit(log)
-        self.tokenizer = self.folder / "tokenizer.json"
-        self.read_by_units = self.folder / "UNITS"
-        learn = ["tokenizer", "train", self.corpus, "--size", "280", "--output", self.tokenizer]
-        units = ["train", "lstm", "--corpus", self.corpus, "--tokenizer", self.tokenizer]
-        for command in (learn, [*units, "--output", self.read_by_units, *QUICK]):
-            code, log, _ = call(command)
-            if code:
-                raise SystemExit(log)
+        self.file = self.folder / "story.txt"
+        self.file.write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 12, encoding="utf-8")
+        self.parts = self.folder / "PARTS"  # a RUN of parts of words
+        code, log, _ = call(
+            ["train", "lstm", "--corpus", self.file, "--output", self.parts, "--tokenizer",
+             "bpe:270", "--documents", "blank-line", *QUICK]
+        )  # fmt: skip
+        if code:
+            raise SystemExit(log)
 
     def case(self, number):
         """Return the kind of case `number`, its damage in words, its command and its input."""
@@ -134,7 +143,8 @@ class Workshop:
 
     def _run(self, chance, place):
         copy = place / "RUN"
-        shutil.copytree(self.run, copy)
+        run = chance.choice([self.run, self.parts])
+        shutil.copytree(run, copy)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
         how = "; ".join(
             damage_file(chance, chance.choice(files)) for _ in range(chance.choice([1, 1, 2]))
@@ -148,39 +158,53 @@ class Workshop:
                 ["evaluate", copy],
                 ["score", copy, "--text", "the cat"],
                 ["generate", copy, "--prompt", "the", "--max-tokens", "2"],
-                ["train", "lstm", "--corpus", self.corpus, "--output", copy, "--resume",
+                ["tokenizer", "show", copy, "--text", "the cat"],
+                ["train", "lstm", "--corpus", self.corpus if run == self.run else self.file,
+                 "--output", copy, "--resume",
                  "--quiet", "--epochs", chance.choice(["1", "2"])],
             ]
         )  # fmt: skip
         return how, command, b""
 
-    def _text(self, chance, place):
-        if chance.random() < 0.5:
-            copy = place / "RUN"
-            shutil.copytree(self.read_by_units, copy)
-            how = damage_file(chance, copy / chance.choice(["tokenizer.json", "card.toml"]))
-            if chance.random() < 0.7:
-                damage_file(chance, copy / "sums.json", "gone")
-                how += "; no sums"
-            return how, ["score", copy, "--text", "the cat \u00e4"], b""
+    def _tokenizer(self, chance, place):
         file = place / "tokenizer.json"
-        shutil.copy(self.tokenizer, file)
-        text = place / "story.txt"
-        text.write_bytes((self.corpus / "train.txt").read_bytes())
-        how = damage_file(chance, chance.choice([file, file, text]))
-        fractions = [chance.choice(["90", "5", "1", "0", "nan", "1e400", "-1"]) for _ in range(3)]
+        shutil.copy(self.parts / "tokenizer.json", file)
+        if chance.random() < 0.3:
+            how = damage_file(chance, file)
+        else:
+            text, how = damage_json(chance, file.read_text("utf-8"))
+            file.write_text(text, "utf-8")
         command = chance.choice(
             [
-                ["tokenizer", "show", file, "--text", "the cat\n"],
-                ["data", text, "--tokenizer", file],
-                ["data", text, "--tokenizer", chance.choice(["bytes", "bpe:270", "characters"]),
-                 "--documents", chance.choice(["line", "blank-line", "file"])],
-                ["data", text, "--fractions", *fractions],
-                ["tokenizer", "train", text, "--output", place / "new.json",
-                 "--size", chance.choice(["260", "0", "300", "99999999"]),
-                 "--kind", chance.choice(["bpe", "unigram", "word-piece", "bpe:3"])],
+                ["tokenizer", "show", file, "--text", "the <eos>\n\nläuft"],
+                ["data", self.file, "--tokenizer", file],
+                ["data", self.file, "--tokenizer", file, "--lowercase", "--json"],
+                ["train", "lstm", "--corpus", self.file, "--tokenizer", file, "--output",
+                 place / "new", *QUICK],
             ]
         )  # fmt: skip
+        return how, command, b""
+
+    def _text(self, chance, place):
+        file = place / "story.txt"
+        shutil.copy(self.file, file)
+        how = damage_file(chance, file) if chance.random() < 0.7 else "options"
+        if chance.random() < 0.4:
+            command = ["tokenizer", "train", file, "--output", place / "t.json", "--kind"]
+            command += chance.choice([*TOKENIZERS, "bpe:9"]).replace(":", " --size ").split()
+            if chance.random() < 0.3:
+                command += [
+                    "--special",
+                    chance.choice(["<unk>", "cat", "", "(", " ", "\x00", "猫"]),
+                ]
+            return how, command, b""
+        command = ["data", file]
+        if chance.random() < 0.3:
+            command = ["train", "lstm", "--corpus", file, "--output", place / "new", *QUICK]
+        for option, values in READING.items():
+            if chance.random() < 0.6:
+                value = chance.choice(values)
+                command += [option, *(value.split() if option == "--fractions" else [value])]
         return how, command, b""
 
     def _request(self, chance, place):
@@ -245,6 +269,27 @@ def damage_text(chance, text):
     else:
         lines[at] = lines[at].replace(" = ", chance.choice([" ", " = = ", ": ", "."]))
     return "\n".join(lines).encode(), f"line {at + 1}: {lines[at] if at < len(lines) else 'cut'}"
+
+
+def damage_json(chance, text):
+    """Return a JSON text with one value changed, removed or added, and what was done."""
+    data = json.loads(text)
+    at, path = data, []
+    while True:
+        key = chance.choice([*(at if isinstance(at, dict) else range(len(at)))])
+        path.append(str(key)[:20])
+        if not isinstance(at[key], (dict, list)) or not at[key] or chance.random() < 0.2:
+            break
+        at = at[key]
+    value = chance.choice(JSON_VALUES)
+    what = chance.random()
+    if what < 0.2:
+        del at[key]
+    elif what < 0.35 and isinstance(at, dict):
+        at[chance.choice(["", "x", "type", "id", "\u0120\u0120"])] = value
+    else:
+        at[key] = value
+    return json.dumps(data), f"{'.'.join(path)} = {value!a}"
 
 
 def damage_file(chance, path, what=None):
@@ -325,7 +370,8 @@ def check(workshop, number):
     """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
     kind, how, command, stdin = workshop.case(number)
     place = workshop.folder / "case"
-    before, whole = fingerprint(place), fingerprint(workshop.run)
+    whole = [fingerprint(run) for run in (workshop.run, workshop.parts)]
+    before = fingerprint(place)
     code, log, out = call(command, stdin)
     wrong = ""
     resumed = "--resume" in command
@@ -343,8 +389,8 @@ def check(workshop, number):
         wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
     elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
         wrong = f"raw on the terminal: {raw[:9]}"
-    elif fingerprint(workshop.run) != whole:
-        wrong = "the RUN was changed"
+    elif [fingerprint(run) for run in (workshop.run, workshop.parts)] != whole:
+        wrong = "a RUN was changed"
     if wrong:
         wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
     return kind, code, wrong, log
@@ -455,7 +501,7 @@ def main():
         endpoints = Endpoints(workshop) if served else None
         for i in range(options.cases):
             number = options.seed * 1_000_000 + i
-            if served and i % 6 == 5:
+            if served and i % 5 == 4:
                 kind, log = "model", ""
                 answered, wrong = endpoints.check(number)
                 code = 0 if answered else 2

@@ -317,6 +317,36 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, text):
         load_tokenizer(tmp_path / "nothing.json")
 
 
+def test_a_file_may_leave_out_what_the_library_does_not_need(tmp_path):
+    data = json.loads(BPE.json)
+    data["model"]["continuing_subword_prefix"] = None
+    short = {key: data[key] for key in ("model", "pre_tokenizer", "decoder")}
+    assert LibraryTokenizer(json.dumps(short)).loses == ""
+
+
+def test_what_the_library_cannot_do_is_told_in_one_sentence():
+    data = json.loads(TOKENIZERS["word-piece"].json)
+    del data["model"]["vocab"]["<unk>"]
+    data["added_tokens"] = []
+    data["model"]["vocab"] = {unit: i for i, unit in enumerate(data["model"]["vocab"])}
+    tokenizer = LibraryTokenizer(json.dumps(data))
+    for encode in (tokenizer.encode, tokenizer.encode_with_offsets):
+        with pytest.raises(ValueError, match="that the tokeniser can read. Received: .*UNK"):
+            encode("the 犬")
+    with pytest.raises(ValueError, match="The text and the size must fit. Received: The vocab"):
+        train_tokenizer(["abcdefghij"], "unigram", size=5)
+    data = json.loads(BPE.json)  # of which the library panics
+    data["model"]["continuing_subword_prefix"] = "<eos>"
+    with pytest.raises(ValueError, match=r"must be a tokenizer\.json"):
+        LibraryTokenizer(json.dumps(data))
+
+
+@pytest.mark.parametrize("special", [[""], ["<eos>"], ["a", "a"], ["a\nb"]])
+def test_special_strings_that_cannot_be_units_are_refused(special):
+    with pytest.raises(ValueError, match="`special` must be different strings of one line"):
+        train_tokenizer(["abc"], "bpe", size=300, special=special)
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [

@@ -12,8 +12,8 @@ import numpy as np
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.corpora.sources import SPLITS, Files
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
-from dualnet.text.library_tokenizer import KINDS as SIZED
-from dualnet.text.library_tokenizer import check_size
+from dualnet.text.learning import KINDS as SIZED
+from dualnet.text.learning import check_size
 from dualnet.text.plain_text import END, EOS, UNK, words_of
 
 UNSIZED = ("words", "characters", "bytes")

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import TooLargeError, read_bounded, write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 
-KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
-MOST_UNITS = 10**6  # for which the library reserves memory
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
@@ -44,10 +42,10 @@ class LibraryTokenizer(Tokenizer):
     Example:
 
     >>> from dualnet.text import train_tokenizer
-    >>> tokenizer = train_tokenizer(["the cat sat on the mat"], "bpe", size=265)
+    >>> tokenizer = train_tokenizer(["the cat sat on the mat"], "bpe", size=300)
     >>> ids = tokenizer.encode("the cat\\n")
     >>> [tokenizer.words[i] for i in ids], tokenizer.decode(ids)
-    (['the', ' ', 'cat', '<eos>'], 'the cat\\n')
+    (['the', ' cat', '<eos>'], 'the cat\\n')
     """
 
     json: str
@@ -95,7 +93,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _data(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self.json)
+        data: dict[str, Any] = json.loads(self._library.to_str())  # with every key
         return data
 
     @property
@@ -156,7 +154,7 @@ class LibraryTokenizer(Tokenizer):
             and not steps[-1]["add_prefix_space"]
             and all(step["type"] in ("Split", "Digits", "Punctuation") for step in steps[:-1])
             and all(step.get("behavior", "isolated").lower() != "removed" for step in steps[:-1])
-            and not _alphabet().keys() - data["model"]["vocab"].keys()
+            and not alphabet().keys() - data["model"]["vocab"].keys()
         )
 
     @functools.cached_property
@@ -171,10 +169,10 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _bytes(self) -> list[bytes]:
-        alphabet = _alphabet()
+        byte_of = alphabet()
         added = {token["id"]: token["content"] for token in self._data["added_tokens"]}
         return [
-            added[i].encode() if i in added else bytes(alphabet[character] for character in unit)
+            added[i].encode() if i in added else bytes(byte_of[character] for character in unit)
             for i, unit in enumerate(self._units)
         ]
 
@@ -192,9 +190,10 @@ class LibraryTokenizer(Tokenizer):
     def encode_marked(self, text: str) -> np.ndarray:
         documents = text.split(END)
         ended = len(documents) - 1
-        found = self._library.encode_batch_fast(
-            documents[: -1 if not documents[-1] else None], add_special_tokens=False
-        )
+        with library_errors("The text must be one that the tokeniser can read"):
+            found = self._library.encode_batch_fast(
+                documents[: -1 if not documents[-1] else None], add_special_tokens=False
+            )
         ids: list[int] = []
         for i, encoding in enumerate(found):
             ids += encoding.ids
@@ -204,7 +203,8 @@ class LibraryTokenizer(Tokenizer):
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         lower = text.lower() if self.lowercase else text
-        encoding = self._library.encode(lower, add_special_tokens=False)
+        with library_errors("The text must be one that the tokeniser can read"):
+            encoding = self._library.encode(lower, add_special_tokens=False)
         if len(lower) == len(text):
             places = None
         else:  # where each character of the lower-cased text comes from
@@ -251,99 +251,13 @@ def read_library_file(path: str | os.PathLike[str]) -> str:
             "tokenizer", f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
         ) from None
     except ValueError as error:
+        reason = str(error).rpartition("Received: ")[2].rstrip(".")
         raise ArgumentError(
             "tokenizer",
             "must be the file tokenizer.json of Hugging Face's `tokenizers`. Received: "
-            f"{os.fspath(path)!r}, which is none ({str(error)[:200]}).",
+            f"{os.fspath(path)!r}, which is none ({reason}).",
         ) from None
     return text
-
-
-def train_tokenizer(
-    texts: Iterable[str],
-    kind: str = "bpe",
-    *,
-    size: int | None = None,
-    documents: str = "line",
-    lowercase: bool = False,
-    special: Iterable[str] = (),
-) -> LibraryTokenizer:
-    """Return a tokeniser whose units are learnt from `texts` by the library `tokenizers`.
-
-    "bpe" is byte-level: its units are strings of bytes within a word, with the space before
-    it, so that no text is unknown and decoding gives every text back unchanged. The units of
-    "unigram" and "word-piece" are parts of words of characters, and those of "characters" are
-    characters; what `texts` do not hold is `<unk>`. The same texts give the same units again,
-    except that "unigram" and "word-piece" put units of equal frequency in any order.
-
-    Args:
-        texts: Strings, read once. With `documents="line"`, no unit spans a newline.
-        kind: "bpe", "unigram", "word-piece" or "characters".
-        size: int, at most a million. Number of units, `<eos>` included; at least 257 for "bpe".
-            Fewer are learnt if the texts have too few words. None for "characters": all.
-        documents: See `LibraryTokenizer`.
-        lowercase: bool. Whether text is lower-cased first, here and later.
-        special: Strings that are one unit each wherever a text has them, e.g. "<unk>" in
-            WikiText.
-
-    Example:
-
-    >>> from dualnet.text import train_tokenizer
-    >>> tokenizer = train_tokenizer(["abc"], "characters")
-    >>> tokenizer.words, tokenizer.encode("cab!").tolist()
-    (('<eos>', '<unk>', 'a', 'b', 'c'), [4, 2, 3, 1])
-    """
-    import tokenizers
-    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
-
-    special = [special] if isinstance(special, str) else list(special)
-    if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
-        required = f"different strings of one line, not empty, and none of them {EOS}"
-        raise ArgumentError("special", f"must be {required}. Received: special={special!r}.")
-    learnt = check_size(kind, size, special=len(special))
-    ends = [END, "\n"] if documents == "line" else [END]
-    split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
-    tokenizer: Any
-    first = [EOS] if kind == "bpe" else [EOS, UNK]
-    options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
-    if kind == "bpe":
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        options |= {"vocab_size": learnt, "initial_alphabet": sorted(_alphabet())}
-        trainer: Any = trainers.BpeTrainer(**options)
-    elif kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=learnt, unk_token=UNK, **options)
-    elif kind == "word-piece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece(cleanup=False)
-        trainer = trainers.WordPieceTrainer(vocab_size=learnt, **options)
-    else:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=UNK))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
-        trainer = trainers.WordLevelTrainer(**options)
-    if lowercase:
-        tokenizer.normalizer = normalizers.Lowercase()  # so that the file alone says it, too
-    pieces = (piece for text in texts for piece in split(text.lower() if lowercase else text))
-    tokenizer.train_from_iterator(filter(None, pieces), trainer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
-    return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
-
-
-def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
-    """Return how many units of `size` are learnt, `special` not counted; 0 for characters."""
-    if check_choice("kind", kind, (*KINDS, "characters")) == "characters":
-        if size is None:
-            return 0
-        raise ArgumentError("size", f"must be None for characters: all. Received: size={size!r}.")
-    if check_count("size", size, least=(257 if kind == "bpe" else 3) + special) > MOST_UNITS:
-        raise ArgumentError("size", f"must be at most {MOST_UNITS:,}. Received: size={size}.")
-    return int(size or 0) - special
 
 
 def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:
@@ -351,7 +265,7 @@ def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
-    vocabulary = {**_alphabet(), EOS: 256}
+    vocabulary = {**alphabet(), EOS: 256}
     tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -362,20 +276,30 @@ def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:
 def is_bytes_tokenizer(text: str) -> bool:
     """Return whether `text` is that of a file of `write_bytes_tokenizer`."""
     model = json.loads(text)["model"]
-    return model.get("vocab") == {**_alphabet(), EOS: 256} and not model.get("merges")
+    return model.get("vocab") == {**alphabet(), EOS: 256} and not model.get("merges")
 
 
 def _parsed(text: str) -> Any:
     import tokenizers
 
-    try:
+    with library_errors("The file must be a tokenizer.json"):
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises Exception itself
-        raise ValueError(str(error)) from None
+
+
+@contextlib.contextmanager
+def library_errors(requirement: str) -> Iterator[None]:
+    """Raise what the library raises, an `Exception` or a panic, as a `ValueError`."""
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic is no Exception
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{requirement}. Received: {reason}.") from None
 
 
 @functools.cache
-def _alphabet() -> dict[str, int]:
+def alphabet() -> dict[str, int]:
     """Return the byte for which each character stands in the units of a byte-level tokeniser.
 
     Printable characters of Latin-1 stand for their own codes, the others follow from 256 on.

@@ -1,0 +1,102 @@
+"""Trains tokenisers, by means of Hugging Face's library `tokenizers`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet.text.library_tokenizer import LibraryTokenizer, alphabet, library_errors
+from dualnet.text.plain_text import END, EOS, UNK
+
+KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
+MOST_UNITS = 10**6  # for which the library reserves memory
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: str = "bpe",
+    *,
+    size: int | None = None,
+    documents: str = "line",
+    lowercase: bool = False,
+    special: Iterable[str] = (),
+) -> LibraryTokenizer:
+    """Return a tokeniser whose units are learnt from `texts` by the library `tokenizers`.
+
+    "bpe" is byte-level: its units are strings of bytes within a word, with the space before
+    it, so that no text is unknown and decoding gives every text back unchanged. The units of
+    "unigram" and "word-piece" are parts of words of characters, and those of "characters" are
+    characters; what `texts` do not hold is `<unk>`. The same texts give the same units again,
+    except that "unigram" and "word-piece" put units of equal frequency in any order.
+
+    Args:
+        texts: Strings, read once. With `documents="line"`, no unit spans a newline.
+        kind: "bpe", "unigram", "word-piece" or "characters".
+        size: int, at most a million. Number of units, `<eos>` included; at least 257 for "bpe".
+            Fewer are learnt if the texts have too few words. None for "characters": all.
+        documents: See `LibraryTokenizer`.
+        lowercase: bool. Whether text is lower-cased first, here and later.
+        special: Strings that are one unit each wherever a text has them, e.g. "<unk>" in
+            WikiText.
+
+    Example:
+
+    >>> from dualnet.text import train_tokenizer
+    >>> tokenizer = train_tokenizer(["abc"], "characters")
+    >>> tokenizer.words, tokenizer.encode("cab!").tolist()
+    (('<eos>', '<unk>', 'a', 'b', 'c'), [4, 2, 3, 1])
+    """
+    import tokenizers
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+
+    special = [special] if isinstance(special, str) else list(special)
+    if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
+        required = f"different strings of one line, not empty, and none of them {EOS}"
+        raise ArgumentError("special", f"must be {required}. Received: special={special!r}.")
+    learnt = check_size(kind, size, special=len(special))
+    ends = [END, "\n"] if documents == "line" else [END]
+    split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
+    tokenizer: Any
+    first = [EOS] if kind == "bpe" else [EOS, UNK]
+    options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
+    if kind == "bpe":
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        options |= {"vocab_size": learnt, "initial_alphabet": sorted(alphabet())}
+        trainer: Any = trainers.BpeTrainer(**options)
+    elif kind == "unigram":
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=learnt, unk_token=UNK, **options)
+    elif kind == "word-piece":
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece(cleanup=False)
+        trainer = trainers.WordPieceTrainer(vocab_size=learnt, **options)
+    else:
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=UNK))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+        trainer = trainers.WordLevelTrainer(**options)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
+    pieces = (piece for text in texts for piece in split(text.lower() if lowercase else text))
+    with library_errors("The text and the size must fit"):
+        tokenizer.train_from_iterator(filter(None, pieces), trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
+    return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
+
+
+def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
+    """Return how many units of `size` are learnt, `special` not counted; 0 for characters."""
+    if check_choice("kind", kind, (*KINDS, "characters")) == "characters":
+        if size is None:
+            return 0
+        raise ArgumentError("size", f"must be None for characters: all. Received: size={size!r}.")
+    if check_count("size", size, least=(257 if kind == "bpe" else 3) + special) > MOST_UNITS:
+        raise ArgumentError("size", f"must be at most {MOST_UNITS:,}. Received: size={size}.")
+    return int(size or 0) - special
