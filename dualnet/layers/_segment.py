@@ -79,10 +79,11 @@ class Segment:
         locked: dict. Masks that hold for all steps, and dropped-out copies of weights.
         fresh: dict. Masks of each step, `(time, batch, size)`.
         mask: bool `(time, batch, 1)`, False where a step is padding, or None.
+        constants: list of tensors that every step reads whole.
         training: bool.
     """
 
-    def __init__(self, recurrence, sequence, locked, fresh, mask, training):
+    def __init__(self, recurrence, sequence, locked, fresh, mask, constants, training):
         self.cell = recurrence.cell
         self.compute_dtype = recurrence.dtype_policy.compute_dtype  # of products with matrices
         self.dtype = recurrence.variable_dtype  # of everything else
@@ -91,11 +92,17 @@ class Segment:
         self.locked = locked
         self.fresh_names = list(fresh)
         self.is_masked = mask is not None
-        # What a step reads besides its states: `inputs`, with gradients, and `constants`, without.
-        self.constants = [*fresh.values(), *([mask] if self.is_masked else [])]
+        # What a step reads besides its states: `inputs`, with gradients, and `fixed`, without.
+        self.fixed = [*fresh.values(), *([mask] if self.is_masked else [])]
+        self.constants = constants
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
-        self.weights = [locked.get(variable.name, variable) for variable in self.variables]
+        copies = {
+            id(spec.weight_of(self.cell)): locked[spec.name]
+            for spec in self.cell.mask_specs()
+            if spec.name in locked and spec.of_weight
+        }
+        self.weights = [copies.get(id(variable), variable) for variable in self.variables]
         self.index_of_weight = {
             id(weight): i
             for weights in (self.variables, self.weights)
@@ -117,8 +124,11 @@ class Segment:
         plan = self._plan(states)
         self.elementwise = [self.variables[i] for i in plan.vectors]
         weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
-        arguments = [*self.inputs, *states, *weights]
-        counts = len(self.inputs), len(states), len(plan.matrices), len(plan.vectors)
+        # Like a weight that acts elementwise, a constant gets a gradient from every step.
+        learned = [constant for constant in self.constants if _has_gradient(constant)]
+        arguments = [*self.inputs, *states, *weights, *learned]
+        vectors = len(plan.vectors) + len(learned)
+        counts = len(self.inputs), len(states), len(plan.matrices), vectors
         save = not _without_gradients.get()
 
         def function(*arguments):
@@ -144,28 +154,29 @@ class Segment:
 
     # --- one step
 
-    def _step(self, states, inputs, constants):
+    def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
-        masks = {**self.locked, **dict(zip(self.fresh_names, constants))}
+        masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
+        constants = {"constants": constants} if constants else {}
         projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
-            output, new_states = self.cell.step(projection, states, masks)
+            output, new_states = self.cell.step(projection, states, masks, **constants)
         else:
             output, new_states = self.cell.call(
-                projection, states, training=self.training, masks=masks
+                projection, states, training=self.training, masks=masks, **constants
             )
         output = ops.cast(output, self.dtype)
         new_states = [ops.cast(state, self.dtype) for state in new_states]
         if self.is_masked:
-            mask = constants[-1]
+            mask = fixed[-1]
             output = ops.where(mask, output, 0)
             new_states = [ops.where(mask, *pair) for pair in zip(new_states, states)]
         return output, new_states
 
     def _first_step(self, states):
-        inputs, constants = ([x[0] for x in xs] for xs in (self.inputs, self.constants))
+        inputs, fixed = ([x[0] for x in xs] for xs in (self.inputs, self.fixed))
         with intercept_products(self._traced_product):
-            return self._step(states, inputs, constants)
+            return self._step(states, inputs, fixed, self.constants)
 
     def _traced_product(self, vectors, kernels, columns):
         """Return the product outside of the loop, and note it in `traced_products`."""
@@ -212,7 +223,7 @@ class Segment:
         """
 
         def step(states, elements):
-            inputs, constants = _split(elements, [len(self.inputs), len(self.constants)])
+            inputs, fixed = _split(elements, [len(self.inputs), len(self.fixed)])
             products: list[Any] = []
 
             def product(vectors, *_):
@@ -220,7 +231,7 @@ class Segment:
                 products.append(_backend.matmul(operand, *kernels[len(products)]))
                 return ops.cast(products[-1], self.dtype)
 
-            output, new_states = self._step_with(product, vectors, states, inputs, constants)
+            output, new_states = self._step_with(product, vectors, states, inputs, fixed)
             return new_states, [output, *states, *products] if save else [output]
 
         batch = states[0].shape[0]
@@ -231,7 +242,7 @@ class Segment:
                 keras.KerasTensor((batch, k.shape[-1]), self.compute_dtype) for k, _ in kernels
             ]
         final_states, (outputs, *saved) = _backend.scan(
-            step, states, [*inputs, *self.constants], like, length=self._time(), stacked=1
+            step, states, [*inputs, *self.fixed], like, length=self._time(), stacked=1
         )
         return outputs, final_states, saved
 
@@ -244,7 +255,7 @@ class Segment:
         d_outputs, *d_states = cotangents
         counts = len(inputs), len(d_states), len(kernels), len(vectors)
 
-        def replay_with(constants, operands):
+        def replay_with(fixed, operands):
             def replay(*arguments):
                 inputs, states, products, vectors = _split(arguments, counts)
 
@@ -253,24 +264,22 @@ class Segment:
                     operands.append(_concatenate(list(map(self._cast, vectors)), -1))
                     return ops.cast(_replayed(operands[i], products[i], *kernels[i]), self.dtype)
 
-                output, new_states = self._step_with(product, vectors, states, inputs, constants)
+                output, new_states = self._step_with(product, vectors, states, inputs, fixed)
                 return [output, *new_states], operands
 
             return replay
 
         def step(carry, elements):
             d_states, d_vectors = _split(carry, [counts[1], counts[3]])
-            (d_output,), arguments, constants = _split(
-                elements, [1, sum(counts[:3]), len(self.constants)]
-            )
+            (d_output,), arguments, fixed = _split(elements, [1, sum(counts[:3]), len(self.fixed)])
             gradients, operands = _backend.vjp(
-                replay_with(constants, []), [*arguments, *vectors], [d_output, *d_states]
+                replay_with(fixed, []), [*arguments, *vectors], [d_output, *d_states]
             )
             d_inputs, d_states, d_products, increments = _split(gradients, counts)
             d_vectors = [total + increment for total, increment in zip(d_vectors, increments)]
             return [*d_states, *d_vectors], [*d_inputs, *d_products, *operands]
 
-        sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.constants]
+        sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.fixed]
         carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
         batch = d_states[0].shape[0]
         like = [keras.KerasTensor(x.shape[1:], x.dtype) for x in inputs]
@@ -284,13 +293,19 @@ class Segment:
         return d_inputs, d_states, d_vectors, operands, d_products
 
     def _step_with(self, product, vectors, *arguments):
-        """Return `_step(*arguments)` with `product` for products and `vectors` for weights."""
-        scope = keras.StatelessScope(list(zip(self.elementwise, vectors)))
+        """Return `_step` with `product` for products, and `vectors` for weights and constants."""
+        weights, learned = vectors[: len(self.elementwise)], iter(vectors[len(self.elementwise) :])
+        constants = [next(learned) if _has_gradient(c) else c for c in self.constants]
+        scope = keras.StatelessScope(list(zip(self.elementwise, weights)))
         with intercept_products(product), scope:
-            return self._step(*arguments)
+            return self._step(*arguments, constants)
 
     def _time(self):
         return ops.shape(self.inputs[0])[0]
+
+
+def _has_gradient(constant):
+    return "float" in keras.backend.standardize_dtype(constant.dtype)
 
 
 def _replayed(operand, product, kernel, transposed):
