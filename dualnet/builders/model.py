@@ -83,7 +83,7 @@ class LanguageModel(StreamTrainer):
         self.padded = graph.padded
         self.gated = self.arguments.get("gate", "none") != "none"
         self.cache_size = _cache_size(arguments)
-        self.state_size = [int(state.shape[-1]) for state in graph.states]
+        self.state_size = [int(state.shape[-1]) for state in graph.states[graph.constants :]]
         self.vocabulary_size = int(graph.word_logits.shape[-1])
         # The names are those of files: Keras saves by attribute.
         self.training_rows = StreamState(self.state_size, name="training_rows")

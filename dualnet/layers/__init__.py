@@ -10,6 +10,7 @@ from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
 from dualnet.layers.feature_gate import FeatureGate
+from dualnet.layers.first_state import FirstState
 from dualnet.layers.general_attention_cell import GeneralAttentionCell
 from dualnet.layers.gru_cell import GRUCell
 from dualnet.layers.io_gate import IOGate
@@ -37,6 +38,7 @@ __all__ = [
     "ElmanCell",
     "EmbeddingDropout",
     "FeatureGate",
+    "FirstState",
     "GRUCell",
     "GeneralAttentionCell",
     "IOGate",

@@ -66,9 +66,7 @@ class AttentionCell(ConfiguredLayer):
                 specs.append(
                     MaskSpec(_internal(number), self.internal_dropout, size, self.internal_locked)
                 )
-            for spec in cell.mask_specs():
-                weight = spec.weight_of(cell) if spec.of_weight else None
-                specs.append(spec._replace(name=_prefix(number) + spec.name, weight=weight))
+            specs += [s._replace(name=_prefix(number) + s.name) for s in cell.mask_specs()]
         return specs
 
     # --- one step
@@ -124,6 +122,18 @@ class AttentionCell(ConfiguredLayer):
     def scores(self, projected, keys):
         """Return the score of each key for each projected query, `(batch, time, source)`."""
         raise NotImplementedError
+
+
+def dropped_weights(cell):
+    """Return the weights of `cell` that `mask_specs` says to drop out, by the name there."""
+    if isinstance(cell, AttentionCell):
+        return {
+            _prefix(number) + name: weight
+            for number, member in enumerate(cell.cells, start=1)
+            for name, weight in dropped_weights(member).items()
+        }
+    specs = cell.mask_specs()
+    return {spec.name: getattr(cell, spec.name) for spec in specs if isinstance(spec.size, tuple)}
 
 
 def memory_size(constants_shape, cell):

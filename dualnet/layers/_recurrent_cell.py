@@ -13,25 +13,14 @@ from dualnet.layers._products import matmul
 class MaskSpec(NamedTuple):
     """A dropout of a cell. Whoever runs the cell draws its mask before the loop.
 
-    If `size` is a tuple, it is the shape of a weight: the cell's weight `name`, unless `weight`
-    is given. The cell then receives a dropped-out copy of this weight in place of a mask
-    (DropConnect).
+    If `size` is a tuple, it is the shape of the cell's weight `name`. The cell then receives
+    a dropped-out copy of this weight in place of a mask (DropConnect).
     """
 
     name: str  # the key under which the cell looks up the mask
     rate: float  # the fraction to drop
     size: int | tuple[int, ...]  # the number of features of a mask `(batch, size)`
     locked: bool  # whether one mask holds for the whole segment, or each step has a fresh one
-    weight: Any = None
-
-    @property
-    def of_weight(self):
-        """Whether a weight is dropped out, not a vector."""
-        return isinstance(self.size, tuple)
-
-    def weight_of(self, cell):
-        """Return the weight that is dropped out."""
-        return getattr(cell, self.name) if self.weight is None else self.weight
 
 
 class RecurrentCell(ConfiguredLayer):

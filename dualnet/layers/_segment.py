@@ -27,6 +27,7 @@ from keras import ops, tree
 
 from dualnet import _backend
 from dualnet._contexts import override
+from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._products import intercept_products, select_columns
 
 _without_gradients = contextvars.ContextVar("without_gradients", default=False)
@@ -97,11 +98,11 @@ class Segment:
         self.constants = constants
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
-        copies = {
-            id(spec.weight_of(self.cell)): locked[spec.name]
-            for spec in self.cell.mask_specs()
-            if spec.name in locked and spec.of_weight
-        }
+        copies = (
+            {id(weight): locked[name] for name, weight in dropped_weights(self.cell).items()}
+            if locked
+            else {}
+        )
         self.weights = [copies.get(id(variable), variable) for variable in self.variables]
         self.index_of_weight = {
             id(weight): i

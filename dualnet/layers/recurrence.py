@@ -7,6 +7,7 @@ import keras
 from keras import ops, tree
 
 from dualnet._checks import ArgumentError, check_flag
+from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._recurrent_cell import warn_about_input_part
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._segment import Segment
@@ -200,9 +201,10 @@ class Recurrence(SeededLayer):
         """
         locked: dict[str, Any] = {}
         fresh: dict[str, Any] = {}
+        weights = dropped_weights(self.cell)
         for spec in self.cell.mask_specs():
-            if spec.of_weight:
-                undropped = ops.convert_to_tensor(spec.weight_of(self.cell))
+            if spec.name in weights:
+                undropped = ops.convert_to_tensor(weights[spec.name])
             else:
                 shape = (*([] if spec.locked else [time]), batch, spec.size)
                 undropped = ops.ones(shape, self.variable_dtype)
