@@ -219,7 +219,7 @@ def test_every_weight_learns_and_a_file_gives_the_model_back(case, rng, tmp_path
 def test_the_loss_of_a_batch_is_that_of_its_real_words(rng):
     model = a_model("general", rng)
     model.compile(optimizer="adam")
-    inputs, targets, weight = Pairs()[0]
+    _, targets, weight = Pairs()[0]
     p = np.take_along_axis(reference.softmax(logits_of(model)), targets[..., None], axis=-1)
     expected = np.sum(-np.log(p[..., 0]) * weight) / weight.sum()
     loss, perplexity = model.evaluate(Pairs(workers=1), verbose=0)

@@ -18,7 +18,6 @@ from dualnet.builders.stations import (
     LayerSizes,
     check_memory,
     documented,
-    state_inputs,
 )
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.layers import FirstState
@@ -216,38 +215,27 @@ def _parts(
     state_size = decoder.recurrence.cell.state_size
     states = _first_states(state_size, states, source, stations.encoder.first_state)
     encoded = [memory, keys, mask, *states]
-    encoder = keras.Model(source, encoded, name="encoder")
+    x = embedded
+    if not recurrent.mask_per_gate:
+        x = dropouts.drop("input", recurrent.input_dropout, x)
+    outputs, hidden, new_states = decoder.run(x, encoded[:3], states)
+    levels = [x]
+    for number, output in enumerate(outputs, start=1):
+        rate, level = recurrent.internal_dropout, f"level_{number}_dropout"
+        levels.append(dropouts.drop("internal", rate, output, name=level))
+    levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
+    if stations.connection.is_dual:
+        levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
+    features = stations.output.features(levels, dual=stations.connection.is_dual)
     head = stations.output.layer(vocabulary_size, sizes.latent, layer, dropouts)
-
-    def decode(encoded: list[Any]) -> tuple[Any, ...]:
-        """Return features, attentional vector and new states of the target in front of it."""
-        constants, states = encoded[:3], encoded[3:]
-        x = embedded
-        if not recurrent.mask_per_gate:
-            x = dropouts.drop("input", recurrent.input_dropout, x)
-        outputs, hidden, new_states = decoder.run(x, constants, states)
-        levels = [x]
-        for number, output in enumerate(outputs, start=1):
-            rate, name = recurrent.internal_dropout, f"level_{number}_dropout"
-            levels.append(dropouts.drop("internal", rate, output, name=name))
-        levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
-        if stations.connection.is_dual:
-            levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
-        features = stations.output.features(levels, dual=stations.connection.is_dual)
-        return features, hidden, new_states
-
-    inputs = [
-        keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=name)
-        for tensor, name in zip(encoded[:3], ("memory", "keys", "mask"))
-    ]
-    inputs += state_inputs(state_size, after=0)
-    features, hidden, new_states = decode(inputs)
+    logits = head(features)
+    # The decoder alone begins where the encoder ends.
     graph = Graph(
-        tokens, inputs, new_states, hidden, word_logits=head(features), features=features,
-        head=head, padded=True, constants=3,
+        tokens, encoded, new_states, hidden, word_logits=logits, features=features, head=head,
+        padded=True, constants=3,
     )  # fmt: skip
-    # The same layers once more: the weights of the whole are not those of a model inside it.
-    whole = keras.Model([source, tokens], head(decode(encoded)[0]), name="whole")
+    encoder = keras.Model(source, encoded, name="encoder")
+    whole = keras.Model([source, tokens], logits, name="whole")
     stations.initialization.initialize(whole)
     stations.regularization.regularize(whole)
     return encoder, graph, whole
