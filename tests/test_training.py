@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import dualnet
@@ -424,3 +425,23 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
     assert coarse.results["test_perplexity"] == pytest.approx(again, rel=1e-6)
     rest = train(corpus, coarse.folder, resume=True, epochs=2, evaluate=False)
     assert rest.history[1]["val_perplexity"] < perplexity
+
+
+# --- label smoothing
+
+
+def test_label_smoothing_is_in_the_training_loss_alone(rng):
+    model = zoo.build("lstm", vocabulary_size=9, units=4)
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    tokens, targets = rng.integers(9, size=(2, 2, 5))
+    logits = ops.convert_to_numpy(model(tokens)).astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    nll = -np.take_along_axis(log_p, targets[..., None], axis=-1).mean()
+    for smoothing in (0.0, 0.3):
+        model.label_smoothing = smoothing
+        model.train_function = None
+        model.reset_state()
+        loss, perplexity = model.train_on_batch(tokens, targets)
+        assert loss == pytest.approx((1 - smoothing) * nll - smoothing * log_p.mean(), rel=1e-5)
+        assert perplexity == pytest.approx(np.exp(nll), rel=1e-5)
+        assert model.evaluate(tokens, targets, batch_size=2, verbose=0)[0] == pytest.approx(nll)

@@ -113,6 +113,11 @@ class Recipe:
         finetune_epochs: int. Maximum epochs per round; 0 for as many as `epochs`.
         finetune_learning_rate: float. Constant learning rate of the rounds; 0 for
             `learning_rate`.
+        label_smoothing: float, at least 0 and below 1. Share of the training loss that is the
+            mean of -log p over all words, instead of the target alone (Szegedy et al., 2016,
+            https://arxiv.org/abs/1512.00567).
+        patience: int. Training ends after so many epochs in a row without a new best
+            validation result; 0 for never.
         dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
             `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
             precision during training and validation. Weights, gates, states, logits, losses
@@ -156,6 +161,8 @@ class Recipe:
     finetune: str = _choice("none", ("none", "once", "until_no_gain"))
     finetune_epochs: int = _count(0)
     finetune_learning_rate: float = _field(0.0, check_penalty)
+    label_smoothing: float = _field(0.0, check_fraction)
+    patience: int = _count(0)
     dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # settings of the recipe that may change on resuming
     "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
-    "finetune_learning_rate",
+    "finetune_learning_rate", "patience",
 )  # fmt: skip
 
 
@@ -114,6 +114,8 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     if may_be_finished or not evaluated or not finished:
         return
     way_out = f"To continue, give more: --epochs {evaluated + 1}."
+    if evaluated < recipe.epochs:
+        way_out = f"To continue, give more: --set patience={2 * recipe.patience}."
     if rounds:
         way_out = (
             "Where a round lowered the perplexity or reached its limit, finetune='until_no_gain' "

@@ -59,7 +59,7 @@ def is_round(phase: str) -> bool:
 def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     phase = history[-1]["phase"] if history else TRAIN
     if not is_round(phase):
-        if len(history) < recipe.epochs:
+        if len(history) < recipe.epochs and not _is_out_of_patience(recipe, history):
             return AVERAGED if phase == AVERAGED or _averaging_is_due(recipe, history) else TRAIN
         return None if recipe.finetune == "none" else f"{ROUND}1"
     if recipe.finetune == "none":
@@ -72,6 +72,13 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     if recipe.finetune == "until_no_gain" and min(in_round) < min(before):
         return f"{ROUND}{int(phase.removeprefix(ROUND)) + 1}"
     return None
+
+
+def _is_out_of_patience(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
+    perplexities = _perplexities(history)
+    if not recipe.patience or not perplexities:
+        return False
+    return len(perplexities) - 1 - perplexities.index(min(perplexities)) >= recipe.patience
 
 
 def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:

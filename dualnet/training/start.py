@@ -227,6 +227,7 @@ def _prepare(
         model = BUILDERS[card.builder](**card.config, name=card.name)
     model.vocabulary = corpus.vocabulary
     model.loss_reduction = recipe.loss_reduction
+    model.label_smoothing = recipe.label_smoothing
     model.compile(optimizer=recipe.make_optimizer())
     model.optimizer.build(model.trainable_variables)
     for rows in (model.training_rows, model.evaluation_rows):
