@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 import dualnet
 from dualnet import analysis, runs, training, zoo
+from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
 from tests.checks import assert_close
@@ -431,7 +432,7 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
 
 
 def test_label_smoothing_is_in_the_training_loss_alone(rng):
-    model = zoo.build("lstm", vocabulary_size=9, units=4)
+    model = language_model(9, units=4)
     model.compile(optimizer=keras.optimizers.SGD(0.0))
     tokens, targets = rng.integers(9, size=(2, 2, 5))
     logits = ops.convert_to_numpy(model(tokens)).astype("float64")
