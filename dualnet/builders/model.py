@@ -294,6 +294,14 @@ class LanguageModel(StreamTrainer):
 
     # --- saving
 
+    def without_optimizer(self):
+        """Return a model of the same layers without an optimizer.
+
+        Keras would write the optimizer's state, twice as large, into a file of weights.
+        """
+        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
+        return LanguageModel(self.graph, **settings)
+
     def get_config(self):
         vocabulary = self.vocabulary
         return {

@@ -152,6 +152,10 @@ class TranslationModel(LanguageModel):
             )
         self._source_vocabulary = vocabulary
 
+    def without_optimizer(self):
+        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
+        return TranslationModel(self.encoder, self.graph, self.core, **settings)
+
     def get_config(self):
         vocabulary = self.source_vocabulary
         if vocabulary is not None:

@@ -26,6 +26,7 @@ from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
+BATCHING = ("streams", "sentences", "pairs")
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
 
 
@@ -80,8 +81,11 @@ class Recipe:
             rates of "sgd" do not carry over from one to the other.
         batching: "streams", the text as parallel streams with carried state; or
             "sentences", whole sentences in a new order each epoch, padded on the left, each
-            from the zero state, in evaluation too.
-        batch_size: int. Number of parallel streams, or of sentences.
+            from the zero state, in evaluation too; or "pairs", of a corpus of `load_pairs`,
+            those of similar length together.
+        batch_size: int. Number of parallel streams, of sentences, or at most of pairs.
+        tokens_per_batch: int. For pairs, the most positions of source and target that a batch
+            has, padding included; 0 for no limit.
         sequence_length: int. For streams, the tokens between two updates and the reach of
             back-propagation.
         length_deviation: float. Above 0, segments have random lengths, see `TokenBatches`.
@@ -144,8 +148,9 @@ class Recipe:
     global_clipnorm: float = _field(0.0, check_penalty)
     weight_decay: float = _field(0.0, check_penalty)
     loss_reduction: str = _choice("mean", LOSS_REDUCTIONS)
-    batching: str = _choice("streams", ("streams", "sentences"))
+    batching: str = _choice("streams", BATCHING)
     batch_size: int = _count(32, least=1)
+    tokens_per_batch: int = _count(0)
     sequence_length: int = _count(25, least=1)
     length_deviation: float = _field(0.0, check_penalty)
     longest_length: int = _count(0)
@@ -181,13 +186,19 @@ class Recipe:
                 f"global_clipnorm={self.global_clipnorm!r}. Set one of them to 0.",
             )
         for name in ("length_deviation", "partial_shuffle"):
-            if self.batching == "sentences" and getattr(self, name):
+            if self.batching != "streams" and getattr(self, name):
                 off = "False" if name == "partial_shuffle" else "0"
                 raise ArgumentError(
                     name,
-                    f"must be {off} with batching='sentences', which shuffles whole sentences. "
-                    f"Received: {name}={getattr(self, name)!r}.",
+                    f"must be {off} with batching={self.batching!r}, which shuffles whole "
+                    f"sentences. Received: {name}={getattr(self, name)!r}.",
                 )
+        if self.tokens_per_batch and self.batching != "pairs":
+            raise ArgumentError(
+                "tokens_per_batch",
+                f"must be 0 with batching={self.batching!r}, whose batches have `batch_size` rows. "
+                f"Received: tokens_per_batch={self.tokens_per_batch!r}.",
+            )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(
                 "averaging",
