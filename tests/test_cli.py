@@ -88,6 +88,11 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
         "another file": (["score", tmp_path / "file", "--text", "the"], "or a .keras file"),
         "no RUN to export": (["export", tmp_path / "none", tmp_path / "x"], "does not exist"),
+        "no format": (["export", run, tmp_path / "x", "--format", "onix"], "mean 'onnx'"),
+        "no tokens to ask for": (
+            ["export", run, tmp_path / "x", "--max-tokens", 0],
+            "`max_tokens` must be an integer of at least 1",
+        ),
         "no member": (["ensemble", run, tmp_path, "--output", tmp_path / "new"], "card.toml"),
         "no weights": ([*train, "--weights", tmp_path / "none"], "`weights` must be a RUN"),
         "no RUN to tune": ([*tune, "--run", tmp_path / "none"], "`run` must be a RUN folder"),
@@ -163,6 +168,7 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         (_settings.check_evaluation, dualnet.evaluate),
         (_settings.check_dynamic, dualnet.dynamic_evaluation),
         (_settings.check_generation, dualnet.generate),
+        (_settings.check_export, dualnet.export),
     ],
 )
 def test_all_settings_are_checked_without_keras(check, function):
