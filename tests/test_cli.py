@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import _settings, serving, zoo
+from dualnet import _settings, runs, serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
+from dualnet.corpora import encoding
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 
@@ -412,7 +413,11 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
 
 def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_path, monkeypatch):
     train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUNS", "--epochs", 1]
-    stopped_at = []
+    stopped_at, learnt = [], []
+
+    def learn(*arguments, train_tokenizer=encoding.train_tokenizer, **settings):
+        learnt.append(train_tokenizer(*arguments, **settings))
+        return learnt[-1]
 
     def stop(path, data, write=loop.write_whole):
         if "seed-2" in str(path) and not stopped_at:
@@ -421,7 +426,8 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_p
         write(path, data)
 
     monkeypatch.setattr(loop, "write_whole", stop)  # at the results of the second run
-    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2)
+    monkeypatch.setattr(encoding, "train_tokenizer", learn)
+    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2, "--tokenizer", "word-piece:30")
     assert code == 2 and "Stopped." in err
     first = (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
     arguments = [*train[:-2], "--resume", "--quiet", "--seeds", 1, 2, 3]  # 3: with the settings
@@ -432,6 +438,9 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_p
         alone = json.loads((tmp_path / f"RUNS/seed-{seed}/results.json").read_text())
         assert run["seed"] == alone["seed"] == seed and alone["epochs"] == 1
         assert run["test_perplexity"] == alone["test_perplexity"]
+        read = runs.read_card(run["path"]).trained_on
+        assert read == runs.read_card(result["runs"][0]["path"]).trained_on
+        assert read["tokenizer"] == "word-piece:30" and len(learnt) == 1
     tests = [run["test_perplexity"] for run in result["runs"]]
     assert len({*tests}) == 3
     assert result["mean"]["test_perplexity"] == pytest.approx(np.mean(tests))
