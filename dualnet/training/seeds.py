@@ -89,7 +89,7 @@ def train_seeds(
         card = read_card(begun[0])
         for_new = {"name": dataclasses.replace(card, seed=None), "weights": card.weights or None}
     first = begun[0] if begun else None  # the run that has the tokeniser of all
-    shared: Corpus | None = None
+    read: Corpus | None = None  # the corpus, with this tokeniser
     runs = []
     for seed, folder in folders.items():
         if progress:
@@ -98,8 +98,8 @@ def train_seeds(
         if resume and folder in begun:
             arguments["resume"] = True
         elif first is not None:
-            shared = shared or _corpus_of(first, corpus)
-            arguments |= {"corpus": shared, **dict.fromkeys(READ_AS)}
+            read = read or _corpus_of(first, corpus)
+            arguments |= {"corpus": read, **dict.fromkeys(READ_AS)}
             arguments |= for_new if begun else {}
         first = first or folder
         try:
