@@ -1,9 +1,11 @@
-"""The settings of evaluation and generation, and their checks, which load no Keras."""
+"""The settings of evaluation, generation and export, and their checks, which load no Keras."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dualnet._checks import (
@@ -25,6 +27,9 @@ RULES: dict[str, dict[str, Any]] = {
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
     "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
 }
+
+SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats of export
+FORMATS = ("saved_model", *SUFFIXES)
 
 
 def check_temperature(temperature: float) -> None:
@@ -186,3 +191,22 @@ def check_generation(
         check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
     check_flag("allow_unknown", allow_unknown)
+
+
+def check_export(*, format: str | None, max_tokens: int) -> None:
+    """Check the settings of `dualnet.export`."""
+    if format is not None:
+        check_choice("format", format, FORMATS)
+    check_count("max_tokens", max_tokens, least=1)
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format that `export` takes from the suffix of `path`.
+
+    Example:
+        >>> from dualnet import serving
+        >>> serving.format_of("model.onnx"), serving.format_of("models/dual/1")
+        ('onnx', 'saved_model')
+    """
+    formats = {suffix: format for format, suffix in SUFFIXES.items()}
+    return formats.get(Path(path).suffix.lower(), "saved_model")

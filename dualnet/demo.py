@@ -54,7 +54,8 @@ def run(output: str | os.PathLike[str] = "demo", *, settings: dict[str, Any] | N
         settings: overrides of `SETTINGS`, e.g. for a quicker run.
 
     Returns:
-        dict of a model's name to its number of parameters, perplexities and speed.
+        dict of a model's name to its number of parameters, perplexities and speed, and why
+        these perplexities do not compare with those of other tokenisers.
     """
     folder = Path(output)
     try:
@@ -86,6 +87,7 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
             "test": run.results["test_perplexity"],
             **{f"{split}_dynamic": dynamic[name][split].perplexity for split in ("valid", "test")},
             "tokens_per_second": run.results["tokens_per_second"],
+            "not_comparable": run.results["test_not_comparable"],  # with other tokenisers
         }
         for name, run in runs.items()
     }
@@ -156,6 +158,7 @@ def _show(results: dict[str, dict[str, float]]) -> None:
               f"{row['valid_dynamic']:>11.2f}{row['test_dynamic']:>8.2f}"
               f"{row['tokens_per_second']:>11,.0f}")  # fmt: skip
     plain, dual = (results[name] for name in MODELS)
+    print(f"No figures per byte, character or word: {dual['not_comparable']}.")
     claims = {
         "dual below plain": dual["test"] < plain["test"]
         and dual["test_dynamic"] < plain["test_dynamic"],

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._files import write_whole
+from dualnet._fonts import all_scripts
 
 VISIBLE = 2  # a cut scale ends at this multiple of the lowest perplexity, or above
 IN_TRAINING = "train: measured during the epoch, dropouts on"  # so it may lie above valid
@@ -384,5 +385,6 @@ def _plain(text: str) -> str:
 
 def _save(figure: Any, path: str | Path) -> None:
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
+    with all_scripts(figure):
+        figure.savefig(image, format="png", dpi=120)
     write_whole(path, image.getvalue())

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from matplotlib import font_manager
 
 from dualnet import analysis, builders, plots
 from dualnet.cli import analysing
@@ -299,6 +300,21 @@ def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_p
         assert {line.get_label() for line in axes.lines} == expected
         said = "dropouts on" in axes.get_legend().get_title().get_text()
         assert said == (split != "val"), "why training lies above validation"
+
+
+def test_labels_are_drawn_in_the_fonts_that_have_their_characters(tmp_path, figures, caplog):
+    def characters(family):
+        font = font_manager.findfont(font_manager.FontProperties(family=family))
+        return font_manager.get_font(font).get_charmap().keys()
+
+    rare = chr(max(characters("STIXGeneral") - characters(None)))
+    bars = [(label, 0.5) for label in ("läuft", "猫は歩く", rare)]
+    plots.plot_bars({"犬": bars}, tmp_path / "bars.png", title="कुत्ता", axis="كلب")
+    check_png(tmp_path / "bars.png", least=5000)
+    assert not caplog.records
+    (text,) = (label for label in figures[0].axes[0].get_yticklabels() if rare in label.get_text())
+    usual, *others = text.get_fontfamily()
+    assert usual == "sans-serif" and any(ord(rare) in characters(name) for name in others)
 
 
 def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import _settings, serving, zoo
+from dualnet import _settings, runs, serving, zoo
 from dualnet.builders import weight_names
 from dualnet.cli import main
 from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
+from dualnet.corpora import encoding
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 
@@ -88,6 +89,11 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no card": (["generate", tmp_path, "--prompt", "the"], "must hold card.toml"),
         "another file": (["score", tmp_path / "file", "--text", "the"], "or a .keras file"),
         "no RUN to export": (["export", tmp_path / "none", tmp_path / "x"], "does not exist"),
+        "no format": (["export", run, tmp_path / "x", "--format", "onix"], "mean 'onnx'"),
+        "no tokens to ask for": (
+            ["export", run, tmp_path / "x", "--max-tokens", 0],
+            "`max_tokens` must be an integer of at least 1",
+        ),
         "no member": (["ensemble", run, tmp_path, "--output", tmp_path / "new"], "card.toml"),
         "no weights": ([*train, "--weights", tmp_path / "none"], "`weights` must be a RUN"),
         "no RUN to tune": ([*tune, "--run", tmp_path / "none"], "`run` must be a RUN folder"),
@@ -163,6 +169,7 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         (_settings.check_evaluation, dualnet.evaluate),
         (_settings.check_dynamic, dualnet.dynamic_evaluation),
         (_settings.check_generation, dualnet.generate),
+        (_settings.check_export, dualnet.export),
     ],
 )
 def test_all_settings_are_checked_without_keras(check, function):
@@ -406,7 +413,11 @@ def test_a_run_starts_from_the_weights_of_another_and_resumes(capsys, folder, ru
 
 def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_path, monkeypatch):
     train = ["train", "lstm", "--corpus", folder, "--output", tmp_path / "RUNS", "--epochs", 1]
-    stopped_at = []
+    stopped_at, learnt = [], []
+
+    def learn(*arguments, train_tokenizer=encoding.train_tokenizer, **settings):
+        learnt.append(train_tokenizer(*arguments, **settings))
+        return learnt[-1]
 
     def stop(path, data, write=loop.write_whole):
         if "seed-2" in str(path) and not stopped_at:
@@ -415,7 +426,8 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_p
         write(path, data)
 
     monkeypatch.setattr(loop, "write_whole", stop)  # at the results of the second run
-    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2)
+    monkeypatch.setattr(encoding, "train_tokenizer", learn)
+    code, _, err = call(capsys, *train, *QUICK, "--seeds", 1, 2, "--tokenizer", "word-piece:30")
     assert code == 2 and "Stopped." in err
     first = (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
     arguments = [*train[:-2], "--resume", "--quiet", "--seeds", 1, 2, 3]  # 3: with the settings
@@ -426,6 +438,9 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(capsys, folder, tmp_p
         alone = json.loads((tmp_path / f"RUNS/seed-{seed}/results.json").read_text())
         assert run["seed"] == alone["seed"] == seed and alone["epochs"] == 1
         assert run["test_perplexity"] == alone["test_perplexity"]
+        read = runs.read_card(run["path"]).trained_on
+        assert read == runs.read_card(result["runs"][0]["path"]).trained_on
+        assert read["tokenizer"] == "word-piece:30" and len(learnt) == 1
     tests = [run["test_perplexity"] for run in result["runs"]]
     assert len({*tests}) == 3
     assert result["mean"]["test_perplexity"] == pytest.approx(np.mean(tests))

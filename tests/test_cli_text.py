@@ -10,7 +10,7 @@ from dualnet import corpora, training
 from dualnet.cli import main
 from dualnet.runs import read_card
 from dualnet.text import train_tokenizer
-from tests.searches import EAGERLY, in_this_process, write_job
+from tests.searches import EAGERLY, in_this_process, rows, write_job
 from tests.test_cli import call, called
 
 pytestmark = EAGERLY
@@ -134,7 +134,11 @@ def test_a_job_over_a_run_reads_with_its_tokenizer(capsys, run, tmp_path):
     tune = ["tune", "dual_evaluation", "--run", run, "--output", tmp_path / "DIR", "--max-trials"]
     tune += [1, "--tuner", "random", "--quiet", "--set", "sequence_length=50"]
     with in_this_process():
-        called(capsys, *tune)
+        out = called(capsys, *tune)
+    assert out.count(" bits per byte, ") == 1 and "  test, bits per byte\n" in out
+    results = json.loads((tmp_path / "DIR" / "results.json").read_text())
+    for row in results["comparison"]:
+        assert 0 < row["test_bits_per_byte"] < 9 and row["valid_not_comparable"] is None
     code, _, err = call(capsys, *tune[:5], tmp_path / "NEW", *tune[6:], "--tokenizer", "bytes")
     assert code == 2 and "`tokenizer` must be left out for a job over a RUN" in err
 
@@ -203,7 +207,10 @@ def test_a_search_learns_its_tokenizer_once_and_goes_on_with_it(
     tune = ["tune", job, "--corpus", story, "--output", output, "--quiet"]
     monkeypatch.setattr("dualnet.training.initial_weights.corpora.load", counted := Counted())
     with in_this_process() as begun:
-        called(capsys, *tune, *READING)
+        out = called(capsys, *tune, *READING)
+        note, _ = (output / "best.toml").read_text().split("\n", 1)
+        assert out.count(" bits per byte, ") == note.count(" bits per byte)") == 1
+        assert all(0 < float(row["val_bits_per_byte"]) < 9 for row in rows(output / "trials.csv"))
         assert counted.calls == 1  # and the trial read what it wrote
         called(capsys, *tune, "--resume", "--max-trials", 2)
     card = read_card(begun[1] / "run")

@@ -16,7 +16,9 @@ from dualnet.builders import graph
 from dualnet.cli import commands, main
 from dualnet.evaluation import Evaluation, comparable, comparison
 from dualnet.layers import _fused_cross_entropy as fused
+from dualnet.runs import corpus_of_run
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from dualnet.tuning import trial_process
 
 BYTES = ByteTokenizer()
 SAMPLE = "Die Katze läuft.\n猫は歩く 🐈\u200d⬛  ja\u00a0da.\n"
@@ -192,6 +194,17 @@ def called(capsys, *arguments):
     printed = capsys.readouterr()
     assert code == 0, printed.err
     return printed.out
+
+
+def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_with(run, tmp_path):
+    (tmp_path / "run").symlink_to(run.folder)
+    found = trial_process._with_figures(tmp_path, corpus_of_run(run.folder))
+    assert found["val_perplexity"] == run.history[0]["val_perplexity"]
+    bits = math.log2(found["val_perplexity"])  # each token is a byte
+    assert found["val_bits_per_byte"] == pytest.approx(bits)
+    assert found["val_bits_per_character"] == pytest.approx(bits)
+    assert found["val_perplexity_per_word"] == pytest.approx(2 ** (2 * bits))  # "ie"
+    assert found["val_not_comparable"] is None
 
 
 UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"

@@ -21,6 +21,8 @@ def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys
     out = capsys.readouterr().out
     for name in ("lstm", "dual_lstm"):
         assert f"{name:12}" in out and f"{results[name]['test']:.2f}" in out
+    reason = results["lstm"]["not_comparable"]
+    assert reason and f"No figures per byte, character or word: {reason}.\n" in out
     assert "dual below plain" in out and "dynamic below static" in out
     names = {path.name for path in folder.iterdir()} - {"saved_model", demo.MARK}
     assert names == {"lstm", "dual_lstm", "curves.png", "dynamic.png", "results.json"}

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import sys
 
 import keras
 import numpy as np
@@ -414,6 +415,14 @@ def test_sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_b
     with pytest.raises(ArgumentError, match=f"`({name})` must leave room.* GB") as caught:
         language_model(**arguments)
     assert re.fullmatch(name, caught.value.argument)
+
+
+def test_more_layers_than_keras_can_follow_are_refused_before_anything_is_built():
+    most = sys.getrecursionlimit() // 4
+    message = rf"`recurrent_layers` must be at most {most}, .*recurrent_layers={most + 1}\. Choose"
+    with pytest.raises(ArgumentError, match=message):
+        language_model(9, units=1, recurrent_layers=most + 1)
+    Stations.of({"units": 1, "recurrent_layers": most})
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dualnet.text import (
     Tokenizer,
     Vocabulary,
     from_config,
+    library_tokenizer,
     load_tokenizer,
     plain_text,
     train_tokenizer,
@@ -324,7 +326,7 @@ def test_a_file_may_leave_out_what_the_library_does_not_need(tmp_path):
     assert LibraryTokenizer(json.dumps(short)).loses == ""
 
 
-def test_what_the_library_cannot_do_is_told_in_one_sentence():
+def test_what_the_library_cannot_do_is_told_in_one_sentence(capfd, monkeypatch):
     data = json.loads(TOKENIZERS["word-piece"].json)
     del data["model"]["vocab"]["<unk>"]
     data["added_tokens"] = []
@@ -339,6 +341,10 @@ def test_what_the_library_cannot_do_is_told_in_one_sentence():
     data["model"]["continuing_subword_prefix"] = "<eos>"
     with pytest.raises(ValueError, match=r"must be a tokenizer\.json"):
         LibraryTokenizer(json.dumps(data))
+    assert capfd.readouterr().err == "", "Rust tells of the panic"
+    monkeypatch.setattr("tokenizers.Tokenizer.from_str", lambda text: os.write(2, b"a warning"))
+    library_tokenizer._parsed("{}")
+    assert capfd.readouterr().err == "a warning"
 
 
 @pytest.mark.parametrize("special", [[""], ["<eos>"], ["a", "a"], ["a\nb"]])
@@ -364,6 +370,20 @@ def test_special_strings_that_cannot_be_units_are_refused(special):
 def test_settings_that_do_not_fit_a_corpus_are_refused(folder, settings, match):
     with pytest.raises(ValueError, match=match):
         corpora.load(folder, **settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "split", "share", "count"),
+    [(["a"] * 9 + [" "], "test", 5, 1), (["a"] * 8 + ["", "b"], "valid", 5, 1),
+     ([""] * 8 + ["a", "b"], "train", 40, 8)],
+)  # fmt: skip
+@pytest.mark.parametrize("tokenizer", ["words", "bytes"])
+def test_a_split_of_blank_lines_is_named(tmp_path, lines, split, share, count, tokenizer):
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="`fractions` must leave text in each split") as error:
+        corpora.load(tmp_path / "a.txt", tokenizer=tokenizer, fractions=(40, 5, 5))
+    text = f"of which {share:g} is {split}, {count} of the {len(lines)} lines of "
+    assert text in str(error.value) and f"a larger share for {split}, or" in str(error.value)
 
 
 @pytest.mark.parametrize("fractions", [(1, 1), (1, 0, 1), (1, "a", 1)])

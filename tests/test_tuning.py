@@ -60,6 +60,8 @@ def test_the_best_are_completed_trials_only(searched):
     results = json.loads((folder / "results.json").read_text())
     assert results["best"]["val_perplexity"] == expected[0] and results["seed"] == 3
     assert results["trials"] == {"completed": len(completed), "failed": len(failed)}
+    assert results["best"]["val_not_comparable"] == "the white space between words is lost"
+    assert "val_bits_per_byte" not in table[0]
     for name in ("job.toml", "parallel_coordinates.png"):
         assert (folder / name).stat().st_size > 0
     assert "it needs 10 completed trials" in results["left_out"]["importance.png"]
@@ -112,6 +114,7 @@ def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, capsys
     assert (before["when"], after["when"]) == ("before", "after")
     assert after["valid_perplexity"] == results["best"]["val_perplexity"]
     assert "test_perplexity" in before and after["settings"]["rule"] == "rms"
+    assert before["test_bits_per_byte"] is None and after["valid_not_comparable"]
     assert [path.name for path in (tmp_path / "DIR" / "statistics").iterdir()] == ["5.npz"]
     assert "dualnet evaluate" in (tmp_path / "DIR" / "best.toml").read_text()
     shutil.copytree(run, tmp_path / "RUN")

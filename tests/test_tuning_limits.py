@@ -233,7 +233,8 @@ def made_up():
             ended="hopeless"),
         Row(trial="1", status="failed", drawn=settings, message="`batch` must fit.\nMore."),
         Row(trial="2", status="running", drawn=settings, val_perplexity=7.0, epochs=1),
-        Row(trial="3", status="completed", drawn=settings, val_perplexity=8.25, ended="all epochs"),
+        Row(trial="3", status="completed", drawn=settings, val_perplexity=8.25, ended="all epochs",
+            val_bits_per_byte=2.1255),
     ]  # fmt: skip
 
 
@@ -252,7 +253,8 @@ def test_each_trial_that_ends_is_told_once_unless_quiet(tmp_path, capsys):
         display.update(at_once=True)
         display.update(at_once=True)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("trial 3 has validation perplexity 8.25.  2 of 10 done, 1 running,")
+    result = "trial 3 has validation perplexity 8.25 (2.126 bits per byte)."
+    assert line.startswith(f"{result}  2 of 10 done, 1 running,")
     assert "1 failed, best 8.25 (trial 3)" in line
     trials.clear()
     with display_of(trials, tmp_path, show=False) as display:
@@ -283,6 +285,14 @@ def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
         display.say("Waiting [here].")
     shown = sys.stderr.getvalue()
     assert "Waiting [here]." in shown and "random search" in shown
-    for text in ("running", "pruned", "failed", "8.25", "learning_rate=0.001235", "[0, 5]"):
+    for text in (
+        "running",
+        "pruned",
+        "failed",
+        "2.126",
+        "bits/byte",
+        "learning_rate=0.001235",
+        "[0, 5]",
+    ):
         assert text in shown
     assert "`batch` must fit." in shown and "min" in shown

@@ -17,7 +17,7 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
-from dualnet._settings import check_generation
+from dualnet._settings import check_export, check_generation
 from dualnet.cli.console import (
     check_overrides,
     comparison,
@@ -276,6 +276,7 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
+    check_export(format=options.format, max_tokens=options.max_tokens)
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet import serving

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet.cli.console import check_overrides, print_table, quietly, settings_of, silence
+from dualnet.cli.console import (
+    check_overrides,
+    comparison,
+    print_table,
+    quietly,
+    settings_of,
+    silence,
+)
 from dualnet.cli.early import check_search, reading
 
 
@@ -61,16 +68,20 @@ def _print_results(results: dict[str, Any], folder: str) -> None:
     best = results["best"]
     epoch = f" after epoch {best['best_epoch']}" if best["best_epoch"] else ""
     print(f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}")
+    print(comparison(best, "val_"))
     for key, value in best["settings"].items():
         print(f"  {key} = {json.dumps(value)}")
     if "comparison" in results:
         print()
+        has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
             [row["evaluation"], row["when"], _number(row["valid_perplexity"]),
-             _number(row["test_perplexity"]), row.get("message", "")]
+             _number(row["test_perplexity"]), *[_number(row["test_bits_per_byte"], 3)] * has_bits,
+             row.get("message", "")]
             for row in results["comparison"]
         ]  # fmt: skip
-        print_table(["evaluation", "", "validation", "test", ""], rows)
+        bits = ["test, bits per byte"] * has_bits
+        print_table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
     plots = [
         name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out
@@ -80,5 +91,5 @@ def _print_results(results: dict[str, Any], folder: str) -> None:
         print(f"No {name}: {reason}.")
 
 
-def _number(perplexity: float | None) -> str:
-    return "-" if perplexity is None else f"{perplexity:.2f}"
+def _number(figure: float | None, digits: int = 2) -> str:
+    return "-" if figure is None else f"{figure:.{digits}f}"

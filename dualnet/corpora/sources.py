@@ -151,7 +151,28 @@ def divided(path: Path, fractions: Sequence[float]) -> Files:
             "and test.txt."
         )
     parts = [Part(path, ends[start], ends[end]) for start, end in itertools.pairwise(cuts)]
+    for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
+        if _is_blank(part):
+            raise ArgumentError(
+                "fractions",
+                f"must leave text in each split. Received: fractions={tuple(fractions)!r}, of "
+                f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r}, all "
+                f"blank. Choose a larger share for {split}, or remove the blank lines.",
+            )
     return {split: (part,) for split, part in zip(SPLITS, parts)}
+
+
+def _is_blank(part: Part) -> bool:
+    """Return whether a part of a file holds white space alone."""
+    assert part.end is not None
+    left = part.end - part.start
+    with open(part.path, "rb") as file:
+        file.seek(part.start)
+        while left and (data := file.read(min(left, 1 << 20))):
+            if not data.isspace():
+                return False
+            left -= len(data)
+    return True
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:

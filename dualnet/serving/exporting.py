@@ -15,27 +15,14 @@ from pathlib import Path
 
 import keras
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError
 from dualnet._files import flush, folder_beside
+from dualnet._settings import SUFFIXES, check_export, format_of
 from dualnet.builders import LanguageModel
 from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
 
-SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats
-FORMATS = ("saved_model", *SUFFIXES)
 TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
-
-
-def format_of(path: str | os.PathLike[str]) -> str:
-    """Return the format that `export` takes from the suffix of `path`.
-
-    Example:
-        >>> from dualnet import serving
-        >>> serving.format_of("model.onnx"), serving.format_of("models/dual/1")
-        ('onnx', 'saved_model')
-    """
-    formats = {suffix: format for format, suffix in SUFFIXES.items()}
-    return formats.get(Path(path).suffix.lower(), "saved_model")
 
 
 def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
@@ -164,8 +151,8 @@ def export(
         ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
-    format = format_of(path) if format is None else check_choice("format", format, FORMATS)
-    max_tokens = check_count("max_tokens", max_tokens, least=1)
+    check_export(format=format, max_tokens=max_tokens)
+    format = format or format_of(path)
     if keras.config.backend() != "tensorflow":
         raise ImportError(
             "`export` needs the TensorFlow backend. Received: the backend "

@@ -7,6 +7,8 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +23,7 @@ from dualnet.text.tokenizer import Tokenizer
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
+_STANDARD_ERROR = threading.Lock()  # held while it is redirected
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,7 @@ def is_bytes_tokenizer(text: str) -> bool:
 def _parsed(text: str) -> Any:
     import tokenizers
 
-    with library_errors("The file must be a tokenizer.json"):
+    with library_errors("The file must be a tokenizer.json"), _hiding_panics():
         return tokenizers.Tokenizer.from_str(text)
 
 
@@ -296,6 +299,31 @@ def library_errors(requirement: str) -> Iterator[None]:
     except BaseException as error:  # a panic is no Exception
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{requirement}. Received: {reason}.") from None
+
+
+@contextlib.contextmanager
+def _hiding_panics() -> Iterator[None]:
+    """Hide what Rust writes to standard error about a panic, and show all else afterwards."""
+    with _STANDARD_ERROR, contextlib.ExitStack() as stack:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        stack.callback(os.close, stderr)
+        buffer = stack.enter_context(tempfile.TemporaryFile())
+        os.dup2(buffer.fileno(), 2)
+        panicked = False
+        try:
+            yield
+        except BaseException as error:
+            panicked = not isinstance(error, Exception)
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            if not panicked:
+                buffer.seek(0)
+                os.write(stderr, buffer.read())
 
 
 @functools.cache

@@ -15,9 +15,11 @@ from dualnet._checks import ArgumentError
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import CARD, RESULTS, read_card
+from dualnet.runs.folder import CARD, READ_AS, RESULTS, read_card, read_vocabulary
+from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
 from dualnet.training.resuming import FinishedError, check_seed
+from dualnet.training.start import card_for
 
 SEEDS = "seeds.json"
 PERPLEXITIES = ("valid_perplexity", "test_perplexity")
@@ -40,8 +42,8 @@ def train_seeds(
 ) -> dict[str, Any]:
     """Train model `name` once for each of `seeds`; return the results, their mean and deviation.
 
-    The run of seed n is the RUN folder `output/seed-n`, as if trained alone. What is returned is
-    also written to `output/seeds.json`.
+    The run of seed n is the RUN folder `output/seed-n`, as if trained alone; all have the
+    tokeniser of the first. What is returned is also written to `output/seeds.json`.
 
     Args:
         name, corpus, progress: As for `train`.
@@ -78,6 +80,7 @@ def train_seeds(
         raise ArgumentError(
             "seeds", f"must be at least two integers, all different. Received: seeds={seeds}."
         )
+    name = name if isinstance(name, Card) else card_for(name, corpus)
     folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
     begun = [folder for folder in folders.values() if (folder / CARD).is_file()]
     if not resume:
@@ -85,17 +88,22 @@ def train_seeds(
     elif begun:
         card = read_card(begun[0])
         for_new = {"name": dataclasses.replace(card, seed=None), "weights": card.weights or None}
+    first = begun[0] if begun else None  # the run that has the tokeniser of all
+    read: Corpus | None = None  # the corpus, with this tokeniser
     runs = []
     for seed, folder in folders.items():
         if progress:
             print(f"Seed {seed}:", file=sys.stderr, flush=True)
-        arguments = {"name": name, **settings, "output": folder, "progress": progress}
+        arguments = {"name": name, "corpus": corpus, **settings}
         if resume and folder in begun:
             arguments["resume"] = True
-        elif begun and resume:
-            arguments |= for_new
+        elif first is not None:
+            read = read or _corpus_of(first, corpus)
+            arguments |= {"corpus": read, **dict.fromkeys(READ_AS)}
+            arguments |= for_new if begun else {}
+        first = first or folder
         try:
-            results = train(corpus=corpus, seed=seed, **arguments).results
+            results = train(seed=seed, output=folder, progress=progress, **arguments).results
         except FinishedError:
             results = json.loads((folder / RESULTS).read_text("utf-8"))
         kept = {key: results[key] for key in ("best_epoch", *PERPLEXITIES)}
@@ -112,3 +120,14 @@ def train_seeds(
     }
     write_whole(Path(output) / SEEDS, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _corpus_of(folder: Path, corpus: Corpus | str) -> Corpus:
+    """Return `corpus` as the run in `folder` reads it, with the tokeniser that it learnt."""
+    if isinstance(corpus, Corpus):
+        return corpus
+    card = read_card(folder)
+    read_as = {key: card.trained_on.get(key, default) for key, default in READ_AS.items()}
+    vocabulary = read_vocabulary(folder, card)
+    corpus = load_with(vocabulary, corpus, lowercase=card.lowercase, read_as=read_as)
+    return dataclasses.replace(corpus, tokenizer=read_as["tokenizer"])

@@ -20,7 +20,7 @@ from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams
-from dualnet.tuning.report.tables import RESULTS, Row, best_row, read_rows, write_tables
+from dualnet.tuning.report.tables import FIGURES, RESULTS, Row, best_row, read_rows, write_tables
 from dualnet.tuning.search_folder import Search
 from dualnet.tuning.trial import RUN, TRIALS, write_task
 
@@ -150,7 +150,8 @@ class SearchRun:
                     outcome = self._evaluate(folder, settings, split)
                     if outcome["status"] == "failed":
                         result["message"] = outcome["message"]
-                    result[f"{split}_perplexity"] = outcome["val_perplexity"]
+                    for key in ("val_perplexity", *FIGURES):
+                        result[key.replace("val", split, 1)] = outcome.get(key)
                 comparison.append(result)
         return comparison
 
@@ -169,7 +170,7 @@ class SearchRun:
         """Write `results.json`; `left_out` are names of plots and why they are not drawn."""
         best, job, search = best_row(rows), self.job, self.search
         assert best is not None
-        keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters")
+        keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters", *FIGURES)
         results = {
             "job": job.name,
             "kind": job.kind,

@@ -72,8 +72,10 @@ def _run(folder: Path) -> int:
             "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
             "models."
         )
-        if progress := read_progress(folder):
-            outcome = {"status": "completed", "ended": "time", **progress}
+        if read_progress(folder):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to stop
+            corpus = _corpus(task)
+            outcome = {"status": "completed", "ended": "time", **_with_figures(folder, corpus)}
     except filelock.Timeout:
         return STOPPED
     except Exception as error:
@@ -116,13 +118,22 @@ def _raise_stopped(number: int, frame: Any) -> None:
     raise Stopped("Stopped.")
 
 
-def _check_corpus(corpus: Any, task: Task) -> None:
+def _corpus(task: Task) -> Any:
+    from dualnet.tuning.corpus_files import load_corpus
+
+    corpus = load_corpus(task.corpus, model=task.model, run=task.run)
     if task.corpus_sha256 not in ("", corpus.sha256):
         raise ArgumentError(
             "corpus",
             f"must not change during a search. Received: {corpus.name!r} from {corpus.source!r}, "
             "whose words have changed. Restore it, or start a new search.",
         )
+    return corpus
+
+
+def _fields(result: Any) -> dict[str, Any]:
+    """Return the fields of an outcome for the figures of a `Comparable`."""
+    return {f"val_{key}": value for key, value in result.figures().items()}
 
 
 # --- training
@@ -131,14 +142,13 @@ def _check_corpus(corpus: Any, task: Task) -> None:
 def _train(folder: Path, task: Task) -> dict[str, Any]:
     from dualnet import training
     from dualnet.tuning.budget import solve
-    from dualnet.tuning.corpus_files import find_card, load_corpus
+    from dualnet.tuning.corpus_files import find_card
 
     run = folder / RUN
     if run.exists():  # a worker that was given up may still be training
         with filelock.FileLock(run / ".lock", timeout=LOCK_SECONDS):
             pass
-    corpus = load_corpus(task.corpus, model=task.model, run=task.run)
-    _check_corpus(corpus, task)
+    corpus = _corpus(task)
     resume = (run / "card.toml").is_file()
     settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
     if task.epochs is not None:
@@ -165,7 +175,21 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
     parameters = result.model.count_params()
     known = {"status": "completed", "ended": ended, "parameters": parameters}
-    return {**known, **read_progress(folder)}
+    return {**known, **_with_figures(folder, corpus)}
+
+
+def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
+    """Return the progress of a training, with the figures that go with its perplexity."""
+    from dualnet import evaluation, training
+    from dualnet.runs import read_card
+
+    progress = read_progress(folder)
+    recipe = training.Recipe(**read_card(folder / RUN).recipe)
+    count = training.batches_of(corpus, "valid", recipe).num_tokens
+    start = int(count < len(corpus.valid))  # streams do not predict the first token
+    predicted = corpus.valid[start : start + count]
+    nats = count * math.log(progress["val_perplexity"])
+    return progress | _fields(evaluation.comparable(corpus.vocabulary, predicted, nats))
 
 
 def _planned_epochs(folder: Path) -> int:
@@ -188,11 +212,9 @@ def _stop_rule(folder: Path) -> Any:
 
 def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     from dualnet import adaptation, builders, evaluation, runs
-    from dualnet.tuning.corpus_files import load_corpus
 
     model = runs.load(task.run)
-    corpus = load_corpus(task.corpus, model="", run=task.run)
-    _check_corpus(corpus, task)
+    corpus = _corpus(task)
     cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
     settings = {k: v for k, v in task.settings.items() if not k.startswith("cache")}
     if cache.get("size", 0):
@@ -204,14 +226,17 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
             text = runs.corpus_of_run(task.run).train if task.corpus else corpus.train
             settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
-        perplexity = adaptation.dynamic_evaluation(model, tokens, **settings).perplexity
+        result: Any = adaptation.dynamic_evaluation(model, tokens, **settings)
     else:
         by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
         by_sentence = by_sentence and "window" not in settings
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
-        perplexity = result.perplexity
-    parameters = model.count_params()
-    return {"status": "completed", "val_perplexity": perplexity, "parameters": parameters}
+    return {
+        "status": "completed",
+        "val_perplexity": result.perplexity,
+        "parameters": model.count_params(),
+        **_fields(result),
+    }
 
 
 def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from dualnet.builders.stations.dropouts import PLACES, Dropouts
 from dualnet.builders.stations.embedding import Embedding
 from dualnet.builders.stations.encoder import Encoder
 from dualnet.builders.stations.gate import GATES, Gate
-from dualnet.builders.stations.memory import check_memory
+from dualnet.builders.stations.memory import check_depth, check_memory
 from dualnet.builders.stations.output import Output
 from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
@@ -101,6 +101,7 @@ class Stations(CommonStations):
 
     def __post_init__(self) -> None:
         self.check_memory(1)  # before the sizes of all layers are listed
+        check_depth(self.sizes.recurrent_layers)
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if self.sizes.dual_units is not None and not self.connection.is_dual:

@@ -1,9 +1,10 @@
-"""Refuses models that the memory of this machine cannot hold, before anything is built."""
+"""Refuses models that this machine cannot hold or Keras not build, before anything is built."""
 
 from __future__ import annotations
 
 import collections
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from dualnet._checks import ArgumentError
 FLOAT = 4  # bytes
 # Of Keras and the graph, for each layer, round or level; measured: 85 to 220 KB.
 PART = 64 * 1024
+CALLS = 4  # of Keras, one within another, for each layer: also its dropout, skip connection
 
 
 def check_memory(
@@ -39,6 +41,20 @@ def check_memory(
             f"must leave room for the model in the {available / 1e9:,.1f} GB of memory that this "
             f"machine has. Received: {name}={arguments[name]!r}, with which the weights and the "
             f"state of one row take at least {needed / 1e9:,.1f} GB. Choose a smaller value.",
+        )
+
+
+def check_depth(layers: int) -> None:
+    """Raise `ArgumentError` for more layers than Keras can build, which follows them recursively.
+
+    Beyond, it would end with a `RecursionError`, after minutes.
+    """
+    most = sys.getrecursionlimit() // CALLS
+    if layers > most:
+        raise ArgumentError(
+            "recurrent_layers",
+            f"must be at most {most}, since Keras follows the layers of a model recursively. "
+            f"Received: recurrent_layers={layers}. Choose a smaller value.",
         )
 
 

@@ -98,7 +98,8 @@ class Display:
             title_justify="left",
             caption_justify="left",
         )
-        for column in ("trial", "status", "epoch", "valid"):
+        has_bits = any(row.per_byte for row in rows)
+        for column in ("trial", "status", "epoch", "valid", *["bits/byte"] * has_bits):
             table.add_column(column, no_wrap=True)
         table.add_column("settings", min_width=8, ratio=1)
         completed, running, failed = (
@@ -114,6 +115,7 @@ class Display:
                 {"hopeless": "pruned", "time": "time"}.get(row.ended, row.status),
                 str(row.epochs or ""),
                 "" if row.val_perplexity is None else f"{row.val_perplexity:.2f}",
+                *[row.per_byte.strip(" ()").split(" ")[0]] * has_bits,
                 Text(text, overflow="ellipsis", no_wrap=True),
                 style="bold green" if best and row is best[0] else style,
             )
@@ -132,7 +134,7 @@ def _result(row: Row) -> str:
     if row.status == "failed":
         return f"failed: {row.message.splitlines()[0].rstrip('.')}"
     early = {"hopeless": ", pruned", "time": ", out of time"}.get(row.ended, "")
-    return f"has validation perplexity {row.val_perplexity:.2f}{early}"
+    return f"has validation perplexity {row.val_perplexity:.2f}{row.per_byte}{early}"
 
 
 def _duration(seconds: float) -> str:

@@ -17,6 +17,8 @@ from dualnet.tuning.job import Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
 RESULTS = "results.json"
+COMPARABLE = ("val_bits_per_byte", "val_bits_per_character", "val_perplexity_per_word")
+FIGURES = (*COMPARABLE, "val_not_comparable")
 COLUMNS = (
     "trial", "status", "ended", "val_perplexity", "best_epoch", "epochs", "parameters", "seconds",
 )  # fmt: skip
@@ -30,6 +32,10 @@ class Row:
     status: str  # "completed", "failed", "running" or "unfinished"
     drawn: dict[str, Any]  # values of the searched parameters that are active
     val_perplexity: float | None = None  # the lowest so far; None before the first epoch
+    val_bits_per_byte: float | None = None  # the figures of `Comparable`, of a completed trial
+    val_bits_per_character: float | None = None
+    val_perplexity_per_word: float | None = None
+    val_not_comparable: str | None = None  # why there are none
     best_epoch: int | None = None  # with that perplexity, from 1; None for an evaluation
     epochs: int | None = None  # number so far; None for an evaluation
     parameters: int | None = None  # number of weights of the model
@@ -40,6 +46,12 @@ class Row:
     @property
     def has_ended(self) -> bool:
         return self.status in ("completed", "failed")
+
+    @property
+    def per_byte(self) -> str:
+        """What follows the perplexity in a sentence: the bits per byte, or nothing."""
+        bits = self.val_bits_per_byte
+        return "" if bits is None else f" ({bits:.3f} bits per byte)"
 
 
 def read_rows(folder: Path, job: Job, trials: Iterable[Any], running: Collection[str]) -> list[Row]:
@@ -93,18 +105,19 @@ def text_of(value: Any) -> str:
 def write_tables(folder: Path, job: Job, rows: Sequence[Row]) -> None:
     """Write `trials.csv`, one line per trial, and, once a trial is completed, `best.toml`; fast.
 
-    After `COLUMNS` come the parameters of the space, empty where inactive, lists and booleans
-    in JSON; a parameter with the name of another column is called `space.NAME`. The last
-    column is the first line of the error message.
+    After `COLUMNS` come `COMPARABLE`, if a trial has these figures, and the parameters of the
+    space, empty where inactive, lists and booleans in JSON; a parameter with the name of another
+    column is called `space.NAME`. The last column is the first line of the error message.
     """
     text = io.StringIO()
     writer = csv.writer(text)
     names = [parameter.name for parameter in job.space]
-    taken = (*COLUMNS, "message")
+    taken = (*COLUMNS, *COMPARABLE, "message")
+    known = [*COLUMNS, *(COMPARABLE if any(row.per_byte for row in rows) else ())]
     columns = [f"space.{name}" if name in taken else name for name in names]
-    writer.writerow([*COLUMNS, *columns, "message"])
+    writer.writerow([*known, *columns, "message"])
     for row in rows:
-        fields = [getattr(row, column) for column in COLUMNS]
+        fields = [getattr(row, column) for column in known]
         drawn = [text_of(row.drawn[name]) if name in row.drawn else "" for name in names]
         message = next(iter(row.message.strip().splitlines()), "").strip()
         # A path in a message may not be valid UTF-8.
@@ -125,7 +138,7 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     import tomli_w
 
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
-    result = f"validation perplexity {row.val_perplexity:.2f}{epoch}"
+    result = f"validation perplexity {row.val_perplexity:.2f}{row.per_byte}{epoch}"
     note = f"Best of {number} trials of job {job.name}: {result}."
     trial_folder = folder / TRIALS / row.trial
     task = json.loads((trial_folder / TASK).read_text("utf-8"))
