@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import generation, zoo
+from dualnet import zoo
+from dualnet.generation import sampling
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.reference import softmax
 
@@ -98,7 +99,7 @@ def test_a_seed_determines_the_words(model):
 
 @pytest.mark.parametrize("rows", [64, 2])  # 2: more prompts than one batch
 def test_prompts_in_parallel_are_continued_as_each_alone(model, monkeypatch, rows):
-    monkeypatch.setattr(generation, "ROWS", rows)
+    monkeypatch.setattr(sampling, "ROWS", rows)
     prompts = ["w1 w2 w3 w4 w5", "", "the", "w9 w9\nw3", "the"]
     together = dualnet.generate(model, prompts, max_tokens=6, temperature=0)
     alone = [dualnet.generate(model, prompt, max_tokens=6, temperature=0) for prompt in prompts]
@@ -149,7 +150,7 @@ def test_each_token_is_read_once_and_the_common_length_of_prompts_at_once(model,
 def test_a_long_prompt_is_read_in_segments_with_the_same_result(model, calls, monkeypatch):
     prompt = " ".join(f"w{i % 17}" for i in range(10))
     whole = dualnet.generate(model, prompt, max_tokens=4, temperature=0)
-    monkeypatch.setattr(generation, "WORK", 4)
+    monkeypatch.setattr(sampling, "WORK", 4)
     calls.clear()
     assert dualnet.generate(model, prompt, max_tokens=4, temperature=0) == whole
     assert [call.shape[1] for call in calls] == [4, 4, 3, 1, 1, 1]
@@ -203,7 +204,7 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
     model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
     model.vocabulary = tokenizer
     drawn = []
-    monkeypatch.setattr(generation, "draw", lambda *_, **settings: int(drawn.pop(0)))
+    monkeypatch.setattr("dualnet.generation.texts.draw", lambda *_, **settings: int(drawn.pop(0)))
     for prompt in ("The cat and", "The cat and the dog\n", ""):
         start = len(tokenizer.encode(prompt))
         drawn[:] = ids = tokenizer.encode(TEXT)[start:]
@@ -240,10 +241,10 @@ def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k,
     # Integers often tie, and no sum of their powers equals `top_p` to the last bit.
     scores = np.array([*logits, -math.inf])
     random = np.random.default_rng(seed)
-    drawn = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
+    drawn = {sampling.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
     assert drawn <= candidates(softmax(scores / temperature), top_k, top_p)
     assert len(logits) not in drawn
-    greedy = generation.draw(scores, random, 0, top_k, top_p)
+    greedy = sampling.draw(scores, random, 0, top_k, top_p)
     assert greedy == logits.index(max(logits))
 
 
@@ -253,13 +254,13 @@ def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
             return 0.0
 
     scores = np.array([-math.inf, 1.0, 2.0])
-    assert generation.draw(scores, Zero()) == 1
-    assert generation.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
+    assert sampling.draw(scores, Zero()) == 1
+    assert sampling.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
 
 
 def test_logits_that_are_not_finite_are_an_error():
     with pytest.raises(ValueError, match="`model` must compute finite logits"):
-        generation.draw(np.array([1.0, math.nan]), np.random.default_rng(0))
+        sampling.draw(np.array([1.0, math.nan]), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
