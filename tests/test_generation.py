@@ -222,6 +222,7 @@ def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
     text = dualnet.generate(model, "w1 w2", max_tokens=3, seed=0)
     assert text.startswith("w1 w2 ") and len(text.split()) == 5
     np.testing.assert_array_equal(calls[0], [model.vocabulary.encode("w1 w2")])
+    assert len(dualnet.generate(model, "w1 w2", max_tokens=3, beam=2).split()) == 5
     with pytest.raises(ValueError, match=r"`prompt` must hold a word .*Give the first word"):
         dualnet.generate(model, ["w1", " "])
     with pytest.raises(ValueError, match=r"`stop_at_eos` must be False.*Set max_tokens"):
@@ -278,6 +279,12 @@ def test_logits_that_are_not_finite_are_an_error():
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"stop_at_eos": "no"}, "`stop_at_eos` must be a truth value"),
         ({"allow_unknown": 1}, "`allow_unknown` must be a truth value"),
+        ({"beam": 2.0}, "`beam` must be an integer of at least 1"),
+        ({"beam": 21}, "`beam` must be at most the number of tokens.*, 20. Received: beam=21"),
+        ({"beam": 2, "top_k": 3}, "`top_k` cannot be combined with beam.*top_k=3, beam=2"),
+        ({"beam": 2, "temperature": 0}, "`temperature` cannot be combined with beam"),
+        ({"n_best": 2}, "`n_best` needs a beam"),
+        ({"length_normalization": 0.5}, "`length_normalization` needs a beam"),
         ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -63,13 +64,8 @@ def _continue(
     rows = len(streams)
     drawn: list[list[int]] = [[] for _ in streams]
     ended = [False] * rows
-    states = [np.zeros((rows, size), np.float32) for size in model.state_size]
     position = min(map(len, streams))  # tokens read of each row
-    prefixes = np.stack([stream[:position] for stream in streams])
-    steps = max(1, WORK // rows)  # bounds the memory of a long prompt
-    for first in range(0, position, steps):
-        segment = prefixes[:, first : first + steps]
-        logits, *states = model.core.predict_on_batch([segment, *states])
+    logits, states = read(model, np.stack([stream[:position] for stream in streams]))
     while True:
         tokens = np.zeros((rows, 1), np.int32)  # rows that have ended read padding
         for row, stream in enumerate(streams):
@@ -91,6 +87,31 @@ def _continue(
         position += 1
 
 
+def read(model: LanguageModel, tokens: np.ndarray) -> tuple[Any, list[np.ndarray]]:
+    """Return the last logits and states of int32 `tokens`, `(rows, time)`, from the zero state.
+
+    The logits are None without tokens.
+    """
+    rows, length = tokens.shape
+    states = [np.zeros((rows, size), np.float32) for size in model.state_size]
+    logits = None
+    steps = max(1, WORK // rows)  # bounds the memory of a long prompt
+    for first in range(0, length, steps):
+        segment = tokens[:, first : first + steps]
+        logits, *states = model.core.predict_on_batch([segment, *states])
+    return logits, states
+
+
+def check_logits(value: float) -> None:
+    """Raise `ValueError` unless `value`, the highest of a model's logits, is finite."""
+    if not math.isfinite(value):
+        raise ArgumentError(
+            "model",
+            f"must compute finite logits. Received: {value}. Train it again with a smaller "
+            "learning_rate.",
+        )
+
+
 def draw(
     scores: np.ndarray,
     random: np.random.Generator,
@@ -103,12 +124,7 @@ def draw(
     `scores` are logits, float64 `(tokens,)`; -inf for one that must not be drawn.
     """
     likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
-    if not math.isfinite(scores[likeliest]):
-        raise ArgumentError(
-            "model",
-            f"must compute finite logits. Received: {scores[likeliest]}. Train it again with a "
-            "smaller learning_rate.",
-        )
+    check_logits(scores[likeliest])
     if temperature == 0:
         return likeliest
     with np.errstate(over="ignore"):  # an overflow to infinity does no harm

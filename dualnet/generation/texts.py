@@ -1,4 +1,4 @@
-"""Continues prompts by drawn text."""
+"""Continues prompts by text that is drawn, or by the likeliest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TypedDict, Unpack, overload
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_texts
-from dualnet._settings import check_generation
+from dualnet._settings import check_beam_width, check_generation
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
+from dualnet.generation.likeliest import likeliest_continuations
 from dualnet.generation.sampling import continuations, draw
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
@@ -28,18 +29,36 @@ class Settings(TypedDict, total=False):
     seed: int | None
     stop_at_eos: bool
     allow_unknown: bool
+    beam: int | None
+    length_normalization: float
 
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str
-    model: LanguageModel, prompt: str, **settings: Unpack[Settings]
+    model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Unpack[Settings]
 ) -> str: ...
 
 
 @overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str], **settings: Unpack[Settings]
+    model: LanguageModel,
+    prompt: Sequence[str],
+    *,
+    n_best: None = None,
+    **settings: Unpack[Settings],
 ) -> list[str]: ...
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: LanguageModel, prompt: str, *, n_best: int, **settings: Unpack[Settings]
+) -> list[str]: ...
+
+
+@overload
+def generate(
+    model: LanguageModel, prompt: Sequence[str], *, n_best: int, **settings: Unpack[Settings]
+) -> list[list[str]]: ...
 
 
 def generate(
@@ -53,8 +72,14 @@ def generate(
     seed: int | None = None,
     stop_at_eos: bool = False,
     allow_unknown: bool = False,
-) -> str | list[str]:
+    beam: int | None = None,
+    n_best: int | None = None,
+    length_normalization: float = 0.0,
+) -> str | list[str] | list[list[str]]:
     """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
+
+    With `beam`, return each prompt with its likeliest continuation instead, as `beam_search` finds
+    it: nothing is drawn, and the text ends before its first `<eos>`.
 
     Tokens are the units of the model's tokeniser: words, or parts of words, or bytes.
     A text begins after `<eos>`, in the zero state. The state is carried, so each token is read
@@ -76,16 +101,24 @@ def generate(
         top_k: int, at least 1, or None. Number of tokens to draw from.
         top_p: float above 0 and at most 1, or None. Total probability of the tokens to draw from.
         seed: int, at least 0, for reproducible draws; None for new ones each time.
-        stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn.
+        stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn. With `beam`, it
+            always does.
         allow_unknown: bool. Whether `<unk>` may be drawn like any other token, as in papers that
             take the argmax of all words.
+        beam: int, from 1 to the size of the vocabulary, or None. Hypotheses that the search keeps
+            for each prompt; 1 is greedy. Not with `temperature`, `top_k`, `top_p` or `seed`.
+        n_best: int from 1 to `beam`, or None. The likeliest texts to return for each prompt.
+        length_normalization: float, at least 0. `beam` ranks continuations by log-probability
+            divided by `length ** length_normalization`; their length counts `<eos>`. Without it,
+            short ones win.
 
     Returns:
         str for a str: the tokens of the prompt and those drawn, decoded as one text. Words have
         spaces between them, what is unknown is `<unk>`, and `<eos>` is a newline (an empty line
         if blank lines end documents). The tokeniser of bytes, and byte-level BPE, give the prompt
         back unchanged; a character of which the last bytes are missing becomes the replacement
-        character. For a sequence, a list in the same order.
+        character. For a sequence, a list in the same order. With `n_best`, there is a list of at
+        most `n_best` texts, the likeliest first, in place of each text.
 
     Raises:
         ValueError: if a word of the prompt is unknown and there is no `<unk>`; if a prompt holds
@@ -101,6 +134,8 @@ def generate(
         >>> text = dualnet.generate(model, "the", max_tokens=5, seed=0)
         >>> text.startswith("the"), len(model.vocabulary.encode(text))
         (True, 6)
+        >>> len(dualnet.generate(model, "the", max_tokens=5, beam=3, n_best=2))
+        2
     """
     prompts = check_texts("prompt", prompt)
     if not prompts:
@@ -113,21 +148,48 @@ def generate(
         seed=seed,
         stop_at_eos=stop_at_eos,
         allow_unknown=allow_unknown,
+        beam=beam,
+        n_best=n_best,
+        length_normalization=length_normalization,
     )
-    seed = secrets.randbits(64) if seed is None else seed
     vocabulary = vocabulary_of(model)
     if vocabulary.words == (UNK,) and not allow_unknown:
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
         raise ArgumentError("model", message)
     streams = _streams(vocabulary, prompts, stop_at_eos)
-    choose = functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
-    stop_id = vocabulary.eos_id if stop_at_eos else None
     excluded_id = None if allow_unknown else vocabulary.unk_id
     start = 0 if vocabulary.eos_id is None else 1
-    drawn = continuations(
-        model, streams, choose, max_tokens, seed=seed, stop_id=stop_id, excluded_id=excluded_id
-    )
-    texts = [vocabulary.decode([*stream[start:], *ids]) for stream, ids in zip(streams, drawn)]
+    if beam is None:
+        drawn = continuations(
+            model,
+            streams,
+            functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p),
+            max_tokens,
+            seed=secrets.randbits(64) if seed is None else seed,
+            stop_id=vocabulary.eos_id if stop_at_eos else None,
+            excluded_id=excluded_id,
+        )
+        found = [[ids] for ids in drawn]
+    else:
+        check_beam_width(beam, len(vocabulary))
+        hypotheses = likeliest_continuations(
+            model,
+            streams,
+            beam=beam,
+            max_tokens=max_tokens,
+            eos_id=vocabulary.eos_id,
+            n_best=n_best or 1,
+            length_normalization=length_normalization,
+            excluded_ids=[] if excluded_id is None else [excluded_id],
+        )
+        found = [[list(item.ids) for item in several] for several in hypotheses]
+    texts = [
+        [vocabulary.decode([*stream[start:], *ids]) for ids in several]
+        for stream, several in zip(streams, found)
+    ]
+    if n_best is None:
+        first_texts = [several[0] for several in texts]
+        return first_texts[0] if isinstance(prompt, str) else first_texts
     return texts[0] if isinstance(prompt, str) else texts
 
 
