@@ -81,7 +81,8 @@ READING = {
     "--fractions": ["1 1 1", "90 5 5", "0 1 1", "1e-9 1 1", "nan 1 1", "inf 1 1", "1 2", "a b c"],
 }
 OPTIONS = {
-    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
+    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt",
+                 "--beam", "--n-best", "--length-normalization"],
     "score": ["--text"],
     "evaluate": ["--temperature", "--sequence-length", "--batch-size", "--split", "--rule", "--set",
                  "--corpus"],

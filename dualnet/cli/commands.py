@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -254,11 +255,14 @@ def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
         message = "means --temperature 0 and cannot be combined with --temperature."
         raise ArgumentError("--greedy", message)
+    if options.greedy and options.beam is not None:
+        raise ArgumentError("--greedy", "cannot be combined with --beam; --beam 1 is greedy.")
     names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
-    settings = {name: getattr(options, name) for name in names}
+    search = ("beam", "n_best", "length_normalization")
+    settings = {name: getattr(options, name) for name in names + search}
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
-    if options.seed is None:
+    if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
     check_generation(**settings)
     prompts = texts_of("--prompt", options)
@@ -270,9 +274,13 @@ def generate(options: argparse.Namespace) -> None:
 
     texts = generate(runs.load(options.run_folder), prompts, **settings)
     if options.json:
-        print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
+        drawing = ("temperature", "top_k", "top_p", "stop_at_eos", "seed")
+        unused = search if options.beam is None else drawing
+        used = {name: value for name, value in settings.items() if name not in unused}
+        print(json.dumps({"texts": texts, "prompts": prompts, **used}))
     else:
-        print(printable("\n\n".join(texts)))
+        several = texts if options.n_best is None else itertools.chain(*texts)
+        print(printable("\n\n".join(several)))
 
 
 def export(options: argparse.Namespace) -> None:

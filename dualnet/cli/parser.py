@@ -130,6 +130,12 @@ def make_parser() -> argparse.ArgumentParser:
     option("--stop-at-eos", action="store_true",
            help="stop at the end of a line or document (<eos>)")
     option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
+    option("--beam", type=int, metavar="N",
+           help="take the likeliest text that beam search with N hypotheses finds; draw nothing")
+    option("--n-best", type=int, metavar="N",
+           help="with --beam: print the N likeliest texts, the likeliest first")
+    option("--length-normalization", type=float, default=0.0, metavar="A",
+           help="with --beam: divide log-probabilities by length ** A (default: 0)")
 
     option = add("score", score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
