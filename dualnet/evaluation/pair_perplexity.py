@@ -52,7 +52,7 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     >>> evaluate_pairs(model, corpus, "test").tokens == corpus.batches("test").num_tokens
     True
     """
-    reader = _PairReader(model)
+    reader = PairReader(model)
     reader.compile()
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
@@ -71,7 +71,7 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     )
 
 
-class _PairReader(ClearsAllGradients):
+class PairReader(ClearsAllGradients):
     """Reads batches of pairs: `predict_on_batch` returns the loss of each target."""
 
     def __init__(self, translator: TranslationModel) -> None:

@@ -133,7 +133,7 @@ def translations(
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     found = [[Translation("", 0.0, 0.0)] for _ in texts]
-    steps = [_DecoderStep(one) for one in models]
+    steps = [DecoderStep(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
         batch = order[first : first + count]
@@ -196,7 +196,7 @@ def _averaged(steps: Sequence[Step]) -> Step:
     return step
 
 
-class _DecoderStep(ClearsAllGradients):
+class DecoderStep(ClearsAllGradients):
     """One step of the decoder: `predict_on_batch` reads tokens in a state."""
 
     def __init__(self, translator: TranslationModel) -> None:

@@ -17,7 +17,7 @@ from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
-from dualnet.corpora import SPLITS, Corpus
+from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
@@ -65,7 +65,7 @@ class Run:
 
 def train(
     name: str | Card,
-    corpus: Corpus | str,
+    corpus: Corpus | PairCorpus | str,
     *,
     output: str | os.PathLike[str],
     seed: int | None = None,
@@ -189,9 +189,9 @@ def train(
         return _finish(start, evaluate=evaluate)
 
 
-def _warn_of_text(corpus: Corpus) -> None:
+def _warn_of_text(corpus: Corpus | PairCorpus) -> None:
     """Print a warning for the first split whose words look as if it was not tokenised."""
-    if not isinstance(corpus.vocabulary, Vocabulary):
+    if not isinstance(corpus, Corpus) or not isinstance(corpus.vocabulary, Vocabulary):
         return
     words = corpus.vocabulary.words
     for split in SPLITS:
