@@ -191,10 +191,11 @@ def _likeliest(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
     Ties go to the lower column, then to the lower row.
     """
-    highest = totals.max()
-    if not highest < np.inf:
-        raise ArgumentError("step", f"must return log-probabilities. Received: {highest}.")
-    least = np.partition(totals, -count, axis=None)[-count] if count < totals.size else -np.inf
+    highest = totals.max(axis=0)
+    if not highest.max() < np.inf:
+        raise ArgumentError("step", f"must return log-probabilities. Received: {highest.max()}.")
+    # `count` columns reach `least`, so nothing below is needed; few entries remain to be sorted.
+    least = np.partition(highest, -count)[-count] if count < len(highest) else -np.inf
     rows, columns = np.nonzero((totals >= least) & (totals > -np.inf))
     order = np.lexsort((rows, columns, -totals[rows, columns]))[:count]
     return rows[order], columns[order]
