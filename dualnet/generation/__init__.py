@@ -1,8 +1,8 @@
 """Text generation: prompts continued by a language model, and beam search for any model."""
 
-from dualnet.generation.beam import Hypothesis, beam_search
+from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
 from dualnet.generation.sampling import continuations as continuations
 from dualnet.generation.sampling import draw as draw
 from dualnet.generation.texts import generate
 
-__all__ = ["Hypothesis", "beam_search", "generate"]
+__all__ = ["Hypothesis", "beam_search", "ensemble_step", "generate"]
