@@ -9,7 +9,8 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
-from dualnet.generation import beam_search
+from dualnet.builders import ensemble
+from dualnet.generation import beam_search, ensemble_step
 from dualnet.generation.likeliest import language_model_step
 from dualnet.text import Vocabulary
 
@@ -149,6 +150,30 @@ def test_n_best_texts_are_lists_in_place_of_texts(model):
     assert dualnet.generate(model, "the", n_best=1, **settings) == [
         dualnet.generate(model, "the", **settings)
     ]
+
+
+def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities(model):
+    other = zoo.build("gru", vocabulary_size=SIZE, units=3)
+    other.vocabulary = model.vocabulary
+    members = [model, other]
+    settings = {"first_ids": [EOS, 4], "beam": 4, "max_tokens": 5, "eos_id": EOS, "n_best": 4}
+    found = beam_search(
+        ensemble_step([language_model_step(member) for member in members]),
+        [member.initial_state(2) for member in members],
+        **settings,
+    )
+    combined = ensemble(members)
+    expected = beam_search(language_model_step(combined), combined.initial_state(2), **settings)
+    for several, others in zip(found, expected, strict=True):
+        assert [item.ids for item in several] == [item.ids for item in others]
+        scores = [[item.score for item in items] for items in (several, others)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
+    with pytest.raises(ValueError, match="`steps` must hold at least one step"):
+        ensemble_step([])
+    small, large = (lambda tokens, states, size=size: (np.zeros((1, size)), states)
+                    for size in (2, 3))  # fmt: skip
+    with pytest.raises(ValueError, match=r"`steps` must have the same tokens.* of \[2, 3\]"):
+        ensemble_step([small, large])(np.zeros((1, 1)), [[], []])
 
 
 @pytest.mark.parametrize("tensors", [False, True])

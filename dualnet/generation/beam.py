@@ -139,6 +139,49 @@ def beam_search(
         states = _take(states, first_rows * beam + parents)
 
 
+def ensemble_step(steps: Sequence[Step]) -> Step:
+    """Return one step for `beam_search` whose probabilities are the mean of those of `steps`.
+
+    The mean is computed in log space, in float64. All steps must have the same tokens.
+
+    Args:
+        steps: Functions as `beam_search` takes them, at least one.
+
+    Returns:
+        A step whose states are a list with the states of each of `steps`.
+
+    Raises:
+        ValueError: if `steps` is empty, or, when it is called, if they have different tokens.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.generation import beam_search, ensemble_step
+    >>> def constant(*probabilities):
+    ...     return lambda tokens, states: (np.log([probabilities] * len(tokens)), states)
+    >>> step = ensemble_step([constant(0.2, 0.8), constant(0.9, 0.1)])
+    >>> [[best]] = beam_search(step, [[], []], first_ids=[0], beam=1, max_tokens=1, eos_id=None)
+    >>> best.ids, round(float(np.exp(best.score)), 4)
+    ((0,), 0.55)
+    """
+    steps = list(steps)
+    if not steps:
+        raise ArgumentError("steps", "must hold at least one step. Received: none.")
+
+    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[Any]]:
+        results = [member(tokens, state) for member, state in zip(steps, states, strict=True)]
+        rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
+        if len({row.shape for row in rows}) > 1:
+            raise ArgumentError(
+                "steps",
+                "must have the same tokens. Received: log-probabilities of "
+                f"{[row.shape[-1] for row in rows]} tokens.",
+            )
+        return np.logaddexp.reduce(rows) - np.log(len(rows)), [state for _, state in results]
+
+    return step
+
+
 @dataclasses.dataclass
 class _Sentence:
     """The hypotheses of one sentence: open ones, likeliest first, and the best finished ones."""
@@ -191,10 +234,11 @@ def _likeliest(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
     Ties go to the lower column, then to the lower row.
     """
-    highest = totals.max()
-    if not highest < np.inf:
-        raise ArgumentError("step", f"must return log-probabilities. Received: {highest}.")
-    least = np.partition(totals, -count, axis=None)[-count] if count < totals.size else -np.inf
+    highest = totals.max(axis=0)
+    if not highest.max() < np.inf:
+        raise ArgumentError("step", f"must return log-probabilities. Received: {highest.max()}.")
+    # `count` columns reach `least`, so nothing below is needed; few entries remain to be sorted.
+    least = np.partition(highest, -count)[-count] if count < len(highest) else -np.inf
     rows, columns = np.nonzero((totals >= least) & (totals > -np.inf))
     order = np.lexsort((rows, columns, -totals[rows, columns]))[:count]
     return rows[order], columns[order]
