@@ -27,7 +27,7 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_training, reading
+from dualnet.cli.early import check_training, corpus_or_pairs, reading
 from dualnet.cli.model_table import model_table
 from dualnet.runs.folder import EARLY_FILES, check_run
 
@@ -172,13 +172,14 @@ def train(options: argparse.Namespace) -> None:
     if options.weights is not None and not options.resume:
         check_run(options.weights, name="weights")
     check_training(options, settings)
+    corpus = corpus_or_pairs(options)
     training = quietly("dualnet.training", seeds=True)
     arguments = _training_arguments(options, settings) | {"weights": options.weights}
     if options.seeds is None:
-        _print_run(options, training.train(options.name, options.corpus, **arguments))
+        _print_run(options, training.train(options.name, corpus, **arguments))
         return
     del arguments["seed"]
-    result = training.train_seeds(options.name, options.corpus, seeds=options.seeds, **arguments)
+    result = training.train_seeds(options.name, corpus, seeds=options.seeds, **arguments)
     if options.json:
         print(json.dumps(result))
         return

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_choice, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
 from dualnet.cli.console import comparison, quietly, settings_of
 from dualnet.cli.early import check_corpus, check_settings
+from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
 
@@ -29,6 +30,8 @@ def evaluate(options: argparse.Namespace) -> None:
     _check_combination(options, settings)
     check_run(options.run_folder)
     check_choice("split", options.split, SPLITS)
+    check_choice("protocol", options.protocol, PROTOCOLS)
+    check_count("beam", options.beam, least=1)
     check_corpus(options.corpus)
     check_settings(settings)
     names = ["temperature", "sequence_length", "by_sentence"]
@@ -48,6 +51,9 @@ def evaluate(options: argparse.Namespace) -> None:
         used = runs.read_card(options.run_folder)
     elif options.corpus is None:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
+    if isinstance(model, builders.TranslationModel):
+        evaluate_translator(options, model, runs.corpus_of_run(options.run_folder))
+        return
     vocabulary = model.vocabulary
     if vocabulary is None:
         raise ArgumentError(

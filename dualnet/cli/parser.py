@@ -10,6 +10,7 @@ from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.pairs import minimal_pairs
 from dualnet.cli.scoring import score
+from dualnet.cli.translating import translate
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
@@ -59,8 +60,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     option = add("train", commands.train, "Train a model and save it in a RUN folder.")
     option("name", metavar="MODEL", help=MODEL)
-    option("--corpus", required=True, help=CORPUS)
+    option("--corpus", help=CORPUS)
     _add_reading(option)
+    _add_pairs(option)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
@@ -114,6 +116,11 @@ def make_parser() -> argparse.ArgumentParser:
            help="add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full "
            "(default: as published for the model, else size=500 weight=0.2 scale=0.3 "
            "start=at_once)")
+    option("--beam", type=int, default=5, metavar="N",
+           help="of a model that translates: hypotheses of the beam search (default: 5)")
+    option("--protocol", default="sacrebleu",
+           help="of a model that translates: sacrebleu (BLEU and chrF of the plain text), multi30k "
+           "(BLEU of lower-cased Moses tokens) or rouge (headlines) (default: sacrebleu)")
     option("--plot", metavar="PNG", help="plot the perplexity of --dynamic by position")
 
     option = add("generate", commands.generate, "Continue prompts with generated text.")
@@ -161,6 +168,22 @@ def make_parser() -> argparse.ArgumentParser:
     option("files", metavar="FILE", nargs="+",
            help="file with one JSON object per line: sentence_good, sentence_bad and, if wanted, "
            "UID and field")
+
+    option = add("translate", translate, "Translate texts, line by line.")
+    _add_texts(option, "--text", "text to translate")
+    option("--ensemble", nargs="+", default=[], metavar="RUN",
+           help="average the probabilities with those of these RUNs")
+    option("--beam", type=int, default=5, metavar="N",
+           help="hypotheses of the beam search (default: 5); 1 is greedy")
+    option("--nbest", type=int, default=1, metavar="N",
+           help="show the N likeliest translations of each text (default: 1)")
+    option("--format", default="text",
+           help="text, or moses: 'number ||| translation ||| features ||| score' (default: text)")
+    option("--length-normalization", type=float, default=1.0, metavar="A",
+           help="rank translations by log-probability / length ** A (default: 1)")
+    option("--max-tokens", type=int, metavar="N",
+           help="tokens of a translation (default: twice those of its text, and 10)")
+    option("--allow-unknown", action="store_true", help="also take <unk>, like any other token")
 
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
@@ -272,6 +295,14 @@ def _add_analyses(subparsers: Any) -> None:
             option("--rows", type=int, metavar="N", help="use the first N contexts (default: all)")
             option("--tolerance", type=float, metavar="X",
                    help="count singular values up to X as zero (default: by float32 rounding)")
+
+
+def _add_pairs(option: Callable[..., Any]) -> None:
+    option("--pairs", metavar="FOLDER",
+           help="for a model that translates: a folder with train.en, train.de and so on, or "
+           "'numbers', digits and words, for a try")
+    option("--source", metavar="LANGUAGE", help="language of --pairs to read (default: en)")
+    option("--target", metavar="LANGUAGE", help="language of --pairs to write (default: de)")
 
 
 def _add_training(option: Callable[..., Any], settings: str) -> None:

@@ -112,6 +112,11 @@ class PairCorpus:
     files: dict[str, tuple[str, str]] | None = None
 
     @property
+    def vocabulary(self) -> Tokenizer:
+        """The tokeniser of the target."""
+        return self.target_vocabulary
+
+    @property
     def joint(self) -> bool:
         """Whether both sides share one tokeniser."""
         return self.source_vocabulary is self.target_vocabulary

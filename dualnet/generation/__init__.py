@@ -1,4 +1,4 @@
-"""Text generation: prompts continued by a language model, and beam search for any model."""
+"""Text generation: prompts continued, texts translated, and beam search for any model."""
 
 from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
 from dualnet.generation.sampling import continuations as continuations
@@ -6,8 +6,12 @@ from dualnet.generation.sampling import draw as draw
 from dualnet.generation.texts import generate
 from dualnet.generation.translating import Translation, translate, translations
 
-<<<<<<< HEAD
-__all__ = ["Hypothesis", "Translation", "beam_search", "generate", "translate", "translations"]
-=======
-__all__ = ["Hypothesis", "beam_search", "ensemble_step", "generate"]
->>>>>>> beam
+__all__ = [
+    "Hypothesis",
+    "Translation",
+    "beam_search",
+    "ensemble_step",
+    "generate",
+    "translate",
+    "translations",
+]

@@ -15,7 +15,7 @@ from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.reader import ClearsAllGradients
 from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.generation.beam import Step, beam_search
+from dualnet.generation.beam import Step, beam_search, ensemble_step
 from dualnet.layers import without_gradients
 from dualnet.text.plain_text import check_text
 
@@ -142,7 +142,7 @@ def translations(
         ]
         limits = [max_tokens or 2 * lengths[i] + 10 for i in batch]
         hypotheses = beam_search(
-            _averaged([step for step, _ in started]),
+            ensemble_step([step for step, _ in started]),
             [states for _, states in started],
             first_ids=np.full(len(batch), target.eos_id),
             beam=beam,
@@ -182,18 +182,6 @@ def check_translators(models: Sequence[Any]) -> None:
             f"must be at least one, and all of one target vocabulary. Received: {len(models)} "
             "models.",
         )
-
-
-def _averaged(steps: Sequence[Step]) -> Step:
-    """Return the step whose probabilities are the mean of those of `steps`, each with a state."""
-
-    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-        found = [one(tokens, state) for one, state in zip(steps, states)]
-        log_ps = np.stack([log_p for log_p, _ in found]).astype(np.float64)
-        log_p = np.logaddexp.reduce(log_ps, axis=0) - np.log(len(steps))
-        return log_p, [state for _, state in found]
-
-    return step
 
 
 class DecoderStep(ClearsAllGradients):

@@ -1,0 +1,102 @@
+"""The command `translate`, and `evaluate` for a model that translates."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._settings import check_beam
+from dualnet.cli.commands import texts_of
+from dualnet.cli.console import printable, quietly
+from dualnet.runs.folder import check_run
+
+FORMATS = ("text", "moses")
+PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
+
+
+def translate(options: argparse.Namespace) -> None:
+    check_choice("format", options.format, FORMATS)
+    settings = {"length_normalization": options.length_normalization}
+    check_beam(beam=options.beam, n_best=options.nbest, **settings)
+    if options.max_tokens is not None:
+        check_count("max_tokens", options.max_tokens, least=1)
+    folders = [options.run_folder, *options.ensemble]
+    texts = [line.removesuffix("\n") for line in texts_of("--text", options)]
+    for folder in folders:
+        check_run(folder)
+    runs = quietly("dualnet.runs")
+    from dualnet.generation import translations
+
+    found = translations(
+        [runs.load(folder) for folder in folders],
+        texts,
+        beam=options.beam,
+        n_best=options.nbest,
+        max_tokens=options.max_tokens,
+        allow_unknown=options.allow_unknown,
+        **settings,
+    )
+    if options.json:
+        rows = [
+            {"text": text, "translations": [vars(each) for each in several]}
+            for text, several in zip(texts, found)
+        ]
+        print(json.dumps({"texts": rows, "beam": options.beam, **settings}))
+        return
+    for number, several in enumerate(found):
+        for each in several:
+            line = " ".join(each.text.splitlines())  # one line for each, always
+            if options.format == "moses":
+                line = f"{number} ||| {line} ||| dualnet= {each.score:.6f} ||| " + (
+                    f"{each.normalized_score:.6f}"
+                )
+            print(printable(line))
+
+
+def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) -> None:
+    """Print the perplexity of the targets of a split, and what the translations score."""
+    from dualnet import evaluation
+    from dualnet.evaluation.pair_perplexity import evaluate_pairs
+    from dualnet.generation import translate
+
+    pairs = corpus.split(options.split)
+    found = evaluate_pairs(model, corpus, options.split)
+    result = {"perplexity": found.perplexity, "tokens": found.tokens, **found.figures()}
+    lines = translate(model, pairs.source_lines, beam=options.beam)
+    if options.protocol == "rouge":
+        result |= evaluation.rouge(lines, pairs.target_lines)
+    else:
+        language = {"language": corpus.target} if options.protocol == "multi30k" else {}
+        result |= evaluation.translation_metrics(
+            lines, pairs.target_lines, protocol=options.protocol, **language
+        )
+    result |= {"beam": options.beam, "pairs": len(pairs), "split": options.split}
+    result |= {"corpus": corpus.name, "source": corpus.source, "target": corpus.target}
+    result["model"] = model.name
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(f"perplexity {found.perplexity:.2f} on {found.tokens:,} target tokens of {corpus.name} "
+          f"{options.split}, {corpus.source} to {corpus.target}")  # fmt: skip
+    if options.protocol == "rouge":
+        for name in ("rouge_1", "rouge_2", "rouge_l"):
+            figures = ", ".join(f"{key} {value:.2f}" for key, value in result[name].items())
+            print(f"{name.upper().replace('_', '-')}: {figures}")
+        return
+    print(f"BLEU {result['bleu']:.2f}, beam {options.beam} ({result['bleu_signature']})")
+    if "chrf" in result:
+        print(f"chrF {result['chrf']:.2f} ({result['chrf_signature']})")
+
+
+def refuse_translator(model: Any, what: str) -> None:
+    """Raise `ArgumentError` for a model that translates, where a language model is wanted."""
+    from dualnet.builders import TranslationModel
+
+    if isinstance(model, TranslationModel):
+        raise ArgumentError(
+            "RUN",
+            f"must be a language model to {what}. Received: {model.name!r}, which translates. Use "
+            "`dualnet translate` or `dualnet evaluate`.",
+        )
