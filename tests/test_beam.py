@@ -9,7 +9,6 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders import ensemble
 from dualnet.generation import beam_search, ensemble_step
 from dualnet.generation.likeliest import language_model_step
 from dualnet.text import Vocabulary
@@ -72,6 +71,10 @@ def model():
     return model
 
 
+def zeros(model, rows):
+    return [np.zeros((rows, size), "float32") for size in model.state_size]
+
+
 @pytest.mark.parametrize("excluded", [(), (1,)])
 @pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("seed", [0, 1])
@@ -101,7 +104,7 @@ def test_exhaustive_search_agrees_for_a_language_model_and_with_its_score(model)
 
     ranked = sorted(((score(*item), *item) for item in candidates()), reverse=True)[:20]
     [found] = beam_search(
-        language_model_step(model), model.initial_state(1), first_ids=[EOS], beam=EVERY_PREFIX,
+        language_model_step(model), zeros(model, 1), first_ids=[EOS], beam=EVERY_PREFIX,
         max_tokens=LENGTH, eos_id=EOS, n_best=20,
     )  # fmt: skip
     assert [(item.ids, item.ended) for item in found] == [row[1:] for row in ranked]
@@ -152,22 +155,18 @@ def test_n_best_texts_are_lists_in_place_of_texts(model):
     ]
 
 
-def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities(model):
-    other = zoo.build("gru", vocabulary_size=SIZE, units=3)
-    other.vocabulary = model.vocabulary
-    members = [model, other]
-    settings = {"first_ids": [EOS, 4], "beam": 4, "max_tokens": 5, "eos_id": EOS, "n_best": 4}
-    found = beam_search(
-        ensemble_step([language_model_step(member) for member in members]),
-        [member.initial_state(2) for member in members],
-        **settings,
+def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities():
+    members, mean = [Table(0), Table(1)], Table(2)
+    mean.log_probabilities = np.log(
+        np.mean([np.exp(member.log_probabilities) for member in members], axis=0)
     )
-    combined = ensemble(members)
-    expected = beam_search(language_model_step(combined), combined.initial_state(2), **settings)
-    for several, others in zip(found, expected, strict=True):
-        assert [item.ids for item in several] == [item.ids for item in others]
-        scores = [[item.score for item in items] for items in (several, others)]
-        np.testing.assert_allclose(*scores, rtol=1e-5)
+    settings = {"first_ids": [0, 4], "beam": 4, "max_tokens": LENGTH, "eos_id": EOS, "n_best": 4}
+    step = ensemble_step([member.step for member in members])
+    found = beam_search(step, [member.state(2) for member in members], **settings)
+    for several, expected in zip(found, mean.search(**settings), strict=True):
+        assert [item.ids for item in several] == [item.ids for item in expected]
+        scores = [[item.score for item in items] for items in (several, expected)]
+        np.testing.assert_allclose(*scores, rtol=1e-12)
     with pytest.raises(ValueError, match="`steps` must hold at least one step"):
         ensemble_step([])
     small, large = (lambda tokens, states, size=size: (np.zeros((1, size)), states)

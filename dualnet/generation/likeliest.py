@@ -34,11 +34,13 @@ def likeliest_continuations(
 
 
 def language_model_step(model: LanguageModel) -> Step:
-    """Return the step of `model` for `beam_search`; its log-probabilities are float64."""
+    """Return the step of `model` for `beam_search`, on states that are NumPy arrays.
+
+    The log-probabilities are float64: float32 makes ties of logits that differ.
+    """
 
     def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[np.ndarray]]:
         logits, *states = model.core.predict_on_batch([tokens, *states])
-        # float64, since float32 makes ties of logits that differ.
         logits = logits[:, -1].astype(np.float64)
         highest = logits.max(axis=-1, keepdims=True)
         check_logits(highest.max())
