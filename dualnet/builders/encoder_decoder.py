@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -97,9 +98,11 @@ class TranslationStations(CommonStations):
         sizes, recurrent = self.sizes, self.recurrent
         embedding = sizes.embedding_units or sizes.units or 1
         units = sizes.recurrent_units or sizes.units or embedding
-        listed = units if isinstance(units, (list, tuple)) else None
         layers = sizes.recurrent_layers
-        squares = sum(u * u for u in listed) if listed else layers * units * units
+        if isinstance(units, Sequence):
+            squares = sum(size * size for size in units)
+        else:
+            squares = layers * units * units
         stacks = 3 if self.encoder.encoder == "bidirectional" else 1
         levels = recurrent.options.get("depth", 1)
         levels = levels if isinstance(levels, int) else 1

@@ -63,16 +63,20 @@ def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) ->
 
     pairs = corpus.split(options.split)
     found = evaluate_pairs(model, corpus, options.split)
-    result = {"perplexity": found.perplexity, "tokens": found.tokens, **found.figures()}
+    result: dict[str, Any] = {
+        "perplexity": found.perplexity,
+        "tokens": found.tokens,
+        **found.figures(),
+    }
     lines = translate(model, pairs.source_lines, beam=options.beam)
     if options.protocol == "rouge":
-        result |= evaluation.rouge(lines, pairs.target_lines)
+        scores = evaluation.rouge(lines, pairs.target_lines)
     else:
         language = {"language": corpus.target} if options.protocol == "multi30k" else {}
-        result |= evaluation.translation_metrics(
+        scores = evaluation.translation_metrics(
             lines, pairs.target_lines, protocol=options.protocol, **language
         )
-    result |= {"beam": options.beam, "pairs": len(pairs), "split": options.split}
+    result |= {**scores, "beam": options.beam, "pairs": len(pairs), "split": options.split}
     result |= {"corpus": corpus.name, "source": corpus.source, "target": corpus.target}
     result["model"] = model.name
     if options.json:
@@ -82,7 +86,7 @@ def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) ->
           f"{options.split}, {corpus.source} to {corpus.target}")  # fmt: skip
     if options.protocol == "rouge":
         for name in ("rouge_1", "rouge_2", "rouge_l"):
-            figures = ", ".join(f"{key} {value:.2f}" for key, value in result[name].items())
+            figures = ", ".join(f"{key} {value:.2f}" for key, value in scores[name].items())
             print(f"{name.upper().replace('_', '-')}: {figures}")
         return
     print(f"BLEU {result['bleu']:.2f}, beam {options.beam} ({result['bleu_signature']})")

@@ -61,7 +61,8 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
         inputs, targets, weights = batches[index]
         losses = reader.predict_on_batch({**inputs, "targets": targets})
         totals[batches.pairs_of(index)] = np.sum(losses.astype(np.float64) * weights, axis=1)
-    ids = [np.append(pairs.target(i), corpus.vocabulary.eos_id) for i in range(len(pairs))]
+    eos_id = corpus.vocabulary.require_eos()
+    ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
     tokens = batches.num_tokens
     return PairEvaluation(
         perplexity=perplexity_of(np.array([totals.sum() / tokens])),

@@ -41,9 +41,7 @@ Models = TranslationModel | Sequence[TranslationModel]
 
 
 @overload
-def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str
-    model: Models, texts: str, **settings: Any
-) -> str: ...
+def translate(model: Models, texts: str, **settings: Any) -> str: ...
 
 
 @overload
@@ -113,7 +111,7 @@ def translations(
         ValueError: if a model is no translator or has no vocabularies, or `beam` is wider than
             the target vocabulary.
     """
-    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    models = [model] if isinstance(model, TranslationModel) else list(model)
     texts = check_texts("texts", texts)
     check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
     check_flag("allow_unknown", allow_unknown)

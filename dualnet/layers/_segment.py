@@ -293,13 +293,13 @@ class Segment:
         d_inputs, d_products, operands = _split(results, [counts[0], counts[2], counts[2]])
         return d_inputs, d_states, d_vectors, operands, d_products
 
-    def _step_with(self, product, vectors, *arguments):
+    def _step_with(self, product, vectors, states, inputs, fixed):
         """Return `_step` with `product` for products, and `vectors` for weights and constants."""
         weights, learned = vectors[: len(self.elementwise)], iter(vectors[len(self.elementwise) :])
         constants = [next(learned) if _has_gradient(c) else c for c in self.constants]
         scope = keras.StatelessScope(list(zip(self.elementwise, weights)))
         with intercept_products(product), scope:
-            return self._step(*arguments, constants)
+            return self._step(states, inputs, fixed, constants)
 
     def _time(self):
         return ops.shape(self.inputs[0])[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
@@ -13,6 +13,8 @@ from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
 from dualnet.text import Tokenizer
+
+AnyCorpus = TypeVar("AnyCorpus", bound=Corpus | PairCorpus)
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
@@ -62,12 +64,12 @@ def reading(
 
 
 def load_corpus(
-    corpus: Corpus | PairCorpus | str,
+    corpus: AnyCorpus | str,
     source: LanguageModel | None,
     *,
     lowercase: bool = False,
     read_as: Mapping[str, Any] | None = None,
-) -> Corpus | PairCorpus:
+) -> AnyCorpus | Corpus:
     """Load `corpus` with the vocabulary of `source`, or check that it already has it.
 
     Args:
@@ -93,21 +95,21 @@ def load_corpus(
             f"{vocabulary.kind}. Received: tokenizer={read_as['tokenizer']!r}. Leave out one of "
             "the two.",
         )
-    corpus = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
+    loaded = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
     owner = "of the model given as `weights`, in the same order"
-    check_vocabulary(corpus, vocabulary, owner, "model", "weights")
-    return corpus
+    check_vocabulary(loaded, vocabulary, owner, "model", "weights")
+    return loaded
 
 
 def load_with(
     vocabulary: Tokenizer | None,
-    corpus: Corpus | PairCorpus | str,
+    corpus: AnyCorpus | str,
     *,
     lowercase: bool,
     read_as: Mapping[str, Any],
-) -> Corpus | PairCorpus:
+) -> AnyCorpus | Corpus:
     """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
-    if isinstance(corpus, (Corpus, PairCorpus)):
+    if not isinstance(corpus, str):
         return corpus
     if vocabulary is None:  # bytes are read as they are, whatever a card says of words
         lowercase = lowercase and read_as.get("tokenizer") != "bytes"

@@ -13,8 +13,8 @@ import keras
 from dualnet import corpora
 from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus, PairCorpus
-from dualnet.evaluation import evaluate
-from dualnet.evaluation.pair_perplexity import evaluate_pairs
+from dualnet.evaluation import Evaluation, evaluate
+from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 
 
 def results_of(
@@ -26,6 +26,8 @@ def results_of(
     by_sentence: bool,
 ) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
+    valid: Evaluation | PairEvaluation
+    test: Evaluation | PairEvaluation
     if isinstance(corpus, PairCorpus):
         valid, test = (evaluate_pairs(model, corpus, split) for split in ("valid", "test"))
     else:

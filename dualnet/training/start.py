@@ -214,7 +214,7 @@ def batches_of(
     >>> inputs.shape, targets.shape
     ((4, 10), (4, 10))
     """
-    if recipe.batching == "pairs":
+    if isinstance(corpus, PairCorpus):
         return corpus.batches(
             split,
             batch_size=recipe.batch_size,

@@ -46,22 +46,19 @@ class Attention(Station):
             recurrent.make_cell(number, units, dropouts)
             for number, units in enumerate(layer_units, start=1)
         ]
-        kind, units = GeneralAttentionCell, size
-        if self.attention == "additive":
-            kind, units = AdditiveAttentionCell, self.alignment_units
-        cell = kind(
-            cells,
-            units,
-            internal_dropout=0.0 if recurrent.mask_per_gate else recurrent.internal_dropout,
-            internal_locked="internal" in dropouts.locked_dropouts,
-            name="attention",
-        )
-        readout = None
-        if self.attention == "additive":
-            readout = [
-                keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
-                for name in ("readout_context", "readout_embedding")
-            ]
+        settings: dict[str, Any] = {
+            "internal_dropout": 0.0 if recurrent.mask_per_gate else recurrent.internal_dropout,
+            "internal_locked": "internal" in dropouts.locked_dropouts,
+            "name": "attention",
+        }
+        if self.attention == "general":
+            cell = GeneralAttentionCell(cells, size, **settings)
+            return Decoder(Recurrence(cell, name="decoder"), None)
+        readout = [
+            keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
+            for name in ("readout_context", "readout_embedding")
+        ]
+        cell = AdditiveAttentionCell(cells, self.alignment_units, **settings)
         return Decoder(Recurrence(cell, name="decoder"), readout)
 
 
@@ -76,13 +73,13 @@ class Decoder:
         self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
     ) -> tuple[list[Any], Any, list[Any]]:
         """Return the outputs of all cells, the attentional vector, and the new states."""
-        outputs, *states = self.recurrence(
+        outputs, *new_states = self.recurrence(
             embedded, initial_state=list(states), constants=list(constants)
         )
         sizes = self.recurrence.cell.level_sizes
         ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
         *levels, last = ops.split(outputs, ends, axis=-1)
         if self.readout is None:
-            return levels, last, states
+            return levels, last, new_states
         context, word = self.readout
-        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), states
+        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
