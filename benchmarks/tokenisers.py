@@ -4,8 +4,9 @@ Usage: python benchmarks/tokenisers.py FILE OUTPUT [--minutes 10] [--parameters 
                                        [--bytes 2000000] [--tokenizers bytes characters bpe:2000]
 Reads the first `--bytes` of FILE and divides them 90 to 5 to 5 by line. Lines of the smaller parts
 with a character that the largest lacks are left out, since a model of characters would not have to
-predict it. Trains `dual_lstm` with each tokeniser, with as many units as the budget of weights allows, for that many minutes of
-processor time on one core. Prints one line each; a finished RUN in OUTPUT is not trained again.
+predict it. Trains `dual_lstm` with each tokeniser, with as many units as the budget of weights
+allows, for that many minutes of processor time on one core. Prints one line each; a finished RUN in
+OUTPUT is not trained again.
 """
 
 import argparse
