@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import check_choice, check_count
 from dualnet._settings import check_beam
 from dualnet.cli.commands import texts_of
 from dualnet.cli.console import printable, quietly
@@ -92,15 +92,3 @@ def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) ->
     print(f"BLEU {result['bleu']:.2f}, beam {options.beam} ({result['bleu_signature']})")
     if "chrf" in result:
         print(f"chrF {result['chrf']:.2f} ({result['chrf_signature']})")
-
-
-def refuse_translator(model: Any, what: str) -> None:
-    """Raise `ArgumentError` for a model that translates, where a language model is wanted."""
-    from dualnet.builders import TranslationModel
-
-    if isinstance(model, TranslationModel):
-        raise ArgumentError(
-            "RUN",
-            f"must be a language model to {what}. Received: {model.name!r}, which translates. Use "
-            "`dualnet translate` or `dualnet evaluate`.",
-        )

@@ -38,7 +38,13 @@ def check_tokens(
 
 
 def vocabulary_of(model: Any) -> Tokenizer:
-    """Return the vocabulary of `model`; raise `ValueError` if it has none."""
+    """Return the vocabulary of the language model `model`; raise `ValueError` without one."""
+    if getattr(model, "source_vocabulary_size", None) is not None:
+        raise ArgumentError(
+            "model",
+            f"must be a language model. Received: {model.name!r}, which translates. Use "
+            "dualnet.translate, or `dualnet evaluate RUN`.",
+        )
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
         raise ArgumentError(

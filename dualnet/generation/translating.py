@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_texts
-from dualnet._settings import check_beam
+from dualnet._settings import check_beam, check_beam_width
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.reader import ClearsAllGradients
@@ -119,11 +119,7 @@ def translations(
         check_count("max_tokens", max_tokens, least=1)
     check_translators(models)
     target = models[0].vocabulary
-    if beam > len(target):
-        raise ArgumentError(
-            "beam",
-            f"must be at most the number of target words, {len(target)}. Received: beam={beam}.",
-        )
+    check_beam_width(beam, len(target))
     ids = [
         [one.source_vocabulary.encode(check_text("texts", text)) for text in texts]
         for one in models
@@ -213,6 +209,8 @@ class DecoderStep(ClearsAllGradients):
         constants = [ops.repeat(constant, beam, axis=0) for constant in encoded[:count]]
 
         def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
+            # All tensors: on torch, Keras takes no arrays beside them.
+            tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
             found = self.predict_on_batch(
                 {"tokens": tokens, "constants": constants, "states": states}
             )

@@ -109,11 +109,15 @@ class AttentionCell(ConfiguredLayer):
 
     def _weights(self, projected, keys, mask=None):
         scores = self.scores(projected, keys)
-        if mask is None:
-            return ops.softmax(scores, axis=-1)
-        mask = mask[:, None]
-        weights = ops.softmax(ops.where(mask, scores, FAR_BELOW), axis=-1)
-        return ops.where(mask, weights, 0.0)  # 0 where all is padding, too
+        if mask is not None:
+            mask = mask[:, None]
+            scores = ops.where(mask, scores, FAR_BELOW)
+        # Not `ops.softmax`, which warns of a source of one position.
+        weights = ops.exp(scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True)))
+        if mask is not None:
+            weights = ops.where(mask, weights, 0.0)
+        # The sum is at least 1, or else 0: then all is padding.
+        return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1.0)
 
     def project(self, queries):
         """Return `queries` as `scores` reads them."""
