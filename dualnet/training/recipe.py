@@ -122,6 +122,9 @@ class Recipe:
             https://arxiv.org/abs/1512.00567).
         patience: int. Training ends after so many epochs in a row without a new best
             validation result; 0 for never.
+        watch: "perplexity", or "bleu" for pairs: the validation result that decides which
+            weights are best, and when the rate decays or patience ends. BLEU is that of greedy
+            translations, as `sacrebleu` computes it.
         dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
             `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
             precision during training and validation. Weights, gates, states, logits, losses
@@ -168,6 +171,7 @@ class Recipe:
     finetune_learning_rate: float = _field(0.0, check_penalty)
     label_smoothing: float = _field(0.0, check_fraction)
     patience: int = _count(0)
+    watch: str = _choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
     def __post_init__(self) -> None:
@@ -198,6 +202,12 @@ class Recipe:
                 "tokens_per_batch",
                 f"must be 0 with batching={self.batching!r}, whose batches have `batch_size` rows. "
                 f"Received: tokens_per_batch={self.tokens_per_batch!r}.",
+            )
+        if self.watch == "bleu" and self.batching != "pairs":
+            raise ArgumentError(
+                "watch",
+                f"must be 'perplexity' with batching={self.batching!r}, which translates nothing. "
+                "Received: watch='bleu'.",
             )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(

@@ -15,6 +15,7 @@ from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.evaluation import Evaluation, evaluate
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
+from dualnet.training.schedule import watched
 
 
 def results_of(
@@ -35,7 +36,7 @@ def results_of(
             evaluate(model, corpus.split(split), by_sentence=by_sentence)
             for split in ("valid", "test")
         )
-    best = min(history, key=lambda row: row["val_perplexity"])
+    best = min(history, key=watched)
     steady = history[1:] or history  # the first epoch includes compilation
     return {
         "name": model.name,
