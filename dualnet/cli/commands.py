@@ -28,7 +28,7 @@ from dualnet.cli.console import (
     settings_of,
 )
 from dualnet.cli.early import check_training, corpus_or_pairs, reading
-from dualnet.cli.model_table import model_table
+from dualnet.cli.model_table import model_table, translation_results
 from dualnet.runs.folder import EARLY_FILES, check_run
 
 
@@ -44,7 +44,8 @@ def list_models(options: argparse.Namespace) -> None:
         print(f"No model matches {options.pattern!r}.")
     else:
         rows = [
-            [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
+            [card.name, f"{card.parameters:,}",
+             translation_results(card) or _pair(card, "static", "finetuned", "samples"),
              _pair(card, "dynamic"), ", ".join(card.corpora)]
             for card in map(zoo.card, names)
         ]  # fmt: skip
@@ -91,7 +92,11 @@ def card(options: argparse.Namespace) -> None:
         print("text        lower-cased")
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
-        print(f"published   {printable(key)}: perplexity {valid} validation, {test} test")
+        name = printable(key)
+        if key == "bleu" or key.startswith("rouge"):
+            print(f"published   {name.upper().replace('_', '-')} {test} test")
+        else:
+            print(f"published   {name}: perplexity {valid} validation, {test} test")
     for result in card.also_published:
         where = [str(value) for value in result.values() if not isinstance(value, list)]
         pairs = {key: pair for key, pair in result.items() if isinstance(pair, list)}
