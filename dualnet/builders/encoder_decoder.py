@@ -165,7 +165,7 @@ def encoder_decoder(
     (1, 2, 20)
 
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, section 6; Yao et al.,
-    2015, https://arxiv.org/abs/1508.03790, section 4.1. Differs from both in what they leave
+    2015, https://arxiv.org/abs/1508.03790. Differs from both in what they leave
     open; the cards of the zoo say where.
     """
     check_count("vocabulary_size", vocabulary_size, least=1)
