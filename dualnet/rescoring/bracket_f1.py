@@ -21,16 +21,6 @@ class BracketF1:
     2 x matched / (brackets of the hypotheses + brackets of the references).
 
     The defaults are those of EVALB's COLLINS.prm, with the outer brackets of other parsers.
-
-    | argument | EVALB |
-    |---|---|
-    | `roots` | `DELETE_LABEL TOP`: outer brackets are not counted |
-    | `traces` | `DELETE_LABEL -NONE-`, `DELETE_LABEL_FOR_LENGTH -NONE-`: words of these tags go |
-    | `punctuation` | `DELETE_LABEL ,` and so on: words of these tags go, with empty brackets |
-    | `equivalent` | `EQ_LABEL ADVP PRT`: labels that count as one |
-    | `labeled` | `LABELED 1`: the labels must match |
-    | `longest` | `CUTOFF_LEN`: sentences of more words do not count; None: all do |
-
     Functions are cut off: NP-SBJ is NP. Differs from EVALB where it would leave a sentence out:
     a word that only one tree tags as punctuation stays in both (EVALB does so for the tags of
     its QUOTE_LABEL), and a hypothesis without words has no brackets, so that its recall is 0.
@@ -38,12 +28,14 @@ class BracketF1:
     in brackets.
 
     Args:
-        roots: tuple of str.
-        traces: tuple of str.
-        punctuation: tuple of str.
-        equivalent: tuple of pairs of str; the first stands for both.
-        labeled: bool.
-        longest: int or None.
+        roots: tuple of str. Labels whose brackets do not count (`DELETE_LABEL TOP`).
+        traces: tuple of str. Tags of words that are deleted from each tree (`DELETE_LABEL -NONE-`).
+        punctuation: tuple of str. Tags of words that are deleted where both trees have them
+            (`DELETE_LABEL ,` and so on). A bracket without words does not count.
+        equivalent: tuple of pairs of str. Labels that count as one (`EQ_LABEL ADVP PRT`).
+        labeled: bool. Whether labels must match (`LABELED 1`).
+        longest: int or None. Sentences of more words, punctuation included, do not count
+            (`CUTOFF_LEN`). None: all do.
 
     Source: the README of EVALB, https://nlp.cs.nyu.edu/evalb.
 
