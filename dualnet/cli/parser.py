@@ -189,8 +189,9 @@ def make_parser() -> argparse.ArgumentParser:
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
     option("--format",
-           help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
-                "PATH, saved_model unless it is .onnx or .tflite)")
+           help="saved_model (a TensorFlow SavedModel), onnx, litert or sherpa-onnx (default: by "
+                "the suffix of PATH, saved_model unless it is .onnx or .tflite)")
+    option("--tokens", metavar="FILE", help="tokens.txt of the recogniser, for sherpa-onnx")
     option("--max-tokens", type=int, default=1000, metavar="N",
            help="most tokens that a request to generate_text may ask for (default: 1000)")
 

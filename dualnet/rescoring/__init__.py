@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dualnet.rescoring.bracket_f1 import BracketF1
 from dualnet.rescoring.formats import read_nbest, write_nbest
 from dualnet.rescoring.lists import Hypothesis, NBest
 from dualnet.rescoring.metrics import Bleu, Wer
+from dualnet.rescoring.trees import (
+    Candidate,
+    Tree,
+    clean,
+    linearize,
+    parse_tree,
+    read_tree_nbest,
+    read_trees,
+)
 from dualnet.rescoring.tuning import (
     Comparison,
     Figure,
@@ -21,14 +31,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bleu",
+    "BracketF1",
+    "Candidate",
     "Comparison",
     "Figure",
     "Hypothesis",
     "NBest",
+    "Tree",
     "Wer",
+    "clean",
     "compare",
+    "linearize",
     "load_weights",
+    "parse_tree",
     "read_nbest",
+    "read_tree_nbest",
+    "read_trees",
     "rescore",
     "save_weights",
     "tune",
