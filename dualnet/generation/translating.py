@@ -111,7 +111,7 @@ def translations(
         ValueError: if a model is no translator or has no vocabularies, or `beam` is wider than
             the target vocabulary.
     """
-    models = [model] if isinstance(model, TranslationModel) else list(model)
+    models = list(model) if isinstance(model, Sequence) else [model]
     texts = check_texts("texts", texts)
     check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
     check_flag("allow_unknown", allow_unknown)
