@@ -282,7 +282,7 @@ ROWS = "must have one row for each row of `ids`. Received rows of both:"
 LENGTHS = "`lengths` must be at least 0 and at most the number of columns of `ids`. Received"
 IDS = "`ids` must be ids of the vocabulary, 0 to 259. Received lowest and highest:"
 BEAM = "`beam` must be from 1 to 260, the number of target words. Received lowest and highest:"
-TOKENS = f"and 10) and at most {BOUND}, that of this export. Received lowest and highest:"
+TOKENS = f"and 10) and at most {BOUND}, the bound of this export. Received lowest and highest:"
 PENALTY = "`length_normalization` must be finite and at least 0. Received:"
 
 
