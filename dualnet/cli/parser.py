@@ -192,7 +192,8 @@ def make_parser() -> argparse.ArgumentParser:
            help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
                 "PATH, saved_model unless it is .onnx or .tflite)")
     option("--max-tokens", type=int, default=1000, metavar="N",
-           help="most tokens that a request to generate_text may ask for (default: 1000)")
+           help="most tokens that a request to generate_text or translate may ask for "
+                "(default: 1000)")
 
     option = add("jobs", tuning.jobs, "List the published searches, or show one.")
     option("name", metavar="JOB", nargs="?", help="name of a job, or the path of your own (.toml)")
