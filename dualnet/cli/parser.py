@@ -8,6 +8,7 @@ from typing import Any
 
 from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
+from dualnet.cli.option_types import Version, number, number_or
 from dualnet.cli.pairs import minimal_pairs
 from dualnet.cli.scoring import score
 from dualnet.cli.translating import translate
@@ -30,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         epilog="'dualnet COMMAND --help' shows the options of a command.",
     )
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    parser.add_argument("--version", action=Version, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
@@ -91,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--keep", metavar="RUN",
            help="write the model as --dynamic leaves it into this new RUN folder")
     _add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
-    option("--temperature", type=_number_or("best", float, "a number above 0"), metavar="T",
+    option("--temperature", type=number_or("best", float, "a number above 0"), metavar="T",
            help="divide the logits by T; 'best': by the T that is best on the validation split "
            "(default: 1)")
     option("--sequence-length", type=int, metavar="N",
@@ -179,6 +180,9 @@ def make_parser() -> argparse.ArgumentParser:
            help="show the N likeliest translations of each text (default: 1)")
     option("--format", default="text",
            help="text, or moses: 'number ||| translation ||| features ||| score' (default: text)")
+    option("--plot", metavar="PNG",
+           help="draw the attention of the best translation: of one text into a file that ends in "
+           ".png, else into a new folder, with a picture for each line that is not empty")
     option("--length-normalization", type=float, default=1.0, metavar="A",
            help="rank translations by log-probability / length ** A (default: 1)")
     option("--max-tokens", type=int, metavar="N",
@@ -315,7 +319,7 @@ def _add_training(option: Callable[..., Any], settings: str) -> None:
     option("--resume", action="store_true",
            help="continue the training in --output from its last checkpoint")
     _add_checkpoint_steps(option)
-    option("--devices", type=_number_or("all", int, "a number of devices"), metavar="N",
+    option("--devices", type=number_or("all", int, "a number of devices"), metavar="N",
            help="divide batches among N devices, or 'all' (JAX only)")
     option("--quiet", action="store_true", help="do not show the progress bar")
 
@@ -337,39 +341,3 @@ def _add_set(option: Callable[..., Any], text: str) -> None:
 
 
 # fmt: on
-
-
-class _Version(argparse.Action):
-    """Prints the version, which is looked up only when asked for."""
-
-    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
-        from importlib import metadata
-
-        try:
-            print(f"dualnet {metadata.version('dualnet')}")
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            print("dualnet, not installed: run from a checkout")
-        parser.exit()
-
-
-def number(text: str) -> float:
-    """Return the number in `text`; argparse names this function if there is none."""
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
-    """Return a function that parses a `number`, or the `word` allowed in its place."""
-
-    def parse(text: str) -> Any:
-        try:
-            return text if text == word else number(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"must be {what}, or {word}. Received: {text!r}."
-            ) from None
-
-    return parse

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
-from dualnet._checks import check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._files import is_used, make_folder
 from dualnet._settings import check_beam
 from dualnet.cli.commands import texts_of
 from dualnet.cli.console import printable, quietly
@@ -26,11 +28,14 @@ def translate(options: argparse.Namespace) -> None:
     texts = [line.removesuffix("\n") for line in texts_of("--text", options)]
     for folder in folders:
         check_run(folder)
+    if options.plot is not None:
+        _check_plot(options, texts)
     runs = quietly("dualnet.runs")
     from dualnet.generation import translations
 
+    models = [runs.load(folder) for folder in folders]
     found = translations(
-        [runs.load(folder) for folder in folders],
+        models,
         texts,
         beam=options.beam,
         n_best=options.nbest,
@@ -38,9 +43,17 @@ def translate(options: argparse.Namespace) -> None:
         allow_unknown=options.allow_unknown,
         **settings,
     )
+    if options.plot is not None:
+        _plot(options, models[0], texts, [best for best, *_ in found])
     if options.json:
+        fields = ("text", "score", "normalized_score")
         rows = [
-            {"text": text, "translations": [vars(each) for each in several]}
+            {
+                "text": text,
+                "translations": [
+                    {name: getattr(each, name) for name in fields} for each in several
+                ],
+            }
             for text, several in zip(texts, found)
         ]
         print(json.dumps({"texts": rows, "beam": options.beam, **settings}))
@@ -53,6 +66,38 @@ def translate(options: argparse.Namespace) -> None:
                     f"{each.normalized_score:.6f}"
                 )
             print(printable(line))
+
+
+def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
+    if options.ensemble:
+        raise ArgumentError("--plot", "cannot be combined with --ensemble. Draw each RUN alone.")
+    path = Path(options.plot)
+    if path.suffix.lower() != ".png":
+        if path.exists() and (not path.is_dir() or is_used(path)):
+            raise ArgumentError(
+                "--plot",
+                "must be a file that ends in .png, or a new or empty folder. Received: "
+                f"{str(path)!r}, which exists.",
+            )
+    elif len(texts) > 1:
+        raise ArgumentError(
+            "--plot", f"must be a new folder for {len(texts)} texts. Received: {str(path)!r}."
+        )
+    elif not path.parent.is_dir():
+        raise ArgumentError("--plot", f"must be in an existing folder. Received: {str(path)!r}.")
+
+
+def _plot(options: argparse.Namespace, model: Any, texts: list[str], found: list[Any]) -> None:
+    """Draw the attention of each translation into the file or the folder of `--plot`."""
+    from dualnet.generation import alignments
+
+    path = Path(options.plot)
+    is_file = path.suffix.lower() == ".png"
+    if not is_file:
+        make_folder("--plot", path)
+    for number, alignment in enumerate(alignments(model, texts, found), start=1):
+        if alignment.source:
+            alignment.plot(path if is_file else path / f"{number}.png")
 
 
 def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) -> None:
