@@ -105,8 +105,8 @@ def translator_run(pairs_folder, tmp_path_factory):
     """A RUN folder of a small translator, trained on `pairs_folder`."""
     pairs = corpora.load_pairs(pairs_folder, source="digits", target="words", tokenizer="words")
     output = tmp_path_factory.mktemp("translator") / "RUN"
-    settings = {"units": 8, "recurrent_layers": 1, "batch_size": 12, "epochs": 1}
-    dualnet.train("encdec", pairs, output=output, progress=False, **settings)
+    settings = {"units": 8, "depth": 1, "batch_size": 24, "epochs": 1, "progress": False}
+    dualnet.train("attention_gru", pairs, output=output, **settings)
     return output
 
 

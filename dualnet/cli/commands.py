@@ -27,8 +27,9 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_training, corpus_or_pairs, reading
+from dualnet.cli.early import check_training, reading
 from dualnet.cli.model_table import model_table, translation_results
+from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
 from dualnet.runs.folder import EARLY_FILES, check_run
 
 
@@ -116,6 +117,13 @@ def card(options: argparse.Namespace) -> None:
 
 def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
+
+    if options.pairs is not None:
+        show_pairs(options)
+        return
+    check_no_pairs(options)
+    if options.name is None:
+        raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
 
     settings = {"path": options.path, "lowercase": options.lowercase, **reading(options)}
     corpus = corpora.load(options.name, **settings)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count, check_rate, is_number
+from dualnet._checks import check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
@@ -58,31 +58,6 @@ def check_corpus(
     fractions = read_as.get("fractions")
     if corpus is not None and (corpus not in NAMES or fractions is not None):
         locate(corpus, fractions=fractions)
-
-
-def corpus_or_pairs(options: argparse.Namespace) -> Any:
-    """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
-    if options.pairs is None:
-        for name in ("source", "target"):
-            if getattr(options, name) is not None:
-                raise ArgumentError(f"--{name}", "needs --pairs. Received: none.")
-        if options.corpus is None:
-            raise ArgumentError(
-                "--corpus", "must be given, or --pairs for a model that translates. Received: none."
-            )
-        return options.corpus
-    for name in ("corpus", "documents", "fractions"):
-        if (value := getattr(options, name)) is not None:
-            raise ArgumentError(
-                f"--{name}", f"cannot be combined with --pairs. Received: --{name} {value}."
-            )
-    from dualnet import corpora
-
-    corpus = corpora.load_pairs(
-        options.pairs, source=options.source, target=options.target, tokenizer=options.tokenizer
-    )
-    options.tokenizer = None  # it is learnt
-    return corpus
 
 
 def check_search(options: argparse.Namespace) -> None:

@@ -52,10 +52,12 @@ def make_parser() -> argparse.ArgumentParser:
     option("--corpus", help="published corpus to show the card for (default: the first one)")
 
     option = add("data", commands.data, "Show a corpus: numbers of tokens and words, first words.")
-    option("name", metavar="CORPUS", help=CORPUS)
+    option("name", metavar="CORPUS", nargs="?", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
     _add_reading(option)
+    _add_pairs(option, "a corpus of pairs")
+    _add_source_tokenizer(option)
 
     _add_tokenizer(subparsers)
 
@@ -63,7 +65,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("name", metavar="MODEL", help=MODEL)
     option("--corpus", help=CORPUS)
     _add_reading(option)
-    _add_pairs(option)
+    _add_pairs(option, "for a model that translates")
+    _add_source_tokenizer(option)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
@@ -117,9 +120,10 @@ def make_parser() -> argparse.ArgumentParser:
            help="add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full "
            "(default: as published for the model, else size=500 weight=0.2 scale=0.3 "
            "start=at_once)")
-    option("--beam", type=int, default=5, metavar="N",
+    _add_pairs(option, "of a model that translates (default: the pairs that RUN was trained on)")
+    option("--beam", type=int, metavar="N",
            help="of a model that translates: hypotheses of the beam search (default: 5)")
-    option("--protocol", default="sacrebleu",
+    option("--protocol",
            help="of a model that translates: sacrebleu (BLEU and chrF of the plain text), multi30k "
            "(BLEU of lower-cased Moses tokens) or rouge (headlines) (default: sacrebleu)")
     option("--plot", metavar="PNG", help="plot the perplexity of --dynamic by position")
@@ -301,12 +305,21 @@ def _add_analyses(subparsers: Any) -> None:
                    help="count singular values up to X as zero (default: by float32 rounding)")
 
 
-def _add_pairs(option: Callable[..., Any]) -> None:
+def _add_pairs(option: Callable[..., Any], text: str) -> None:
     option("--pairs", metavar="FOLDER",
-           help="for a model that translates: a folder with train.en, train.de and so on, or "
-           "'numbers', digits and words, for a try")
+           help=f"{text}: a folder with train.en, train.de and so on, or 'numbers', digits and "
+           "words, for a try")
     option("--source", metavar="LANGUAGE", help="language of --pairs to read (default: en)")
     option("--target", metavar="LANGUAGE", help="language of --pairs to write (default: de)")
+    option("--files", nargs=6, metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE",
+                                        "VALID_TARGET", "TEST_SOURCE", "TEST_TARGET"),
+           help="files of --pairs of any names, e.g. articles and headlines")
+
+
+def _add_source_tokenizer(option: Callable[..., Any]) -> None:
+    option("--source-tokenizer", metavar="TOKENIZER",
+           help="tokeniser of the source of --pairs; --tokenizer is then that of the target "
+           "(default: --tokenizer for both, learnt from both, bpe:4000)")
 
 
 def _add_training(option: Callable[..., Any], settings: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._files import is_used, make_folder
-from dualnet._settings import check_beam
+from dualnet._settings import check_beam, check_beam_width
 from dualnet.cli.commands import texts_of
 from dualnet.cli.console import printable, quietly
+from dualnet.cli.pair_corpora import pairs_to_evaluate
 from dualnet.runs.folder import check_run
 
 FORMATS = ("text", "moses")
@@ -25,7 +26,7 @@ def translate(options: argparse.Namespace) -> None:
     if options.max_tokens is not None:
         check_count("max_tokens", options.max_tokens, least=1)
     folders = [options.run_folder, *options.ensemble]
-    texts = [line.removesuffix("\n") for line in texts_of("--text", options)]
+    texts = [line.removesuffix("\n").removesuffix("\r") for line in texts_of("--text", options)]
     for folder in folders:
         check_run(folder)
     if options.plot is not None:
@@ -100,40 +101,52 @@ def _plot(options: argparse.Namespace, model: Any, texts: list[str], found: list
             alignment.plot(path if is_file else path / f"{number}.png")
 
 
-def evaluate_translator(options: argparse.Namespace, model: Any, corpus: Any) -> None:
+def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     """Print the perplexity of the targets of a split, and what the translations score."""
     from dualnet import evaluation
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
+    from dualnet.evaluation.translations import check_packages
     from dualnet.generation import translate
+    from dualnet.generation.translating import check_translators
 
+    protocol, beam = options.protocol or "sacrebleu", options.beam or 5
+    check_packages(protocol)
+    check_translators([model])
+    check_beam_width(beam, len(model.vocabulary))
+    corpus = pairs_to_evaluate(options, model)
     pairs = corpus.split(options.split)
     found = evaluate_pairs(model, corpus, options.split)
+    lines = translate(model, pairs.source_lines, beam=beam)
+    if protocol == "rouge":
+        scores = evaluation.rouge(lines, pairs.target_lines)
+    else:
+        language = {"language": corpus.target} if protocol == "multi30k" else {}
+        scores = evaluation.translation_metrics(
+            lines, pairs.target_lines, protocol=protocol, **language
+        )
     result: dict[str, Any] = {
         "perplexity": found.perplexity,
         "tokens": found.tokens,
         **found.figures(),
+        **scores,
+        "beam": beam,
+        "pairs": len(pairs),
+        "split": options.split,
+        "corpus": corpus.name,
+        "source": corpus.source,
+        "target": corpus.target,
+        "model": model.name,
     }
-    lines = translate(model, pairs.source_lines, beam=options.beam)
-    if options.protocol == "rouge":
-        scores = evaluation.rouge(lines, pairs.target_lines)
-    else:
-        language = {"language": corpus.target} if options.protocol == "multi30k" else {}
-        scores = evaluation.translation_metrics(
-            lines, pairs.target_lines, protocol=options.protocol, **language
-        )
-    result |= {**scores, "beam": options.beam, "pairs": len(pairs), "split": options.split}
-    result |= {"corpus": corpus.name, "source": corpus.source, "target": corpus.target}
-    result["model"] = model.name
     if options.json:
         print(json.dumps(result))
         return
     print(f"perplexity {found.perplexity:.2f} on {found.tokens:,} target tokens of {corpus.name} "
           f"{options.split}, {corpus.source} to {corpus.target}")  # fmt: skip
-    if options.protocol == "rouge":
+    if protocol == "rouge":
         for name in ("rouge_1", "rouge_2", "rouge_l"):
             figures = ", ".join(f"{key} {value:.2f}" for key, value in scores[name].items())
             print(f"{name.upper().replace('_', '-')}: {figures}")
         return
-    print(f"BLEU {result['bleu']:.2f}, beam {options.beam} ({result['bleu_signature']})")
+    print(f"BLEU {result['bleu']:.2f}, beam {beam} ({result['bleu_signature']})")
     if "chrf" in result:
         print(f"chrF {result['chrf']:.2f} ({result['chrf_signature']})")
