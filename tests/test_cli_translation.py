@@ -1,18 +1,25 @@
 """The commands for models that translate: what they print, and bad input in one sentence."""
 
+import dataclasses
 import io
 import json
+import pathlib
+import shutil
 import sys
 
+import numpy as np
 import pytest
 
 import dualnet
-from dualnet import corpora, runs
+from dualnet import corpora, runs, zoo
 from dualnet.evaluation import rouge, translation_metrics
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import alignments, translations
+from dualnet.runs.loading import write_run
+from dualnet.text import Vocabulary
 from tests.test_cli import call, called
 
+IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]
 
 
@@ -159,3 +166,141 @@ def test_odd_lines_are_translated_to_one_line_each(capsys, translator_run, tmp_p
     crlf.write_bytes(b"1 2\n\n3 \xff\n")
     code, out, err = call(capsys, "translate", translator_run, crlf)
     assert code == 2 and out == "" and f"{str(crlf)!r} with byte 0xff at offset 7, in line 3" in err
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory, pairs_folder):
+    """A folder with a language model, a translator of other words, and damaged pairs."""
+    folder = tmp_path_factory.mktemp("others")
+    words = Vocabulary(("<eos>", "<unk>", "one"))
+    language_model = zoo.build("lstm", vocabulary_size=3, units=4)
+    translator = zoo.build("attention_gru", vocabulary_size=3, units=4, depth=1)
+    for model in (language_model, translator):
+        model.vocabulary = words
+        model.save(folder / f"{model.name}.keras")
+    translator.source_vocabulary = words
+    translator.save(folder / "attention_gru.keras")
+    card = dataclasses.replace(
+        zoo.card("lstm"), config={"vocabulary_size": 3, "units": 4}, corpus="animals", seed=0,
+        trained_on={"name": "animals", "source": "animals", "lowercase": False, "sha256": "0"},
+    )  # fmt: skip
+    write_run(folder / "LM", language_model, card)
+    shutil.copytree(pairs_folder, folder / "short")
+    (folder / "short" / "valid.words").write_text("one\n")
+    (folder / "sentences.jsonl").write_text('{"sentence_good": "one", "sentence_bad": "two"}\n')
+    return folder
+
+
+def bad(run="", others=pathlib.Path(), pairs=""):
+    """Return bad commands and a part of what each says."""
+    translate, text = ["translate", run], ["--text", "1 2"]
+    model = others / "lstm.keras"
+    train = ["train", "attention_gru", "--output", others / "new", "--pairs"]
+    sides = ["--source", "digits", "--target", "words"]
+    evaluate, must = ["evaluate", run], "must be of a language model. Received"
+    return {
+        "a language model to translate": (["translate", others / "LM", *text], "of a language mod"),
+        "a file of one to translate": (["translate", model, *text], "must be a model that transla"),
+        "a translator to generate": (["generate", run, "--prompt", "1"], must),
+        "a translator to score": (["score", run, *text], must),
+        "a translator to be surprised": (["score", run, *text, "--format", "surprisal"], must),
+        "a translator for pairs": (["minimal-pairs", run, others / "sentences.jsonl"], must),
+        "a translator under a gate": (["gate", run, "--output", others / "new"], must),
+        "translators in one": (["ensemble", run, run, "--output", others / "new"], "--ensemble`."),
+        "gates of a translator": (["analyse", "gates", run, "--words", "one"], must),
+        "experts of a translator": (["analyse", "experts", run], must),
+        "the rank of a translator": (["analyse", "rank", run], must),
+        "a translator to tune": (
+            ["tune", "iog_gate_units", "--run", run, "--output", others / "new"], must,
+        ),
+        "a translator to adapt": ([*evaluate, "--dynamic"], "`--dynamic` is for language models."),
+        "a translator with a cache": ([*evaluate, "--cache"], "`--cache` is for language models."),
+        "a text for a translator": ([*evaluate, "--corpus", pairs], "`--corpus` is for language"),
+        "pairs for a language model": (
+            ["evaluate", others / "LM", "--pairs", pairs], "`--pairs` is for models that translate",
+        ),
+        "a file without pairs": (["evaluate", others / "attention_gru.keras"], "`--pairs` must be"),
+        "an unknown protocol": ([*evaluate, "--protocol", "blue"], "`protocol` must be one of"),
+        "a source without pairs": ([*evaluate, "--source", "en"], "`--source` needs --pairs"),
+        "a wide beam": ([*translate, *text, "--beam", 99], "`beam` must be at most the number of"),
+        "a wide beam to evaluate": ([*evaluate, "--beam", 99], "`beam` must be at most the number"),
+        "more than the beam": ([*translate, *text, "--nbest", 6], "`n_best` must be at most beam"),
+        "an unknown format": ([*translate, *text, "--format", "mosis"], "Did you mean 'moses'"),
+        "an ensemble of other words": (
+            [*translate, *text, "--ensemble", others / "attention_gru.keras"],
+            "all of one target vocabulary",
+        ),
+        "an ensemble with a language model": (
+            [*translate, *text, "--ensemble", others / "LM"], "must be of a model that translates",
+        ),
+        "a picture of several": (
+            [*translate, *text, *text, "--plot", "x.png"], "`--plot` must be a new folder for 2",
+        ),
+        "a picture nowhere": (
+            [*translate, *text, "--plot", others / "no" / "x.png"], "must be in an existing folder",
+        ),
+        "a full folder of pictures": (
+            [*translate, *text, "--plot", others], "or a new or empty folder. Received",
+        ),
+        "a picture of an ensemble": (
+            [*translate, *text, "--plot", "x.png", "--ensemble", run], "cannot be combined with",
+        ),
+        "files of different length": (
+            [*train, others / "short", *sides], "must have the same number of lines. Received",
+        ),
+        "a missing language": ([*train, pairs, "--source", "en"], "`source` must be a language of"),
+        "a missing file": ([*train, pairs, "--files", *"abcdef"], "`files` must name existing fi"),
+        "a tokeniser for the source alone": (
+            [*train, pairs, *sides, "--source-tokenizer", "words"], "needs --tokenizer, which is",
+        ),
+        "pairs and a corpus": ([*train, pairs, "--corpus", "ptb"], "`--corpus` cannot be combined"),
+        "a corpus and pairs to show": (["data", "ptb", "--pairs", pairs], "`CORPUS` cannot be com"),
+        "nothing to show": (["data"], "`CORPUS` must be given, or --pairs FOLDER"),
+        "files without pairs": (["data", "ptb", "--files", *"abcdef"], "`--files` needs --pairs"),
+        "pairs for a model of texts": (
+            ["train", "lstm", *train[2:], pairs, *sides], "must be a text, not pairs",
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", bad())
+def test_bad_input_is_refused_in_one_sentence(capsys, translator_run, others, pairs_folder, case):
+    arguments, message = bad(str(translator_run), others, str(pairs_folder))[case]
+    code, out, err = call(capsys, *arguments)
+    assert code == 2 and message in err, err
+    assert out == "" and err.count("\n") == 1 and not (others / "new").exists()
+
+
+def test_bleu_cannot_be_watched_without_the_extra(capsys, pairs_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    command = ["train", "attention_gru", "--pairs", pairs_folder, "--source", "digits", "--target"]
+    command += ["words", "--output", tmp_path / "RUN", "--set", "watch=bleu"]
+    code, _, err = call(capsys, *command)
+    assert code == 2 and 'pip install "dualnet[translate]"' in err and err.count("\n") == 1
+    assert not (tmp_path / "RUN").exists()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model: dualnet.generate(model, "one"),
+        lambda model: dualnet.score(model, "one"),
+        lambda model: dualnet.surprisal(model, "one"),
+        lambda model: dualnet.minimal_pairs(model, [{"sentence_good": "a", "sentence_bad": "b"}]),
+        lambda model: dualnet.evaluate(model, IDS),
+        lambda model: dualnet.evaluate(model, IDS, mc_dropout_samples=2),
+        lambda model: dualnet.evaluate(model, IDS, by_sentence=True),
+        lambda model: dualnet.best_temperature(model, IDS),
+        lambda model: dualnet.dynamic_evaluation(model, IDS),
+        lambda model: dualnet.gradient_statistics(model, IDS, batch_size=1),
+        lambda model: dualnet.analysis.favoured_words(model, ["one"]),
+        lambda model: dualnet.analysis.expert_shares(model, IDS),
+        lambda model: dualnet.analysis.rank(model, IDS),
+        dualnet.with_gate,
+        dualnet.with_cache,
+        lambda model: dualnet.ensemble([model, model]),
+    ],
+)
+def test_functions_of_language_models_refuse_a_translator(model, function):
+    with pytest.raises(ValueError, match="must be a language model. Received: .* translates"):
+        function(model)

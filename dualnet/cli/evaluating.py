@@ -16,7 +16,7 @@ from dualnet._checks import ArgumentError, check_choice, check_count, did_you_me
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
 from dualnet.cli.console import comparison, quietly, settings_of
-from dualnet.cli.early import check_corpus, check_settings
+from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
@@ -34,6 +34,8 @@ def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_combination(options, settings)
     check_run(options.run_folder)
+    if os.path.isdir(options.run_folder):
+        _check_kind(options, is_translator(options.run_folder))
     check_choice("split", options.split, SPLITS)
     if options.protocol is not None:
         check_choice("protocol", options.protocol, PROTOCOLS)

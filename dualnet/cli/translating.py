@@ -12,6 +12,7 @@ from dualnet._files import is_used, make_folder
 from dualnet._settings import check_beam, check_beam_width
 from dualnet.cli.commands import texts_of
 from dualnet.cli.console import printable, quietly
+from dualnet.cli.early import is_translator
 from dualnet.cli.pair_corpora import pairs_to_evaluate
 from dualnet.runs.folder import check_run
 
@@ -29,6 +30,12 @@ def translate(options: argparse.Namespace) -> None:
     texts = [line.removesuffix("\n").removesuffix("\r") for line in texts_of("--text", options)]
     for folder in folders:
         check_run(folder)
+        if Path(folder).is_dir() and not is_translator(folder):
+            raise ArgumentError(
+                "RUN",
+                f"must be of a model that translates. Received: {folder!r}, of a language model. "
+                "Use `dualnet generate`.",
+            )
     if options.plot is not None:
         _check_plot(options, texts)
     runs = quietly("dualnet.runs")
@@ -112,8 +119,8 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     check_packages(protocol)
     check_translators([model])
-    check_beam_width(beam, len(model.vocabulary))
     corpus = pairs_to_evaluate(options, model)
+    check_beam_width(beam, len(model.vocabulary))
     pairs = corpus.split(options.split)
     found = evaluate_pairs(model, corpus, options.split)
     lines = translate(model, pairs.source_lines, beam=beam)
