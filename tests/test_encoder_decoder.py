@@ -252,6 +252,8 @@ def test_the_loss_of_a_batch_is_that_of_its_real_words(rng):
         ({"share_embeddings": True, "source_vocabulary_size": 9}, "share_embeddings.*one voc"),
         ({"experts": [0, 2]}, "experts.*3 numbers"),
         ({"attention": "nearest"}, "attention.*general"),
+        ({"depth": 0}, "`depth` must be an integer of at least 1"),
+        ({"depth": 2, "recurrent_layers": 2}, "`depth` and `recurrent_layers` are the same"),
         ({"units": 10**9}, "units.*memory"),
     ],
 )

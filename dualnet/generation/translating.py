@@ -30,11 +30,15 @@ class Translation:
         text: str.
         score: Its log-probability in nats, that of `<eos>` included if it ended.
         normalized_score: The score by which translations of a text are ranked.
+        ids: Its tokens, without `<eos>`.
+        ended: Whether it ended with `<eos>`; if not, `max_tokens` cut it off.
     """
 
     text: str
     score: float
     normalized_score: float
+    ids: tuple[int, ...]
+    ended: bool
 
 
 Models = TranslationModel | Sequence[TranslationModel]
@@ -126,7 +130,7 @@ def translations(
     ]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
-    found = [[Translation("", 0.0, 0.0)] for _ in texts]
+    found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
     steps = [DecoderStep(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
@@ -148,7 +152,9 @@ def translations(
         )
         for i, several in zip(batch, hypotheses):
             found[i] = [
-                Translation(target.decode(each.ids), each.score, each.normalized_score)
+                Translation(
+                    target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
+                )
                 for each in several
             ]
     return found
@@ -178,6 +184,15 @@ def check_translators(models: Sequence[Any]) -> None:
         )
 
 
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Return `rows` of ids as one int32 array, padded on the right to a bucket length."""
+    width = bucket_length(max(map(len, rows)) or 1)
+    array = np.full((len(rows), width), PADDING_ID, "int32")
+    for row, ids in zip(array, rows):
+        row[: len(ids)] = ids
+    return array
+
+
 class DecoderStep(ClearsAllGradients):
     """One step of the decoder: `predict_on_batch` reads tokens in a state."""
 
@@ -199,11 +214,7 @@ class DecoderStep(ClearsAllGradients):
 
     def begin(self, sources: Sequence[np.ndarray], beam: int) -> tuple[Step, Any]:
         """Return the step of `beam_search` for these sources, and the states that it begins in."""
-        width = bucket_length(max(map(len, sources)) or 1)
-        padded = np.full((len(sources), width), PADDING_ID, "int32")
-        for row, ids in zip(padded, sources):
-            row[: len(ids)] = ids
-        encoded = self.translator.encode(padded)
+        encoded = self.translator.encode(padded(sources))
         count = self.translator.graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [ops.repeat(constant, beam, axis=0) for constant in encoded[:count]]

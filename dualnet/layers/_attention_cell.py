@@ -97,11 +97,21 @@ class AttentionCell(ConfiguredLayer):
         weights = self._weights(self.project(query)[:, None], keys, *mask)
         return ops.matmul(weights, memory)[:, 0]
 
+    def queries(self, outputs, states):
+        """Return what attends at each step, `(batch, time, size)`: the highest cell's outputs.
+
+        Args:
+            outputs: `(batch, time, output_size)`, of all steps.
+            states: list of the states before the first step.
+        """
+        end = sum(cell.output_size for cell in self.cells)
+        return outputs[..., end - self.cells[-1].output_size : end]
+
     def alignments(self, queries, keys, mask=None):
         """Return the weight of each source position for each query: `(batch, time, source)`.
 
         Args:
-            queries: `(batch, time, size)`, the outputs that attend.
+            queries: `(batch, time, size)`, see `queries`.
             keys: `(batch, source, key size)`.
             mask: bool `(batch, source)`, False at padding, or None.
         """

@@ -69,6 +69,11 @@ class AdditiveAttentionCell(AttentionCell):
         outputs, states = self.run_cells(x, states, masks or {})
         return ops.concatenate([*outputs, context], axis=-1), states
 
+    def queries(self, outputs, states):
+        # It attends before the step: the output of the step before is the query.
+        after = super().queries(outputs, states)[:, :-1]
+        return ops.concatenate([self.top_output(states)[:, None], after], axis=1)
+
     def project(self, queries):
         return matmul(queries, self.alignment_kernel)
 
