@@ -226,6 +226,19 @@ def test_the_loss_of_a_batch_is_that_of_its_real_words(rng):
     np.testing.assert_allclose([loss, perplexity], [expected, np.exp(expected)], rtol=1e-5)
 
 
+def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
+    model = a_model("general", rng)
+    model.compile(optimizer="adam")
+    inputs, targets, weight = Pairs()[0]
+    loss, _ = model.evaluate(Pairs(workers=1), verbose=0)
+    np.testing.assert_allclose(model.test_on_batch(inputs, targets, weight)[0], loss, rtol=1e-5)
+    first = model.train_on_batch(inputs, targets, weight)
+    np.testing.assert_allclose(first[0], loss, rtol=1e-5)
+    assert model.train_on_batch(inputs, targets, weight)[0] < first[0]
+    with pytest.raises(ValueError, match="`source`.*0 to 5"):
+        model.train_on_batch({**inputs, "source": np.array([[9], [0]])}, targets, weight)
+
+
 # --- bad arguments
 
 
