@@ -64,7 +64,8 @@ CASES = {
         Case("encdec", "encdec", "training", 64, 15, {"units": 256}, {"label_smoothing": 0.0},
              corpus="multi30k", source=14,
              note="sources of 14 tokens, targets of 15, about the mean of Multi30k, without "
-             "padding; tokens are those of the targets; the recipe of Multi30k without label smoothing"),
+             "padding; tokens are those of the targets; Multi30k's recipe without label "
+             "smoothing"),
         Case("dynamic_5", "dual_mdlstm", "dynamic", 1, 5,
              note="NAdam; s per segment, without what the start of a call takes"),
         Case("dynamic_25", "dual_mdlstm", "dynamic", 1, 25,
