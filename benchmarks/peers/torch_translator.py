@@ -10,6 +10,12 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+)
 
 from peers.torch_layers import Softmax
 
@@ -29,14 +35,31 @@ class Stack(nn.Module):
         self.register_buffer("no_bias", torch.zeros(4 * units), persistent=False)
 
     def forward(self, x):
-        weights, count = [], len(self.biases)
+        """Read sentences of one length, for which packed sequences are slower."""
+        options = len(self.biases), self.dropout, self.training, False
+        return torch.lstm(
+            x, self._zeros(x.shape[1], x.dtype), self._weights(), True, *options, False
+        )
+
+    def read(self, x, lengths):
+        """Read sentences of different `lengths`, longest first."""
+        packed = pack_padded_sequence(x, lengths)
+        options = len(self.biases), self.dropout, self.training, False
+        out, h, c = torch.lstm(
+            packed.data, packed.batch_sizes, self._zeros(x.shape[1], x.dtype), self._weights(),
+            True, *options,
+        )  # fmt: skip
+        return pad_packed_sequence(PackedSequence(out, packed.batch_sizes))[0], h, c
+
+    def _weights(self):
+        weights = []
         for i, bias in enumerate(self.biases):
             weights += [self.kernels[2 * i], self.kernels[2 * i + 1], bias, self.no_bias]
-        zeros = torch.zeros(count, x.shape[1], len(self.no_bias) // 4, dtype=x.dtype)
-        # Sentences of one length: packed sequences, which are slower, give the same.
-        return torch.lstm(
-            x, (zeros, zeros), weights, True, count, self.dropout, self.training, False, False
-        )
+        return weights
+
+    def _zeros(self, batch, dtype):
+        zeros = torch.zeros(len(self.biases), batch, len(self.no_bias) // 4, dtype=dtype)
+        return zeros, zeros
 
 
 class Translator(nn.Module):
@@ -112,6 +135,21 @@ class Translator(nn.Module):
         x = F.dropout(torch.stack(outputs), config["output_dropout"], training)
         losses, _ = self.output([x], targets.flatten(), self.matrix)
         return losses, 0.0, []
+
+    def encoded(self, sources):
+        """Return memory, keys, padding, and the first h and c, of sources, longest first."""
+        lengths = torch.tensor([len(each) for each in sources])
+        sources = [torch.from_numpy(each).long() for each in sources]
+        directions = sources, [each.flip(0) for each in sources]
+        rows = [F.embedding(pad_sequence(each), self.source_embedding) for each in directions]
+        forward, h, c = self.stacks[0].read(rows[0], lengths)
+        backward, backward_h, backward_c = self.stacks[1].read(rows[1], lengths)
+        # From the end of each sentence to its start.
+        positions = (lengths - 1 - torch.arange(len(backward))[:, None]).clamp(min=0)
+        backward = backward.gather(0, positions[..., None].expand_as(backward))
+        memory = (forward + backward).transpose(0, 1).contiguous()
+        padding = torch.arange(memory.shape[1]) >= lengths[:, None]
+        return memory, memory @ self.keys, padding, list(h + backward_h), list(c + backward_c)
 
     def _embedded(self, tokens, matrix):
         x = F.embedding(tokens.clamp(min=0), matrix)
