@@ -148,7 +148,8 @@ def test_logits_and_gradients_match_the_papers(case, rng):
         row[: len(p)] = p
 
     def scalar():
-        return keras.ops.sum(model({"source": SOURCE, "target": TARGET}) * padded)
+        logits = model({"source": SOURCE, "target": TARGET})
+        return keras.ops.sum(logits * keras.ops.convert_to_tensor(padded, "float32"))
 
     for (name, variable), gradient in zip(
         variables.items(), gradients(scalar, list(variables.values()))
@@ -235,6 +236,19 @@ def test_the_loss_of_a_batch_is_that_of_its_real_words(rng):
     expected = np.sum(-np.log(p[..., 0]) * weight) / weight.sum()
     loss, perplexity = model.evaluate(Pairs(workers=1), verbose=0)
     np.testing.assert_allclose([loss, perplexity], [expected, np.exp(expected)], rtol=1e-5)
+
+
+def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
+    model = a_model("general", rng)
+    model.compile(optimizer="adam")
+    inputs, targets, weight = Pairs()[0]
+    loss, _ = model.evaluate(Pairs(workers=1), verbose=0)
+    np.testing.assert_allclose(model.test_on_batch(inputs, targets, weight)[0], loss, rtol=1e-5)
+    first = model.train_on_batch(inputs, targets, weight)
+    np.testing.assert_allclose(first[0], loss, rtol=1e-5)
+    assert model.train_on_batch(inputs, targets, weight)[0] < first[0]
+    with pytest.raises(ValueError, match="`source`.*0 to 5"):
+        model.train_on_batch({**inputs, "source": np.array([[9], [0]])}, targets, weight)
 
 
 # --- bad arguments

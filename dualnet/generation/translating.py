@@ -131,7 +131,7 @@ def translations(
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
-    steps = [DecoderStep(one) for one in models]
+    steps = [DecoderStep.of(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
         batch = order[first : first + count]
@@ -194,7 +194,10 @@ def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class DecoderStep(ClearsAllGradients):
-    """One step of the decoder: `predict_on_batch` reads tokens in a state."""
+    """The encoder and one step of the decoder, compiled once for a model; see `begin`.
+
+    `predict_on_batch` encodes a `source`, or reads `tokens` beside `constants` in `states`.
+    """
 
     def __init__(self, translator: TranslationModel) -> None:
         super().__init__()
@@ -202,8 +205,18 @@ class DecoderStep(ClearsAllGradients):
         self.built = True
         self.compile()
 
+    @classmethod
+    def of(cls, translator: TranslationModel) -> DecoderStep:
+        """Return the step of `translator`, the same one each time: it is compiled once."""
+        kept = translator.compiled_steps
+        if not hasattr(kept, "decoder"):
+            kept.decoder = cls(translator)
+        return kept.decoder
+
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
         graph = self.translator.graph
+        if "source" in inputs:
+            return {"encoded": list(self.translator.encoder(inputs["source"], training=False))}
         state = [*inputs["constants"], *inputs["states"]]
         logits, states = graph.logits(inputs["tokens"], state)
         return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
@@ -214,10 +227,13 @@ class DecoderStep(ClearsAllGradients):
 
     def begin(self, sources: Sequence[np.ndarray], beam: int) -> tuple[Step, Any]:
         """Return the step of `beam_search` for these sources, and the states that it begins in."""
-        encoded = self.translator.encode(padded(sources))
+        source = ops.convert_to_tensor(padded(sources))
+        encoded = self.predict_on_batch({"source": source})["encoded"]
         count = self.translator.graph.constants
         # All hypotheses of a sentence share what was read of its source.
-        constants = [ops.repeat(constant, beam, axis=0) for constant in encoded[:count]]
+        constants = [
+            ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in encoded[:count]
+        ]
 
         def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
             # All tensors: on torch, Keras takes no arrays beside them.
@@ -227,4 +243,4 @@ class DecoderStep(ClearsAllGradients):
             )
             return found["log_p"], found["states"]
 
-        return step, [np.asarray(ops.convert_to_numpy(state)) for state in encoded[count:]]
+        return step, encoded[count:]

@@ -78,5 +78,6 @@ class AdditiveAttentionCell(AttentionCell):
         return matmul(queries, self.alignment_kernel)
 
     def scores(self, projected, keys):
-        hidden = ops.tanh(projected[:, :, None] + keys[:, None])
+        keys = keys[:, None] if len(projected.shape) == 3 else keys
+        hidden = ops.tanh(projected[..., None, :] + keys)
         return ops.sum(hidden * self.alignment_vector, axis=-1)
