@@ -49,9 +49,9 @@ def _fallbacks(codes: set[int]) -> list[str]:
                 path = font_manager.findfont(font_manager.FontProperties(family=name))
                 characters[name] = missing & font_manager.get_font(path).get_charmap().keys()
     while missing and characters:
-        family, found = max(characters.items(), key=lambda item: len(item[1] & missing))
-        if not found & missing:
+        family, covered = max(characters.items(), key=lambda item: len(item[1] & missing))
+        if not covered & missing:
             break
         families.append(family)
-        missing = missing - found
+        missing = missing - covered
     return families

@@ -210,7 +210,9 @@ def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_w
 UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="the command line")
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="the command line runs on any backend alike"
+)
 def test_figures_stand_beside_perplexities_on_the_command_line(run, capsys, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
     commands._print_run(argparse.Namespace(json=False), run)  # as `train` does
@@ -331,7 +333,9 @@ def test_a_bad_top_k_is_refused_by_name(uniform, settings, message):
         dualnet.evaluate(uniform, BYTES.encode(TEXT), **settings)
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="the command line")
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="the command line runs on any backend alike"
+)
 def test_top_k_accuracy_on_the_command_line(run, capsys):
     evaluate = ["evaluate", run.folder, "--top-k", 1, 3]
     found = json.loads(called(capsys, *evaluate, "--json"))["top_k_accuracy"]

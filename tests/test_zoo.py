@@ -81,6 +81,12 @@ TRANSLATORS = {
     "attention_gru": ATTENTION + 361_200 + 2 * 241_200 + 3 * 200,
     "attention_dglstm": ATTENTION + 401_000 + 5 * 40_000 + 2 * 361_200 + 6 * 200,
 }
+# Weights and first states of a layer; a depth of 3 has two further ones.
+FURTHER_LAYER = {
+    "attention_lstm": 320_800 + 2 * 200,
+    "attention_gru": 241_200 + 200,
+    "attention_dglstm": 361_200 + 2 * 200,
+}
 # The gate: two matrices of 300 units per word, and a bias.
 GATE = {10_000: 6_010_000, 33_278: 20_000_078, 28_912: 17_376_112}
 GATED = (
@@ -194,6 +200,17 @@ def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
     assert card.published["bleu"][1] > 20
     settings, recipe = split_overrides(zoo.card(name, "multi30k"), {})
     assert (recipe.batching, recipe.patience, settings["vocabulary_size"]) == ("pairs", 5, 4_000)
+
+
+@pytest.mark.parametrize("depth", [5, 10])
+@pytest.mark.parametrize("name", FURTHER_LAYER)
+def test_the_depth_of_a_translator_is_one_argument(name, depth):
+    expected = TRANSLATORS[name] - (10_000 - 9) * 601 + (depth - 3) * FURTHER_LAYER[name]
+    with keras.StatelessScope(initialize_variables=False):
+        count = zoo.build(name, depth=depth, vocabulary_size=9, initializer="keras").count_params()
+    keras.utils.clear_session()
+    assert count == expected
+    assert [row["settings"] for row in zoo.card(name).also_published] == ["depth = 5", "depth = 10"]
 
 
 @pytest.mark.parametrize(("corpus", "name", "count"), ROWS)

@@ -53,8 +53,8 @@ def favoured_words(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
     """
-    gate = _gate_of(model)
     vocabulary = vocabulary_of(model)
+    gate = _gate_of(model)
     check_count("count", count, least=1)
     check_count("least_occurrences", least_occurrences, least=0)
     words = check_texts("words", words)

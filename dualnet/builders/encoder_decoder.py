@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count, check_flag
-from dualnet.builders.cells import CELLS
+from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
 from dualnet.builders.stations import (
@@ -17,6 +17,7 @@ from dualnet.builders.stations import (
     CommonStations,
     Encoder,
     LayerSizes,
+    Recurrent,
     check_memory,
     documented,
 )
@@ -57,7 +58,7 @@ class TranslationStations(CommonStations):
 
     @classmethod
     def of(cls, arguments: Any) -> Any:
-        return super().of({"padded": True, **arguments})
+        return super().of({"padded": True, **_with_layers(arguments)})
 
     def layer_sizes(self) -> tuple[LayerSizes, int]:
         """Return the size of each layer, and that of the attentional vector.
@@ -126,6 +127,22 @@ class TranslationStations(CommonStations):
         )
 
 
+def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `arguments` with `recurrent_layers` for the `depth` of a cell that has none."""
+    cell = arguments.get("cell", Recurrent.cell)
+    if "depth" not in arguments or cell not in CELLS or "depth" in options_of(cell):
+        return dict(arguments)
+    layers = check_count("depth", arguments["depth"], least=1)
+    if "recurrent_layers" in arguments:
+        raise ArgumentError(
+            "depth",
+            f"and `recurrent_layers` are the same for the cell {cell!r}. Received: "
+            f"depth={layers}, recurrent_layers={arguments['recurrent_layers']!r}. Leave one out.",
+        )
+    others = {name: value for name, value in arguments.items() if name != "depth"}
+    return {**others, "recurrent_layers": layers}
+
+
 @documented(TranslationStations.classes().values(), rest="cell_options")
 def encoder_decoder(
     vocabulary_size: int,
@@ -150,7 +167,8 @@ def encoder_decoder(
             vocabulary of both.
     {arguments}
         name: str. Name of the model.
-        **cell_options: Arguments of the cell alone, e.g. `depth`.
+        **cell_options: Arguments of the cell alone. `depth` fits every cell: for one without a
+            depth of its own it is `recurrent_layers`, the number of cells on top of each other.
 
     Returns:
         `TranslationModel`, randomly initialised.

@@ -1,10 +1,13 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
+import types
+
 import keras
+import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.batches import as_tokens
+from dualnet.builders.batches import as_tokens, check_range
 from dualnet.builders.model import LanguageModel
 from dualnet.layers import without_gradients
 from dualnet.text import from_config
@@ -49,6 +52,8 @@ class TranslationModel(LanguageModel):
         self.core = core
         self.source_vocabulary_size = int(arguments["source_vocabulary_size"])
         self._source_vocabulary = None
+        # Of a search. Keras would track a model, or a dict, and save it.
+        self.compiled_steps = types.SimpleNamespace()
 
     @property
     def input_shape(self):
@@ -129,6 +134,11 @@ class TranslationModel(LanguageModel):
         return False  # the batches of pairs have few lengths already
 
     def _open(self, stream, data, batch_size):
+        if isinstance(data, dict):  # arrays, whose rows are pairs
+            check_range("source", np.asarray(data["source"]), -1, self.source_vocabulary_size)
+            check_range("target", np.asarray(data["target"]), -1, self.vocabulary_size)
+            self._arrange(stream, False, False, batch_size)
+            return data
         sources = getattr(data, "source_vocabulary", None)
         data = super()._open(stream, data, batch_size)
         if self.source_vocabulary is None:

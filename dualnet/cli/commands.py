@@ -27,8 +27,9 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_training, corpus_or_pairs, reading
+from dualnet.cli.early import check_language_model, check_training, reading
 from dualnet.cli.model_table import model_table, translation_results
+from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
 from dualnet.runs.folder import EARLY_FILES, check_run
 
 
@@ -117,6 +118,13 @@ def card(options: argparse.Namespace) -> None:
 def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
 
+    if options.pairs is not None:
+        show_pairs(options)
+        return
+    check_no_pairs(options)
+    if options.name is None:
+        raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
+
     settings = {"path": options.path, "lowercase": options.lowercase, **reading(options)}
     corpus = corpora.load(options.name, **settings)
     tokenizer = corpus.vocabulary
@@ -204,7 +212,7 @@ def train(options: argparse.Namespace) -> None:
 
 def gate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
@@ -216,7 +224,7 @@ def gate(options: argparse.Namespace) -> None:
 
 def ensemble(options: argparse.Namespace) -> None:
     for run in options.run_folders:
-        check_run(run)
+        check_language_model(run, way_out="dualnet translate --ensemble")
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(options.run_folders, options.output)
@@ -274,7 +282,7 @@ def generate(options: argparse.Namespace) -> None:
     prompts = texts_of("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 

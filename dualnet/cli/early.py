@@ -13,7 +13,7 @@ from dualnet._checks import ArgumentError, check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.runs.folder import EARLY_FILES, check_run, read_card
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
 
@@ -39,6 +39,21 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             check_rate(name, value)
 
 
+def is_translator(run: str) -> bool:
+    """Return whether `run` is the RUN folder of a model that translates."""
+    return os.path.isdir(run) and read_card(run).builder == "encoder_decoder"
+
+
+def check_language_model(run: str, *, way_out: str = "dualnet translate") -> None:
+    """Check that `run` is a RUN or a .keras file, and no RUN of a model that translates."""
+    check_run(run)
+    if is_translator(run):
+        raise ArgumentError(
+            "RUN",
+            f"must be of a language model. Received: {run!r}, which translates. Use `{way_out}`.",
+        )
+
+
 def reading(options: argparse.Namespace) -> dict[str, Any]:
     """Return how a corpus is to be read: the arguments of `corpora.load` that are given."""
     given = {name: getattr(options, name, None) for name in READING}
@@ -60,31 +75,6 @@ def check_corpus(
         locate(corpus, fractions=fractions)
 
 
-def corpus_or_pairs(options: argparse.Namespace) -> Any:
-    """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
-    if options.pairs is None:
-        for name in ("source", "target"):
-            if getattr(options, name) is not None:
-                raise ArgumentError(f"--{name}", "needs --pairs. Received: none.")
-        if options.corpus is None:
-            raise ArgumentError(
-                "--corpus", "must be given, or --pairs for a model that translates. Received: none."
-            )
-        return options.corpus
-    for name in ("corpus", "documents", "fractions"):
-        if (value := getattr(options, name)) is not None:
-            raise ArgumentError(
-                f"--{name}", f"cannot be combined with --pairs. Received: --{name} {value}."
-            )
-    from dualnet import corpora
-
-    corpus = corpora.load_pairs(
-        options.pairs, source=options.source, target=options.target, tokenizer=options.tokenizer
-    )
-    options.tokenizer = None  # it is learnt
-    return corpus
-
-
 def check_search(options: argparse.Namespace) -> None:
     """Check the options of `tune`."""
     if not zoo.is_file(options.job):  # the check of your own job needs Keras
@@ -92,6 +82,7 @@ def check_search(options: argparse.Namespace) -> None:
     _check_counts(options, {"max_trials": 1, "workers": 1, "checkpoint_steps": 1, "seed": 0})
     if options.run_folder is not None:
         check_run(options.run_folder, name="run")
+        check_language_model(options.run_folder)
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     check_corpus(options.corpus, reading(options), resume=options.resume)

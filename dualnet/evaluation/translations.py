@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from dualnet._checks import ArgumentError, check_choice, check_texts
 
 PROTOCOLS = ("sacrebleu", "multi30k")
+PACKAGES = {  # of each protocol
+    "sacrebleu": ["sacrebleu"],
+    "multi30k": ["sacrebleu", "sacremoses"],
+    "rouge": ["rouge_score"],
+}
 ROUGES = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l"}
 
 
@@ -130,6 +136,17 @@ def rouge(
         for kind, name in ROUGES.items()
     }
     return {**result, "stem": bool(stem)}
+
+
+def check_packages(protocol: str) -> None:
+    """Raise `ImportError` if a package that `protocol` needs is missing.
+
+    Args:
+        protocol: One of `PACKAGES`.
+    """
+    with _extra():
+        for name in PACKAGES[protocol]:
+            importlib.import_module(name)
 
 
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:

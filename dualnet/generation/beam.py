@@ -170,6 +170,9 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
 
     def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[Any]]:
         results = [member(tokens, state) for member, state in zip(steps, states, strict=True)]
+        if len(results) == 1:
+            [(row, state)] = results
+            return ops.convert_to_numpy(row), [state]
         rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
         if len({row.shape for row in rows}) > 1:
             raise ArgumentError(

@@ -30,11 +30,15 @@ class Translation:
         text: str.
         score: Its log-probability in nats, that of `<eos>` included if it ended.
         normalized_score: The score by which translations of a text are ranked.
+        ids: Its tokens, without `<eos>`.
+        ended: Whether it ended with `<eos>`; if not, `max_tokens` cut it off.
     """
 
     text: str
     score: float
     normalized_score: float
+    ids: tuple[int, ...]
+    ended: bool
 
 
 Models = TranslationModel | Sequence[TranslationModel]
@@ -111,7 +115,7 @@ def translations(
         ValueError: if a model is no translator or has no vocabularies, or `beam` is wider than
             the target vocabulary.
     """
-    models = [model] if isinstance(model, TranslationModel) else list(model)
+    models = list(model) if isinstance(model, Sequence) else [model]
     texts = check_texts("texts", texts)
     check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
     check_flag("allow_unknown", allow_unknown)
@@ -126,8 +130,8 @@ def translations(
     ]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
-    found = [[Translation("", 0.0, 0.0)] for _ in texts]
-    steps = [DecoderStep(one) for one in models]
+    found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
+    steps = [DecoderStep.of(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
         batch = order[first : first + count]
@@ -148,7 +152,9 @@ def translations(
         )
         for i, several in zip(batch, hypotheses):
             found[i] = [
-                Translation(target.decode(each.ids), each.score, each.normalized_score)
+                Translation(
+                    target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
+                )
                 for each in several
             ]
     return found
@@ -178,8 +184,20 @@ def check_translators(models: Sequence[Any]) -> None:
         )
 
 
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Return `rows` of ids as one int32 array, padded on the right to a bucket length."""
+    width = bucket_length(max(map(len, rows)) or 1)
+    array = np.full((len(rows), width), PADDING_ID, "int32")
+    for row, ids in zip(array, rows):
+        row[: len(ids)] = ids
+    return array
+
+
 class DecoderStep(ClearsAllGradients):
-    """One step of the decoder: `predict_on_batch` reads tokens in a state."""
+    """The encoder and one step of the decoder, compiled once for a model; see `begin`.
+
+    `predict_on_batch` encodes a `source`, or reads `tokens` beside `constants` in `states`.
+    """
 
     def __init__(self, translator: TranslationModel) -> None:
         super().__init__()
@@ -187,8 +205,18 @@ class DecoderStep(ClearsAllGradients):
         self.built = True
         self.compile()
 
+    @classmethod
+    def of(cls, translator: TranslationModel) -> DecoderStep:
+        """Return the step of `translator`, the same one each time: it is compiled once."""
+        kept = translator.compiled_steps
+        if not hasattr(kept, "decoder"):
+            kept.decoder = cls(translator)
+        return kept.decoder
+
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
         graph = self.translator.graph
+        if "source" in inputs:
+            return {"encoded": list(self.translator.encoder(inputs["source"], training=False))}
         state = [*inputs["constants"], *inputs["states"]]
         logits, states = graph.logits(inputs["tokens"], state)
         return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
@@ -199,14 +227,13 @@ class DecoderStep(ClearsAllGradients):
 
     def begin(self, sources: Sequence[np.ndarray], beam: int) -> tuple[Step, Any]:
         """Return the step of `beam_search` for these sources, and the states that it begins in."""
-        width = bucket_length(max(map(len, sources)) or 1)
-        padded = np.full((len(sources), width), PADDING_ID, "int32")
-        for row, ids in zip(padded, sources):
-            row[: len(ids)] = ids
-        encoded = self.translator.encode(padded)
+        source = ops.convert_to_tensor(padded(sources))
+        encoded = self.predict_on_batch({"source": source})["encoded"]
         count = self.translator.graph.constants
         # All hypotheses of a sentence share what was read of its source.
-        constants = [ops.repeat(constant, beam, axis=0) for constant in encoded[:count]]
+        constants = [
+            ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in encoded[:count]
+        ]
 
         def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
             # All tensors: on torch, Keras takes no arrays beside them.
@@ -216,4 +243,4 @@ class DecoderStep(ClearsAllGradients):
             )
             return found["log_p"], found["states"]
 
-        return step, [np.asarray(ops.convert_to_numpy(state)) for state in encoded[count:]]
+        return step, encoded[count:]

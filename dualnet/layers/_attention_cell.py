@@ -7,6 +7,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_flag, check_rate
 from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._products import matmul_per_row
 from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell
 
 FAR_BELOW = -1e30  # a score that leaves no weight, without the nan of minus infinity
@@ -94,14 +95,24 @@ class AttentionCell(ConfiguredLayer):
     def context(self, query, constants):
         """Return the mean of the memory `(batch, size)`, weighted for `query` `(batch, size)`."""
         memory, keys, *mask = constants
-        weights = self._weights(self.project(query)[:, None], keys, *mask)
-        return ops.matmul(weights, memory)[:, 0]
+        weights = self._weights(self.project(query), keys, *mask)
+        return matmul_per_row(weights, memory)
+
+    def queries(self, outputs, states):
+        """Return what attends at each step, `(batch, time, size)`: the highest cell's outputs.
+
+        Args:
+            outputs: `(batch, time, output_size)`, of all steps.
+            states: list of the states before the first step.
+        """
+        end = sum(cell.output_size for cell in self.cells)
+        return outputs[..., end - self.cells[-1].output_size : end]
 
     def alignments(self, queries, keys, mask=None):
         """Return the weight of each source position for each query: `(batch, time, source)`.
 
         Args:
-            queries: `(batch, time, size)`, the outputs that attend.
+            queries: `(batch, time, size)`, see `queries`.
             keys: `(batch, source, key size)`.
             mask: bool `(batch, source)`, False at padding, or None.
         """
@@ -110,7 +121,7 @@ class AttentionCell(ConfiguredLayer):
     def _weights(self, projected, keys, mask=None):
         scores = self.scores(projected, keys)
         if mask is not None:
-            mask = mask[:, None]
+            mask = mask[:, None] if len(scores.shape) == 3 else mask
             scores = ops.where(mask, scores, FAR_BELOW)
         # Not `ops.softmax`, which warns of a source of one position.
         weights = ops.exp(scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True)))
@@ -124,7 +135,10 @@ class AttentionCell(ConfiguredLayer):
         return queries
 
     def scores(self, projected, keys):
-        """Return the score of each key for each projected query, `(batch, time, source)`."""
+        """Return the score of each key for each projected query: `(batch, time, source)`.
+
+        A single step has no time axis.
+        """
         raise NotImplementedError
 
 

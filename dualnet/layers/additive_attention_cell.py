@@ -69,9 +69,15 @@ class AdditiveAttentionCell(AttentionCell):
         outputs, states = self.run_cells(x, states, masks or {})
         return ops.concatenate([*outputs, context], axis=-1), states
 
+    def queries(self, outputs, states):
+        # It attends before the step: the output of the step before is the query.
+        after = super().queries(outputs, states)[:, :-1]
+        return ops.concatenate([self.top_output(states)[:, None], after], axis=1)
+
     def project(self, queries):
         return matmul(queries, self.alignment_kernel)
 
     def scores(self, projected, keys):
-        hidden = ops.tanh(projected[:, :, None] + keys[:, None])
+        keys = keys[:, None] if len(projected.shape) == 3 else keys
+        hidden = ops.tanh(projected[..., None, :] + keys)
         return ops.sum(hidden * self.alignment_vector, axis=-1)

@@ -3,7 +3,7 @@ from keras import ops
 
 from dualnet._checks import check_count
 from dualnet.layers._attention_cell import AttentionCell, memory_size
-from dualnet.layers._products import matmul
+from dualnet.layers._products import matmul, matmul_per_row
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -66,4 +66,4 @@ class GeneralAttentionCell(AttentionCell):
         return ops.concatenate([*outputs, attentional], axis=-1), [attentional, *states]
 
     def scores(self, projected, keys):
-        return ops.transpose(ops.matmul(keys, ops.transpose(projected, (0, 2, 1))), (0, 2, 1))
+        return matmul_per_row(projected, keys, transposed=True)

@@ -109,7 +109,7 @@ def load_with(
     read_as: Mapping[str, Any],
 ) -> AnyCorpus | Corpus:
     """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
-    if not isinstance(corpus, str):
+    if isinstance(corpus, (Corpus, PairCorpus)):
         return corpus
     if vocabulary is None:  # bytes are read as they are, whatever a card says of words
         lowercase = lowercase and read_as.get("tokenizer") != "bytes"

@@ -17,6 +17,7 @@ from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.devices import check_rows
+from dualnet.evaluation.translations import check_packages
 from dualnet.runs.folder import (
     CARD,
     EARLY_FILES,
@@ -250,6 +251,8 @@ def _prepare(
     overrides: Mapping[str, Any],
 ) -> Start:
     """Check the batches and build the model, with all variables that a checkpoint holds."""
+    if recipe.watch == "bleu":
+        check_packages("sacrebleu")
     check_rows(recipe.batch_size)
     train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
     valid_batches = batches_of(corpus, "valid", recipe)

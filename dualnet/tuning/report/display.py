@@ -110,12 +110,13 @@ class Display:
         for row in [*running, *best, *failed[-2:]]:
             text = row.message if row.status == "failed" else _settings_text(row.drawn)
             style = {"running": "cyan", "failed": "red"}.get(row.status, "")
+            bits = "" if row.val_bits_per_byte is None else f"{row.val_bits_per_byte:.3f}"
             table.add_row(
                 row.trial,
                 {"hopeless": "pruned", "time": "time"}.get(row.ended, row.status),
                 str(row.epochs or ""),
                 "" if row.val_perplexity is None else f"{row.val_perplexity:.2f}",
-                *[row.per_byte.strip(" ()").split(" ")[0]] * has_bits,
+                *[bits] * has_bits,
                 Text(text, overflow="ellipsis", no_wrap=True),
                 style="bold green" if best and row is best[0] else style,
             )
