@@ -205,7 +205,8 @@ def learning(
 
     `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
     mean loss, and returns it; state is carried from segment to segment, or if `alone` is that of
-    `states`, by default zero. When the context ends, the weights are restored, unless `keep` and there was no error.
+    `states`, by default zero. When the context ends, the weights are restored, unless `keep` and
+    there was no error.
     """
     settings = check_dynamic(rule=rule, temperature=temperature, **given)
     with unfrozen(model):

@@ -1,4 +1,4 @@
-"""Reads and writes n-best lists: of Moses, of Kaldi, and JSON lines."""
+"""Reads and writes n-best lists: of Moses, of Kaldi, JSON lines, and of trees."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import written_beside
 from dualnet.rescoring.lists import Hypothesis, NBest
+from dualnet.rescoring.trees import clean, linearize, parse_tree, read_tree_nbest, read_trees
 
-FORMATS = ("jsonl", "kaldi", "moses")
+FORMATS = ("jsonl", "kaldi", "moses", "trees")
 Path_ = str | os.PathLike[str]
 
 
@@ -31,13 +32,15 @@ def read_nbest(
       feature each, which is named after its file: `lm_cost`, or `dual` for `NBEST.dual`.
     - "jsonl": one object in each line, with `id`, `text` and, if there are some, `score` and
       `features`, an object of numbers or lists of numbers. Other keys are kept.
+    - "trees": bracketed trees, as `read_tree_nbest` reads them. The text of a tree is its linear
+      form, which a language model learns; lists are numbered from 0.
 
     The hypotheses of an id stand together, in any order; the first one is the one that the list
     recommends.
 
     Args:
         path: the file, in UTF-8.
-        format: "moses", "kaldi" or "jsonl".
+        format: "moses", "kaldi", "jsonl" or "trees".
         scores: paths, for "kaldi" alone.
 
     Yields:
@@ -53,10 +56,10 @@ def read_nbest(
     >>> from dualnet.rescoring import read_nbest
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder, "list.txt")
-    ...     _ = path.write_text("0 ||| a cat ||| tm= -1 -2 ||| -3\\n0 ||| the cat ||| tm= -2 -2 ||| -4\\n")
+    ...     _ = path.write_text("0 ||| a cat ||| tm= -1 -2 ||| -3\\n0 ||| the cat ||| tm= -2 -2\\n")
     ...     [nbest] = read_nbest(path)
-    >>> nbest.hypotheses[1]
-    Hypothesis(text='the cat', features={'tm': (-2.0, -2.0)}, score=-4.0, rest=None)
+    >>> nbest.hypotheses[0]
+    Hypothesis(text='a cat', features={'tm': (-1.0, -2.0)}, score=-3.0, rest=None)
     """
     check_choice("format", format, FORMATS)
     if scores and format != "kaldi":
@@ -71,12 +74,12 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
     """Write n-best lists, whole or not at all, in the order in which they are given.
 
     Lists of Kaldi are several files: the words at `path`, and each feature and the score beside
-    it, at `path.NAME` and `path.score`.
+    it, at `path.NAME` and `path.score`. Trees have a score, but no features.
 
     Args:
         path: the file to write.
         lists: `NBest`, any iterable of them.
-        format: "moses", "kaldi" or "jsonl".
+        format: "moses", "kaldi", "jsonl" or "trees".
 
     Raises:
         ValueError: if a text or a name has no place in the format.
@@ -122,18 +125,25 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
 
 
 def lines_of(nbest: NBest, format: str) -> Iterator[str]:
-    """Yield the lines of a list, in Moses's format or as JSON."""
+    """Yield the lines of a list, in any format but Kaldi's."""
     for each in nbest.hypotheses:
+        if format == "trees":
+            if each.score is not None:
+                yield _numbers(each.score)
+            yield each.rest if isinstance(each.rest, str) else str(parse_tree(each.text))
+            continue
         if format == "jsonl":
             record: dict[str, Any] = {"id": nbest.id, "text": each.text}
             if each.score is not None:
                 record["score"] = each.score
             if each.features:
                 record["features"] = dict(each.features)
-            yield json.dumps({**record, **(each.rest or {})}, ensure_ascii=False)
+            if isinstance(each.rest, dict):
+                record |= each.rest
+            yield json.dumps(record, ensure_ascii=False)
             continue
         fields = [str(nbest.id), _one_line(each.text)]
-        rest = tuple(each.rest or ())
+        rest = each.rest if isinstance(each.rest, tuple) else ()
         if each.features or each.score is not None or rest:
             features = each.features.items()
             fields.append(" ".join(f"{_name(name)}= {_numbers(value)}" for name, value in features))
@@ -143,13 +153,15 @@ def lines_of(nbest: NBest, format: str) -> Iterator[str]:
         if any("|||" in field for field in fields):
             raise ArgumentError("lists", f"must not hold '|||' in a text. Received: {each.text!r}.")
         yield " ||| ".join(fields).rstrip(" ")
+    if format == "trees":
+        yield ""
 
 
 def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str) -> list[str]:
     """Return the line of each id of lists, from a file of sources or references.
 
-    That is line `id`, counted from 0, for Moses; the line that begins with `id` for Kaldi; and for
-    JSON lines the lines in the order of the ids.
+    That is line `id`, counted from 0, for Moses; the line that begins with `id` for Kaldi; for
+    JSON lines the lines in the order of the ids; and for trees likewise the trees.
 
     Args:
         path: a text file in UTF-8.
@@ -160,18 +172,21 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
     Raises:
         ValueError: if there is no line for an id.
     """
-    lines = [line for _, line in _lines(path)]
-    if format == "jsonl":
+    if format == "trees":
+        lines = [str(tree) for tree in read_trees(path)]
+    else:
+        lines = [line for _, line in _lines(path)]
+    if format in ("jsonl", "trees"):
         if len(lines) != len(ids):
             raise ArgumentError(
                 name,
-                f"must have a line for each id of the lists. Received: {os.fspath(path)!r} with "
-                f"{len(lines)} lines for {len(ids)} ids.",
+                f"must have one for each list. Received: {len(lines)} in {os.fspath(path)!r} for "
+                f"{len(ids)} lists.",
             )
         return lines
     if format == "kaldi":
-        by_key = dict((*line.split(maxsplit=1), "")[:2] for line in lines if line.strip())
-        found = [by_key.get(str(key)) for key in ids]
+        by_key = {line.split()[0]: line.split(maxsplit=1)[1:] for line in lines if line.strip()}
+        found = ["".join(by_key[str(key)]) if str(key) in by_key else None for key in ids]
     else:
         found = [lines[int(key)] if int(key) < len(lines) else None for key in ids]
     for key, line in zip(ids, found):
@@ -185,6 +200,17 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
 
 
 def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
+    if format == "trees":
+        for number, candidates in enumerate(read_tree_nbest(path)):
+            yield NBest(
+                number,
+                tuple(
+                    Hypothesis(linearize(clean(tree)), score=score, rest=str(tree))
+                    for tree, score in candidates
+                ),
+            )
+        return
+    parsed: Iterator[tuple[int, str | int, Hypothesis]]
     if format == "kaldi":
         parsed = _kaldi(path, scores)
     else:
@@ -202,25 +228,26 @@ def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]
 
 def _moses(line: str, path: Path_, number: int) -> tuple[str, Hypothesis]:
     fields = [field.strip() for field in line.split("|||")]
-    if len(fields) < 2 or not re.fullmatch("[0-9]+", fields[0]):
+    if len(fields) < 2 or not re.fullmatch("[0-9]{1,18}", fields[0]):
         raise _malformed(path, number, "a line must be 'id ||| words ||| features ||| score'")
-    features: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
     name = None
     for token in re.findall(r"[^\s=]+=|[^\s=]+", fields[2]) if len(fields) > 2 else []:
         if token[-1] in "=:":
             name = token[:-1]
-            if name in features:
+            if name in found:
                 raise _malformed(path, number, f"the feature {name!r} is there twice")
-            features[name] = []
+            found[name] = []
         else:
             name = name or "features"
-            features.setdefault(name, []).append(_number(token, path, number))
-    for name, values in features.items():
+            found.setdefault(name, []).append(_number(token, path, number))
+    for name, values in found.items():
         if not values:
             raise _malformed(path, number, f"the feature {name!r} has no number")
     score = _number(fields[3], path, number) if len(fields) > 3 and fields[3] else None
-    values = {name: v[0] if len(v) == 1 else tuple(v) for name, v in features.items()}
-    return fields[0], Hypothesis(fields[1], values, score, tuple(fields[4:]) or None)
+    features = {name: values[0] if len(values) == 1 else tuple(values)
+                for name, values in found.items()}  # fmt: skip
+    return fields[0], Hypothesis(fields[1], features, score, tuple(fields[4:]) or None)
 
 
 def _json(line: str, path: Path_, number: int) -> tuple[str | int, Hypothesis]:
@@ -231,12 +258,14 @@ def _json(line: str, path: Path_, number: int) -> tuple[str | int, Hypothesis]:
     valid = isinstance(record, dict) and isinstance(record.get("text"), str)
     if not valid or type(record.get("id")) not in (str, int):
         raise _malformed(path, number, "a line must be an object with `id` and `text`")
+    if re.search("[\ud800-\udfff]", json.dumps(record, ensure_ascii=False)):
+        raise _malformed(path, number, "the text is not UTF-8")
     features = record.pop("features", None)
     if not isinstance(features, dict | None):
         raise _malformed(path, number, "`features` must be an object of numbers")
     values = {
         name: tuple(_number(each, path, number) for each in value)
-        if isinstance(value, list)
+        if isinstance(value, list) and value
         else _number(value, path, number)
         for name, value in (features or {}).items()
     }
@@ -246,17 +275,13 @@ def _json(line: str, path: Path_, number: int) -> tuple[str | int, Hypothesis]:
     return key, Hypothesis(text, values, score, record or None)
 
 
-def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str, Hypothesis]]:
-    own = os.path.basename(path) + "."
-    names = [os.path.basename(file) for file in scores]
-    names = [name.removeprefix(own) if name != own else name for name in names]
-    names = [name if f"{own}{name}" == os.path.basename(file) else Path(name).stem
-             for name, file in zip(names, scores)]  # fmt: skip
+def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str | int, Hypothesis]]:
+    names = [_feature_of(file, path) for file in scores]
     if len({*names}) < len(names):
         raise ArgumentError("scores", f"must be of different names. Received: {names}.")
     columns = [_lines(file) for file in scores]
     for (number, line), *others in itertools.zip_longest(_lines(path), *columns, fillvalue=(0, "")):
-        key, _, text = line.strip().partition(" ")
+        key, text = (*line.split(maxsplit=1), "", "")[:2]
         found = re.fullmatch(r"(.+)-(\d+)", key)
         if found is None and number:
             raise _malformed(path, number, "a line must be 'utterance-n words …'")
@@ -276,6 +301,12 @@ def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str, Hyp
         assert found is not None
         score = values.pop("score", None)
         yield number, found[1], Hypothesis(text.strip(), values, score, int(found[2]))
+
+
+def _feature_of(scores: Path_, nbest: Path_) -> str:
+    """Return the name of the feature in a file: `NAME` of `NBEST.NAME`, `NAME` of `NAME.txt`."""
+    name, own = os.path.basename(scores), f"{os.path.basename(nbest)}."
+    return name.removeprefix(own) if name.startswith(own) and name != own else Path(name).stem
 
 
 def _keys(nbest: NBest) -> list[str]:
@@ -300,7 +331,7 @@ def _lines(path: Path_) -> Iterator[tuple[int, str]]:
 def _number(value: Any, path: Path_, line: int) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise _malformed(path, line, f"{value!r} must be a finite number")
@@ -312,7 +343,7 @@ def _numbers(value: float | tuple[float, ...]) -> str:
 
 
 def _one_line(text: str) -> str:
-    if "\n" in text or "\r" in text:
+    if "\n" in text or text.endswith("\r"):
         raise ArgumentError("lists", f"must hold texts of one line. Received: {text!r}.")
     return text
 
@@ -329,8 +360,3 @@ def _malformed(path: Path_, line: int, reason: str) -> ArgumentError:
     return ArgumentError(
         "nbest", f"must hold n-best lists. {os.fspath(path)}, line {line}: {reason}."
     )
-
-
-def described(weights: Mapping[str, float]) -> str:
-    """Return weights in one line, for people."""
-    return ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items())

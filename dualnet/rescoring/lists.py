@@ -20,7 +20,8 @@ class Hypothesis:
         features: dict of a name to a number, or to a tuple of numbers.
         score: float, by which the hypotheses are ranked, or None.
         rest: What else its line holds, which is written back: a dict of the other keys of a JSON
-            object, a tuple of the other fields of a Moses line, or the number of a Kaldi key.
+            object, a tuple of the other fields of a Moses line, the number of a Kaldi key, or the
+            bracketed tree.
 
     Example:
 
@@ -70,6 +71,6 @@ class NBest:
 
     @property
     def best(self) -> Hypothesis:
-        """The hypothesis of the highest score, of equal ones the first; without scores the first."""
+        """The hypothesis of the highest score, or the first of equal ones or without scores."""
         scores = [-math.inf if each.score is None else each.score for each in self.hypotheses]
         return self.hypotheses[scores.index(max(scores))]

@@ -148,10 +148,9 @@ def rescored(
         blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)
         for block in blocks:
             several = _scored(block, scorers, weights)
-            for found in several:
-                yield found
+            yield from several
             for each in scorers if carry or adapt else []:
-                if not each.translates and several:
+                if not each.translates:
                     each.read(several[0].best, learners.get(each.name), carry=carry)
 
 
@@ -223,8 +222,8 @@ def _scored(
                     )
                 features[name] = next(column)
             hypotheses.append(Hypothesis(each.text, features, None, each.rest))
-        check_features(weights, NBest(nbest.id, tuple(hypotheses)))
         found.append(weighted(NBest(nbest.id, tuple(hypotheses)), weights))
+        check_features(weights, found[-1])
     return found
 
 

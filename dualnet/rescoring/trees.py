@@ -359,7 +359,7 @@ def _score(words: list[str], path: str | os.PathLike[str], line: int) -> float |
         return None
     try:
         (score,) = map(float, words)
-        if math.isnan(score):
+        if not math.isfinite(score):
             raise ValueError
     except ValueError:
         raise _malformed(path, line, f"{' '.join(words)!r} before a tree is no score") from None
