@@ -63,7 +63,8 @@ def rescore(
         carry: bool.
         adapt: bool.
         rule, learning_rate, decay, epsilon, beta_1, clipnorm, statistics: As for
-            `dynamic_evaluation`; only with `adapt`.
+            `dynamic_evaluation`; only with `adapt`. `statistics` may be a dict by the name of the
+            feature.
 
     Returns:
         A list of `NBest`.
@@ -139,10 +140,13 @@ def rescored(
         if adapt:
             for each in scorers:
                 if not each.translates:
+                    of_model = statistics
+                    if isinstance(statistics, Mapping):
+                        of_model = statistics.get(each.name)
                     learners[each.name], _ = stack.enter_context(
                         learning(
                             each.model, rule, settings,
-                            temperature=1.0, statistics=statistics, keep=False,
+                            temperature=1.0, statistics=of_model, keep=False,
                         )
                     )  # fmt: skip
         blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -189,7 +190,11 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, float]:
     FileNotFoundError: There is no file 'nowhere.toml'.
     """
     weights = read_toml(path, what="A file of weights").get("weights")
-    if not isinstance(weights, dict) or not all(map(is_number, weights.values())) or not weights:
+    if (
+        not isinstance(weights, dict)
+        or not weights
+        or not all(is_number(weight) and math.isfinite(weight) for weight in weights.values())
+    ):
         raise ArgumentError(
             "weights",
             "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
