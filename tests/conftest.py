@@ -34,6 +34,7 @@ if keras.config.backend() != "tensorflow":
     # searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
         "test_cli.py",
+        "test_cli_rescoring.py",
         "test_cli_text.py",
         "test_cli_translation.py",
         "test_corpora.py",

@@ -113,7 +113,9 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
                 if hypothesis.score is not None:
                     found["score"] = hypothesis.score
                 if not columns:
-                    columns = {name: opened(f"{os.fspath(path)}.{_name(name)}") for name in found}
+                    columns = {
+                        name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in found
+                    }
                 if set(columns) != set(found):
                     raise ArgumentError(
                         "lists",
@@ -146,7 +148,9 @@ def lines_of(nbest: NBest, format: str) -> Iterator[str]:
         rest = each.rest if isinstance(each.rest, tuple) else ()
         if each.features or each.score is not None or rest:
             features = each.features.items()
-            fields.append(" ".join(f"{_name(name)}= {_numbers(value)}" for name, value in features))
+            fields.append(
+                " ".join(f"{check_name(name)}= {_numbers(value)}" for name, value in features)
+            )
         if each.score is not None or rest:
             fields.append("" if each.score is None else _numbers(each.score))
         fields += rest
@@ -348,10 +352,11 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _name(name: str) -> str:
+def check_name(name: str, argument: str = "lists") -> str:
+    """Return the name of a feature if every format can hold it."""
     if not re.fullmatch(r"[^\s=|/]+", name):
         raise ArgumentError(
-            "lists", f"must name features without spaces, '=', '|' and '/'. Received: {name!r}."
+            argument, f"must name features without spaces, '=', '|' and '/'. Received: {name!r}."
         )
     return name
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from dualnet._checks import ArgumentError
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"
@@ -74,3 +76,43 @@ class NBest:
         """The hypothesis of the highest score, or the first of equal ones or without scores."""
         scores = [-math.inf if each.score is None else each.score for each in self.hypotheses]
         return self.hypotheses[scores.index(max(scores))]
+
+
+def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
+    """Return a list with more features: the old score, the length, and the next of `scores`."""
+    hypotheses = []
+    for each in nbest.hypotheses:
+        features = dict(each.features)
+        if each.score is not None:
+            features.setdefault(BASE, each.score)
+        features.setdefault(LENGTH, float(len(each.text.split())))
+        for name, column in scores.items():
+            if name in features:
+                raise ArgumentError(
+                    "models",
+                    "must have names that no feature of the lists has. Received: "
+                    f"{name!r}. Give a dict of other names, or rename the RUN.",
+                )
+            features[name] = next(column)
+        hypotheses.append(dataclasses.replace(each, features=features, score=None))
+    return NBest(nbest.id, tuple(hypotheses))
+
+
+def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
+    """Return a list whose scores are the sums of the features times their weights."""
+    return NBest(
+        nbest.id,
+        tuple(dataclasses.replace(each, score=each.total(weights)) for each in nbest.hypotheses),
+    )
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return names of which no two are equal: the second `lm` is `lm_2`."""
+    found: list[str] = []
+    for base in names:
+        name, number = base, 1
+        while name in found:
+            number += 1
+            name = f"{base}_{number}"
+        found.append(name)
+    return found

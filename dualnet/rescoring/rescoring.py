@@ -12,7 +12,7 @@ from dualnet._checks import ArgumentError, check_finite, check_flag
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
-from dualnet.rescoring.lists import BASE, LENGTH, Hypothesis, NBest
+from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.rescoring.prefixes import log_probabilities, state_after
 from dualnet.rescoring.tuning import check_features
 from dualnet.text import Tokenizer
@@ -209,37 +209,10 @@ def _scored(
     weights: Mapping[str, float],
 ) -> list[NBest]:
     columns = {each.name: iter(each.score(block).tolist()) for each in scorers}
-    found = []
-    for nbest, _ in block:
-        hypotheses = []
-        for each in nbest.hypotheses:
-            features = dict(each.features)
-            if each.score is not None:
-                features.setdefault(BASE, each.score)
-            features.setdefault(LENGTH, float(len(each.text.split())))
-            for name, column in columns.items():
-                if name in features:
-                    raise ArgumentError(
-                        "models",
-                        "must have names that no feature of the lists has. Received: "
-                        f"{name!r}. Give a dict of other names, or rename the RUN.",
-                    )
-                features[name] = next(column)
-            hypotheses.append(Hypothesis(each.text, features, None, each.rest))
-        found.append(weighted(NBest(nbest.id, tuple(hypotheses)), weights))
-        check_features(weights, found[-1])
+    found = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
+    for nbest in found:
+        check_features(weights, nbest)
     return found
-
-
-def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
-    """Return a list whose scores are the sums of the features times their weights."""
-    return NBest(
-        nbest.id,
-        tuple(
-            Hypothesis(each.text, each.features, each.total(weights), each.rest)
-            for each in nbest.hypotheses
-        ),
-    )
 
 
 def _named(models: Models) -> dict[str, LanguageModel]:
@@ -247,14 +220,9 @@ def _named(models: Models) -> dict[str, LanguageModel]:
     if isinstance(models, Mapping):
         named = dict(models)
     else:
-        named = {}
-        for model in [models] if isinstance(models, LanguageModel) else models:
-            name = base = getattr(model, "name", "model")
-            number = 1
-            while name in named:
-                number += 1
-                name = f"{base}_{number}"
-            named[name] = model
+        several = [models] if isinstance(models, LanguageModel) else list(models)
+        names = numbered(getattr(model, "name", "model") for model in several)
+        named = dict(zip(names, several))
     for name, model in named.items():
         if not isinstance(model, LanguageModel):
             raise ArgumentError(

@@ -86,6 +86,11 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     )
 
 
+def builder_of(folder: str | os.PathLike[str]) -> str:
+    """Return the name of the builder on the card of a RUN folder. Needs no Keras."""
+    return str(_read_card_table(Path(folder))["builder"])
+
+
 def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
     """Check that `path` is a RUN folder with a card, or an existing `.keras` file.
 
