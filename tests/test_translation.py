@@ -154,7 +154,8 @@ def test_a_model_beside_itself_translates_as_it_does_alone(model):
 def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
     found = evaluate_pairs(model, numbers, "valid")
     pairs = numbers.valid
-    losses = [losses_of(model, *lines).sum() for lines in zip(pairs.source_lines, pairs.target_lines)]
+    lines = zip(pairs.source_lines, pairs.target_lines)
+    losses = [losses_of(model, source, target).sum() for source, target in lines]
     np.testing.assert_allclose(found.pair_losses, losses, rtol=1e-4)
     assert found.perplexity == pytest.approx(np.exp(sum(losses) / found.tokens), rel=1e-5)
 
