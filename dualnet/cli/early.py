@@ -13,7 +13,7 @@ from dualnet._checks import ArgumentError, check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.runs.folder import EARLY_FILES, check_run, read_card
+from dualnet.runs.folder import EARLY_FILES, builder_of, check_run
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
 
@@ -41,7 +41,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 def is_translator(run: str) -> bool:
     """Return whether `run` is the RUN folder of a model that translates."""
-    return os.path.isdir(run) and read_card(run).builder == "encoder_decoder"
+    return os.path.isdir(run) and builder_of(run) == "encoder_decoder"
 
 
 def check_language_model(run: str, *, way_out: str = "dualnet translate") -> None:
