@@ -150,7 +150,12 @@ class PairCorpus:
         """
         from dualnet.corpora.pair_batches import PairBatches  # here: it needs Keras
 
-        return PairBatches(self.split(split), vocabulary=self.target_vocabulary, **settings)
+        return PairBatches(
+            self.split(split),
+            vocabulary=self.target_vocabulary,
+            source_vocabulary=self.source_vocabulary,
+            **settings,
+        )
 
 
 def load_pairs(
