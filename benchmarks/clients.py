@@ -1,10 +1,11 @@
-"""Serves one SavedModel to many interleaved clients; checks that no client sees another's state.
+"""Serves SavedModels to many interleaved clients; checks that no client sees another's state.
 
 Usage: python benchmarks/clients.py [--clients 1000] [--threads 16] [--requests 4] [--seed 0]
-Nine of ten clients read words of their own with `step`, one a request, and pass the states of an
-answer to their next request; the others send texts to `score_text` or `generate_text`. The requests
-of all are shuffled and sent from several threads at once. Each answer must equal, bit for bit, the
-one that its client gets alone. Prints one line; exits with 1 if an answer differs.
+Most clients read words of their own with `step`, one a request, and pass the states of an answer to
+their next request; of twenty, three send texts to `score_text` and `generate_text`, and ids to the
+`translate` of a translator. The requests of all are shuffled and sent from several threads at once.
+Each answer must equal, bit for bit, the one that its client gets alone. Prints one line; exits with
+1 if an answer differs.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.text import Vocabulary
 
+TEXT = ("score_text", "generate_text")
 WORDS = ("<eos>", "<unk>", *(f"w{i}" for i in range(998)))
 
 
@@ -33,8 +35,13 @@ def main():
     model = zoo.build("dual_lstm", vocabulary_size=len(WORDS), units=64)
     model.vocabulary = Vocabulary(WORDS)
     with tempfile.TemporaryDirectory() as folder:
-        signatures = tf.saved_model.load(dualnet.export(model, f"{folder}/model")).signatures
-    clients = clients_of(options.clients, options.requests, WORDS, options.seed)
+        served = tf.saved_model.load(dualnet.export(model, f"{folder}/model"))
+        translator = zoo.build("encdec", vocabulary_size=len(WORDS), units=64)
+        translator.vocabulary = translator.source_vocabulary = model.vocabulary
+        translating = tf.saved_model.load(dualnet.export(translator, f"{folder}/translator"))
+    signatures = {**served.signatures, "translate": translating.signatures["translate"]}
+    others = ("translate", *TEXT)
+    clients = clients_of(options.clients, options.requests, WORDS, options.seed, others)
     alone = [list(answers(signatures, *client)) for client in clients]
     start = time.perf_counter()
     wrong = count_wrong(signatures, clients, alone, options.threads, options.seed)
@@ -45,37 +52,51 @@ def main():
     sys.exit(1 if wrong else 0)
 
 
-def clients_of(count, requests, words, seed):
-    """Return for each of `count` clients its endpoint and what it sends: word ids, or texts."""
+def clients_of(count, requests, words, seed, others=TEXT):
+    """Return for each of `count` clients its endpoint and what it sends: word ids, or texts.
+
+    Of twenty clients, the last send to the endpoints `others`, all before them to `step`.
+    """
     rng = np.random.default_rng(seed)
+    endpoints = (*["step"] * (20 - len(others)), *others)
     clients = []
     for i in range(count):
-        endpoint = {18: "score_text", 19: "generate_text"}.get(i % 20, "step")
+        endpoint = endpoints[i % 20]
         ids = rng.integers(len(words), size=(requests, 4))
+        items = {"step": ids[:, 0].tolist(), "translate": ids.tolist()}
         texts = [" ".join(words[k] for k in row) for row in ids]
-        clients.append((endpoint, ids[:, 0].tolist() if endpoint == "step" else texts))
+        clients.append((endpoint, items.get(endpoint, texts)))
     return clients
 
 
 def answers(signatures, endpoint, items):
     """Yield the answer to each request of one client: outputs by name."""
+    if endpoint == "step":
+        yield from steps(signatures["step"], items)
+        return
     settings = {"max_tokens": 5, "temperature": 1, "top_k": 0, "top_p": 1, "seed": 7}
+    search = {"beam": 3, "n_best": 2, "max_tokens": 9, "length_normalization": 1}
+    for item in items:
+        if endpoint == "score_text":
+            inputs = {"texts": item}
+        elif endpoint == "translate":
+            inputs = {"ids": item, "lengths": len(item), **search}
+        else:
+            inputs = {"prompts": item, "stop_at_eos": False, **settings}
+        columns = {name: [value] for name, value in inputs.items()}
+        yield ask(signatures[endpoint], **columns)
+
+
+def steps(endpoint, words):
+    """Yield the answer to each step of one client, who begins with states of zeros."""
     states = {
         name: np.zeros((1, spec.shape[1]))
-        for name, spec in signatures["step"].structured_input_signature[1].items()
+        for name, spec in endpoint.structured_input_signature[1].items()
         if name != "ids"
     }
-    for item in items:
-        if endpoint == "step":
-            answer = ask(signatures["step"], ids=[[item]], **states)
-            states = {name: answer[name] for name in states}
-        elif endpoint == "score_text":
-            answer = ask(signatures["score_text"], texts=[item])
-        else:
-            columns = {name: [value] for name, value in settings.items()}
-            answer = ask(
-                signatures["generate_text"], prompts=[item], stop_at_eos=[False], **columns
-            )
+    for word in words:
+        answer = ask(endpoint, ids=[[word]], **states)
+        states = {name: answer[name] for name in states}
         yield answer
 
 

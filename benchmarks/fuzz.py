@@ -51,6 +51,8 @@ batch_size = 4
 sequence_length = 9
 epochs = 1
 """
+SIDES = ["--source", "en", "--target", "de"]
+TRANSLATOR = ["--epochs", "1", "--set", "units=4", "depth=1", "batch_size=30", "--quiet"]
 QUICK = ["--epochs", "1", "--set", "units=4", "batch_size=4", "sequence_length=9", "--quiet"]
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "likes", "finds", "and", "or", "big", "small"]
 VALUES = [
@@ -72,7 +74,7 @@ SETTINGS = [
     "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
     "recurrent_layers",
 ]  # fmt: skip
-KINDS = ("card", "corpus", "RUN", "request", "tokenizer", "text")
+KINDS = ("card", "corpus", "RUN", "request", "tokenizer", "text", "pairs")
 JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
 TOKENIZERS = ["bytes", "characters", "bpe:260", "bpe:300", "unigram:20", "word-piece:30", "words"]
 READING = {
@@ -81,11 +83,16 @@ READING = {
     "--fractions": ["1 1 1", "90 5 5", "0 1 1", "1e-9 1 1", "nan 1 1", "inf 1 1", "1 2", "a b c"],
 }
 OPTIONS = {
-    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt"],
+    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt",
+                 "--beam", "--n-best", "--length-normalization"],
     "score": ["--text"],
     "evaluate": ["--temperature", "--sequence-length", "--batch-size", "--split", "--rule", "--set",
                  "--corpus"],
     "train": ["--set", "--epochs", "--seed", "--checkpoint-steps", "--corpus"],
+    "translate": ["--beam", "--nbest", "--format", "--length-normalization", "--max-tokens",
+                  "--text", "--ensemble", "--plot"],
+    "evaluate pairs": ["--beam", "--protocol", "--split", "--pairs", "--source", "--set"],
+    "data": ["--tokenizer", "--source-tokenizer", "--files", "--source", "--target", "--pairs"],
 }  # fmt: skip
 
 
@@ -115,6 +122,22 @@ class Workshop:
         )  # fmt: skip
         if code:
             raise SystemExit(log)
+        self.pairs = self.folder / "pairs"
+        self.pairs.mkdir()
+        for split, lines in {"train": 30, "valid": 6, "test": 6}.items():
+            for side in ("en", "de"):
+                text = [
+                    " ".join(chance.choices(WORDS, k=chance.randrange(5))) for _ in range(lines)
+                ]
+                (self.pairs / f"{split}.{side}").write_text("\n".join(text) + "\n")
+        self.translator = self.folder / "TRANSLATOR"  # with a tokeniser for each side
+        code, log, _ = call(
+            ["train", "attention_gru", "--pairs", self.pairs, *SIDES, "--output", self.translator,
+             "--source-tokenizer", "words", "--tokenizer", "bpe:270", *TRANSLATOR]
+        )  # fmt: skip
+        if code:
+            raise SystemExit(log)
+        self.runs = (self.run, self.parts, self.translator)
 
     def case(self, number):
         """Return the kind of case `number`, its damage in words, its command and its input."""
@@ -206,6 +229,44 @@ class Workshop:
                 value = chance.choice(values)
                 command += [option, *(value.split() if option == "--fractions" else [value])]
         return how, command, b""
+
+    def _pairs(self, chance, place):
+        """Damage pairs, or the RUN of a translator, or a request to one."""
+        what = chance.choice(["pairs", "RUN", "RUN", "options"])
+        copy = place / ("pairs" if what == "pairs" else "RUN")
+        stdin = b"the cat\n\na dog\n"
+        if what == "pairs":
+            shutil.copytree(self.pairs, copy)
+            split, side = chance.choice(["train", "valid", "test"]), chance.choice(["en", "de"])
+            how = damage_file(chance, copy / f"{split}.{side}")
+            tokenizer = ["--tokenizer", chance.choice(TOKENIZERS)]
+            train = ["train", "attention_gru", "--pairs", copy, *SIDES, "--output", place / "new"]
+            data = ["data", "--pairs", copy, *SIDES, *tokenizer]
+            evaluate = ["evaluate", self.translator, "--pairs", copy, "--beam", "1"]
+            command = chance.choice([data, data, evaluate, [*train, *tokenizer, *TRANSLATOR]])
+            return how, command, b""
+        if what == "RUN":
+            shutil.copytree(self.translator, copy)
+            files = sorted(path for path in copy.rglob("*") if path.is_file())
+            how = damage_file(chance, chance.choice(files))
+            if chance.random() < 0.4:
+                damage_file(chance, copy / "sums.json", "gone")
+                how += "; no sums"
+            resume = ["train", "attention_gru", "--pairs", self.pairs, *SIDES, "--output", copy]
+            resume += ["--resume", "--quiet", "--epochs", chance.choice(["1", "2"])]
+            translate = ["translate", copy, "--beam", "2", "--max-tokens", "3"]
+            others = [["evaluate", copy, "--beam", "1"], ["tokenizer", "show", copy], resume]
+            return how, chance.choice([translate, translate, *others]), stdin
+        name = chance.choice(["translate", "translate", "evaluate pairs", "data"])
+        command = [name.split()[0], self.translator]
+        if name == "data":
+            command = [name, "--pairs", self.pairs, *SIDES]
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            value = chance.choice([*VALUES, *TOKENIZERS, "the cat", "\x00", "\ud800"])
+            command += [chance.choice(OPTIONS[name]), value]
+            if command[-2] == "--plot":
+                command[-1] = place / value.replace("/", "").replace("\x00", "")
+        return "options", command, damage_bytes(chance, stdin)
 
     def _request(self, chance, place):
         name = chance.choice(["evaluate", "score", "score", "generate", "generate", "train"])
@@ -370,7 +431,7 @@ def check(workshop, number):
     """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
     kind, how, command, stdin = workshop.case(number)
     place = workshop.folder / "case"
-    whole = [fingerprint(run) for run in (workshop.run, workshop.parts)]
+    whole = [fingerprint(run) for run in workshop.runs]
     before = fingerprint(place)
     code, log, out = call(command, stdin)
     wrong = ""
@@ -389,7 +450,7 @@ def check(workshop, number):
         wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
     elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
         wrong = f"raw on the terminal: {raw[:9]}"
-    elif [fingerprint(run) for run in (workshop.run, workshop.parts)] != whole:
+    elif [fingerprint(run) for run in workshop.runs] != whole:
         wrong = "a RUN was changed"
     if wrong:
         wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"

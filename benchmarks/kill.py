@@ -1,8 +1,9 @@
 """Kills commands at random moments, recovers, and compares the results bit for bit.
 
 Usage: python benchmarks/kill.py [--kills 30] [--seed 0] [--folder FOLDER] [--skip-cost]
-Of ten kills, five hit `train`, two `gate` and one `tune`, which are then resumed; two hit
-`export`, which is then repeated: a SavedModel and a LiteRT file with its vocabulary in turn.
+Of twelve kills, five hit `train`, two `train --pairs`, two `gate` and one `tune`, which are then
+resumed; two hit `export`, which is then repeated: a SavedModel and a LiteRT file with its
+vocabulary in turn.
 Prints one line per kill, what was lost, and the cost of checkpoints in tokens per second. Exits
 with 1 if anything was lost. No `export` with KERAS_BACKEND=jax.
 """
@@ -26,7 +27,10 @@ import numpy as np
 MODEL = "dual_lstm"
 SETTINGS = ["units=64", "batch_size=32", "sequence_length=25", "learning_rate=0.002"]
 EPOCHS, INTERVAL = 3, 10
-TURNS = ("train", "gate", "train", "export", "train", "tune", "train", "export", "train", "gate")
+TURNS = (
+    "train", "gate", "train", "export", "pairs", "train", "tune", "train", "export", "train",
+    "gate", "pairs",
+)  # fmt: skip
 JOB = """\
 model = "lstm"
 tuner = "random"
@@ -85,6 +89,7 @@ def main():
     (folder / "job.toml").write_text(JOB)
     commands = {
         "train": train,
+        "pairs": pairs,
         "gate": functools.partial(gate, reference),
         "tune": functools.partial(tune, folder / "job.toml"),
     }
@@ -129,6 +134,14 @@ def train(output):
     return [
         "train", MODEL, "--corpus", "python-reference", "--output", output, "--quiet",
         "--checkpoint-steps", INTERVAL, "--seed", 1, "--epochs", EPOCHS, "--set", *SETTINGS,
+    ]  # fmt: skip
+
+
+def pairs(output):
+    return [
+        "train", "attention_gru", "--pairs", "numbers", "--output", output, "--quiet",
+        "--checkpoint-steps", INTERVAL, "--seed", 1, "--epochs", EPOCHS, "--set", "units=32",
+        "depth=1", "batch_size=100", "watch=bleu", "learning_rate=0.5", "patience=2",
     ]  # fmt: skip
 
 

@@ -1,12 +1,15 @@
 """Trains models at their published size, slice by slice, and compares them with the papers.
 
-Usage: DUALNET_DATA=FOLDER_WITH_ptb python benchmarks/published.py OUTPUT [--group NAME]
+Usage: DUALNET_DATA=FOLDER_WITH_ptb_AND_multi30k python benchmarks/published.py OUTPUT
+       [--group NAME ...] [--model NAME ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
 epoch and run, and `GROUP.png`, the validation perplexities with the published figures as
-lines. Ctrl-C or SIGTERM finishes the step under way, saves and stops; the same command
-resumes, also after a kill.
+lines. A model that translates is measured at the end: its RUN holds the translations of valid
+and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
+step under way, saves and stops; the same command resumes, also after a kill.
+Several commands may share OUTPUT if each trains other models.
 """
 
 import argparse
@@ -22,12 +25,14 @@ from typing import Any
 
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bit-equal
 
-from dualnet import plots, training, zoo
+from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
 
 QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
 RESULT_COLUMNS = ["valid_perplexity", "test_perplexity", "published_valid", "published_test"]
+BLEU_COLUMNS = ["valid_bleu", "test_bleu", "valid_bleu_multi30k", "test_bleu_multi30k"]
+BEAM = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
-        return None if self.settings else self.card.published["static"]
+        return None if self.settings else self.card.published.get("static")
 
     @property
     def card(self) -> zoo.Card:
@@ -72,48 +77,96 @@ class Run:
             return []
 
     def results(self, output: Path) -> dict[str, Any]:
-        """Return results.json of a finished run, else {}."""
-        file = self.folder(output) / "results.json"
-        return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        """Return what was measured of a finished run, else {}."""
+        results = _read(self.folder(output) / "results.json")
+        if not results or not self.group.translates:
+            return results
+        bleu = _read(self.folder(output) / "bleu.json")
+        return {**results, **bleu} if bleu else {}
 
     def train(self, output: Path, epochs: int) -> None:
         """Train up to `epochs` epochs, and evaluate after the last epoch of the group."""
         folder = self.folder(output)
         folder.parent.mkdir(parents=True, exist_ok=True)
+        corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
         settings = {} if resume else {**self.group.settings, **self.settings}
-        training.train(
-            self.model,
-            self.group.corpus,
-            output=folder,
-            seed=self.seed,
-            resume=resume,
-            epochs=epochs,
-            evaluate=epochs == self.group.epochs,
-            **settings,
-        )
+        if not _read(folder / "results.json"):
+            training.train(
+                self.model,
+                corpus,
+                output=folder,
+                seed=self.seed,
+                resume=resume,
+                epochs=epochs,
+                evaluate=epochs == self.group.epochs,
+                **settings,
+            )
+        if self.group.translates and _read(folder / "results.json"):
+            translate(folder, corpus)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that are compared with each other, at equal numbers of epochs."""
+    """Runs that are compared with each other, at equal numbers of epochs.
+
+    Attributes:
+        corpus: str. Name of a corpus; for pairs, of a folder in DUALNET_DATA.
+        source, target: str or None. Languages of the pairs.
+    """
 
     name: str
     title: str
     corpus: str
     epochs: int
     epochs_per_slice: int
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    target: str | None = None
     runs: tuple[Run, ...] = ()
 
-    def next_slice(self, output: Path) -> tuple[Run, int] | None:
-        """Return the run that is furthest behind and its next epoch count, or None at the end."""
-        unfinished = [run for run in self.runs if not run.results(output)]
+    @property
+    def translates(self) -> bool:
+        return self.source is not None
+
+    def load(self) -> Any:
+        """Return the corpus as `training.train` takes it."""
+        if not self.translates:
+            return self.corpus
+        folder = Path(os.environ["DUALNET_DATA"]) / self.corpus
+        return corpora.load_pairs(folder, source=self.source, target=self.target)
+
+    def next_slice(self, output: Path, models: list[str]) -> tuple[Run, int] | None:
+        """Return the run of `models` that is furthest behind and its next epoch count, or None."""
+        runs = [run for run in self.runs if run.model in models]
+        unfinished = [run for run in runs if not run.results(output)]
         if not unfinished:
             return None
         run = min(unfinished, key=lambda run: len(run.history(output)) // self.epochs_per_slice)
         slices = len(run.history(output)) // self.epochs_per_slice
         return run, min(self.epochs, (slices + 1) * self.epochs_per_slice)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the contents of a JSON file, {} if there is none."""
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def translate(folder: Path, corpus: Any) -> None:
+    """Translate valid and test of `corpus`, and write the translations and what they score."""
+    model = runs.load(folder)
+    found = {}
+    for split in ("valid", "test"):
+        pairs = corpus.split(split)
+        lines = generation.translate(model, pairs.source_lines, beam=BEAM)
+        write_whole(folder / f"{split}.{corpus.target}", "".join(f"{line}\n" for line in lines))
+        for protocol, name in (("sacrebleu", "bleu"), ("multi30k", "bleu_multi30k")):
+            scores = evaluation.translation_metrics(
+                lines, pairs.target_lines, protocol=protocol, language=corpus.target
+            )
+            found[f"{split}_{name}"] = scores["bleu"]
+            found[f"{name}_signature"] = scores["bleu_signature"]
+    write_whole(folder / "bleu.json", json.dumps({**found, "beam": BEAM}, indent=2) + "\n")
 
 
 def read_queue() -> list[Group]:
@@ -129,7 +182,7 @@ def read_queue() -> list[Group]:
 def write_table(groups: list[Group], output: Path) -> None:
     """Write published.csv: a row per epoch, and one with the test figures of a finished run."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS + RESULT_COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(text, COLUMNS + RESULT_COLUMNS + BLEU_COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for group in groups:
         for run in group.runs:
@@ -160,18 +213,19 @@ def draw(group: Group, output: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
-    parser.add_argument("--group", help="train only this group")
+    names = [group.name for group in read_queue()]
+    parser.add_argument("--group", nargs="+", choices=names, help="train only these groups")
+    models = sorted({run.model for group in read_queue() for run in group.runs})
+    parser.add_argument("--model", nargs="+", choices=models, help="train only these models")
     options = parser.parse_args()
-    groups = [group for group in read_queue() if options.group in (None, group.name)]
-    if not groups:
-        parser.error(f"--group must be one of {[group.name for group in read_queue()]}")
+    groups = [group for group in read_queue() if group.name in (options.group or names)]
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while (step := group.next_slice(options.output)) is not None:
+        while (step := group.next_slice(options.output, options.model or models)) is not None:
             run, epochs = step
             print(f"{group.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
             run.train(options.output, epochs)
-            write_table(groups, options.output)
+            write_table(read_queue(), options.output)
             draw(group, options.output)
 
 

@@ -221,7 +221,9 @@ def machine_limits(
         if case.kind == "evaluation":
             steps = max(1, min(2048, case.tokens) // rows)
             calls = case.tokens // rows // steps
-        found = products(config, rows, steps, backward=case.kind != "evaluation")
+        found = products(
+            config, rows, steps, backward=case.kind != "evaluation", source=case.source
+        )
         wanted[kind] = {product: number * calls for product, number in found.items()}
     asked = {(product, precision) for (precision, _), each in wanted.items() for product in each}
     missing = sorted(asked - rates.keys())

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
+    from dualnet.generation import translate as translate
     from dualnet.runs import load as load
     from dualnet.serving import export as export
     from dualnet.training import train as train
@@ -52,6 +53,7 @@ _FUNCTIONS = {
     "surprisal": "adaptation",
     "train": "training",
     "transfer": "builders",
+    "translate": "generation",
     "weight_names": "builders",
     "with_cache": "builders",
     "with_gate": "builders",

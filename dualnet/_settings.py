@@ -179,6 +179,9 @@ def check_generation(
     seed: int | None,
     stop_at_eos: bool,
     allow_unknown: bool,
+    beam: int | None,
+    n_best: int | None,
+    length_normalization: float,
 ) -> None:
     """Check the settings of `dualnet.generate`."""
     check_count("max_tokens", max_tokens, least=1)
@@ -191,6 +194,55 @@ def check_generation(
         check_count("seed", seed, least=0)
     check_flag("stop_at_eos", stop_at_eos)
     check_flag("allow_unknown", allow_unknown)
+    if beam is None:
+        _check_defaults(
+            {"n_best": (n_best, None), "length_normalization": (length_normalization, 0)},
+            "needs a beam. Received: {}. Set beam, the number of hypotheses to keep.",
+        )
+        return
+    check_beam(
+        beam=beam,
+        n_best=1 if n_best is None else n_best,
+        length_normalization=length_normalization,
+    )
+    _check_defaults(
+        {
+            "temperature": (temperature, 1),
+            "top_k": (top_k, None),
+            "top_p": (top_p, None),
+            "seed": (seed, None),
+        },
+        f"cannot be combined with beam, which draws nothing. Received: {{}}, beam={beam!r}. "
+        "Leave one of them out.",
+    )
+
+
+def _check_defaults(settings: Mapping[str, tuple[Any, Any]], message: str) -> None:
+    """Raise `ValueError` for the first of `settings`, value and default, that differ."""
+    for name, (value, default) in settings.items():
+        if value != default:
+            raise ArgumentError(name, message.format(f"{name}={value!r}"))
+
+
+def check_beam(*, beam: int, n_best: int, length_normalization: float) -> None:
+    """Check the settings of a beam search."""
+    check_count("beam", beam, least=1)
+    check_penalty("length_normalization", length_normalization)
+    if check_count("n_best", n_best, least=1) > beam:
+        raise ArgumentError(
+            "n_best",
+            f"must be at most beam. Received: n_best={n_best!r}, beam={beam!r}. Widen the beam.",
+        )
+
+
+def check_beam_width(beam: int, vocabulary_size: int) -> None:
+    """Raise `ValueError` if `beam` is wider than the vocabulary of a model."""
+    if beam > vocabulary_size:
+        raise ArgumentError(
+            "beam",
+            f"must be at most the number of tokens that the model knows, {vocabulary_size}. "
+            f"Received: beam={beam!r}.",
+        )
 
 
 def check_export(*, format: str | None, max_tokens: int) -> None:

@@ -49,7 +49,8 @@ class Card:
         published: Perplexities of the paper, each `[validation, test]`, nan where it
             has none: `static`; `finetuned`, once; `refinetuned`, until no gain;
             `samples`, averaged over samples of dropout; `cache`; `dynamic`, with
-            dynamic evaluation.
+            dynamic evaluation. Of models that translate, `bleu`, or `rouge_1`, `rouge_2` and
+            `rouge_l` (F1), all in percent.
         also_published: Further published results, a list of tables: `source`, `table`,
             `settings` that differ from the card's, perplexities as in `published`, their
             `deviation` over seeds, and the coefficient of `variation` of the experts.

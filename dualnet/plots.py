@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
 from dualnet._fonts import all_scripts
+from dualnet._scales import VISIBLE, result_places, spread
+from dualnet._scales import limit_of as limit_of
 
-VISIBLE = 2  # a cut scale ends at this multiple of the lowest perplexity, or above
 IN_TRAINING = "train: measured during the epoch, dropouts on"  # so it may lie above valid
 MARKED = 40  # curves of up to this many epochs have a marker per epoch
-ABSENT, BEYOND = -0.1, 1.09  # positions below and above an axis that goes from 0 to 1
+ABSENT = -0.1  # the position below an axis that goes from 0 to 1
 DARKEST, LIGHTEST = 0.0, 0.85  # part of viridis that stands out from white
 BEST = "#d55e00"  # vermilion, which the colour-blind tell from viridis
 
@@ -205,7 +207,7 @@ def plot_parallel_coordinates(
     values = np.asarray(results, np.float64)
     ranked = [int(i) for i in np.argsort(-values) if np.isfinite(values[i])]  # the best is last
     unranked = [i for i in range(len(values)) if i not in ranked]
-    scales = {**columns, result: _result_places(values)}
+    scales = {**columns, result: result_places(values)}
     count = len(scales)
     figure = _figure(max(7.0, 1.25 * count + 1), 5.5)
     axes = figure.subplots()
@@ -213,7 +215,7 @@ def plot_parallel_coordinates(
     incomplete = [bool(np.isnan(column).any()) for column in table]
     table = np.where(np.isnan(table), ABSENT, table)
     for column in table[:-1]:
-        _spread(column, [*unranked, *ranked])
+        spread(column, [*unranked, *ranked])
     axes.plot(table[:, unranked], color="0.6", linewidth=0.8, linestyle="--", zorder=1)
     for i in ranked:
         colour = colours(min(table[-1, i], 1.0))
@@ -262,50 +264,6 @@ def plot_parallel_coordinates(
     _save(figure, path)
 
 
-def _spread(places: np.ndarray, order: Sequence[int]) -> None:
-    """Spread out lines that meet in one of `places`, those later in `order` further down."""
-    distinct = np.unique(places)
-    width = 0.35 * min(0.16, *np.diff(distinct)) if len(distinct) > 1 else 0.056
-    for place in distinct:
-        meeting = [i for i in order if places[i] == place]
-        if len(meeting) > 1:
-            share = min(1.0, len(meeting) / 10)  # a few lines stay close together
-            places[meeting] += share * np.linspace(width / 2, -width / 2, len(meeting))
-
-
-def limit_of(values: Any) -> float:
-    """Return the perplexity beyond which differences no longer matter.
-
-    At least the best quarter of `values`, all finite and above 0, is below it, however bad the
-    rest.
-    """
-    low = np.min(values)
-    return float(low * max(VISIBLE, (np.quantile(values, 0.25) / low) ** 6))
-
-
-def _result_places(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]]]:
-    """Return the positions of results on a logarithmic axis, keeping nan, and its ticks."""
-    from matplotlib.ticker import MaxNLocator
-
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return values, []
-    low = known.min()
-    limit = limit_of(known)
-    high = known[known <= limit].max()
-    if high < 1.001 * low:
-        high = 1.05 * low
-    places = np.log(values / low) / np.log(high / low)
-    candidates = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-    inner = [(float(np.log(tick / low) / np.log(high / low)), f"{tick:g}")
-             for tick in candidates if low < tick < high]  # fmt: skip
-    ticks = [(0.0, f"{low:.2f}"), *((x, text) for x, text in inner if 0.05 < x < 0.95)]
-    ticks.append((1.0, f"{high:.2f}"))
-    if (known > limit).any():
-        ticks.append((BEYOND, f"above {high:.0f}"))
-    return np.where(values > limit, BEYOND, places), ticks
-
-
 def plot_importance(
     importances: Mapping[str, tuple[float, float]], path: str | Path, *, title: str
 ) -> None:
@@ -325,6 +283,39 @@ def plot_importance(
                     "(error bars: std. dev. over folds)")  # fmt: skip
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
+    _save(figure, path)
+
+
+def plot_attention(
+    source: Sequence[str], target: Sequence[str], weights: Any, path: str | Path
+) -> None:
+    """Draw attention weights as a PNG, a column for each source token, the darker the higher.
+
+    Args:
+        source, target: the tokens, at least one of each.
+        weights: `(target, source)`, from 0 to 1.
+    """
+    rows, columns = np.shape(weights)
+    if (rows, columns) != (len(target), len(source)) or not rows * columns:
+        raise ArgumentError(
+            "weights",
+            "must have a row for each target token and a column for each source token, at least "
+            f"one. Received: shape {(rows, columns)}, {len(target)} target and {len(source)} "
+            "source tokens.",
+        )
+    figure = _figure(min(60, 0.34 * columns + 2.5), min(60, 0.3 * rows + 1.8))
+    axes = figure.subplots()
+    image = axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(columns), [_plain(_short(t)) for t in source], rotation=60, ha="left",
+                    rotation_mode="anchor")  # fmt: skip
+    axes.set_yticks(range(rows), [_plain(_short(token)) for token in target])
+    axes.xaxis.tick_top()
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="0.85", linewidth=0.5)
+    axes.tick_params(which="both", length=0)
+    axes.set(xlabel="source", ylabel="translation")
+    figure.colorbar(image, label="weight", fraction=0.05, aspect=12)
     _save(figure, path)
 
 

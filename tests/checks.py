@@ -153,15 +153,15 @@ def check_step(cell, rng):
 # --- any layer
 
 
-def check_against_reference(call, variables, inputs, expected):
+def check_against_reference(call, variables, inputs, expected, names=None):
     """Values and gradients of `call(*tensors)` are those of `expected(weights, *arrays)`.
 
     Both return a list of outputs. The gradient is that of a random projection of all
     outputs to a scalar, with respect to each of the inputs and `variables`; `expected`
-    gets the latter as a dict by name. Its gradient is taken by central differences.
+    gets the latter as a dict by name, or by `names`. Its gradient is taken by central differences.
     """
     inputs = [keras.Variable(value, name=f"input_{i}") for i, value in enumerate(inputs)]
-    names = [variable.name for variable in variables]
+    names = list(names or [variable.name for variable in variables])
     start = [array(variable).astype("float64") for variable in [*variables, *inputs]]
 
     def reference_outputs(*arrays):

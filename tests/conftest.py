@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import dualnet
 from dualnet import corpora, zoo
 from tests import reference
 
@@ -34,6 +35,7 @@ if keras.config.backend() != "tensorflow":
     collect_ignore = [
         "test_cli.py",
         "test_cli_text.py",
+        "test_cli_translation.py",
         "test_corpora.py",
         "test_corpora_cached_ids.py",
         "test_demo.py",
@@ -83,6 +85,29 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def corpus(folder):
     return corpora.load(folder)
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory):
+    """A folder with a few pairs of the corpus "numbers"."""
+    numbers = corpora.load_pairs("numbers")
+    path = tmp_path_factory.mktemp("pairs") / "numbers"
+    path.mkdir()
+    for split in corpora.SPLITS:
+        pairs = numbers.split(split)
+        for side, lines in (("digits", pairs.source_lines), ("words", pairs.target_lines)):
+            (path / f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines[:24]))
+    return path
+
+
+@pytest.fixture(scope="session")
+def translator_run(pairs_folder, tmp_path_factory):
+    """A RUN folder of a small translator, trained on `pairs_folder`."""
+    pairs = corpora.load_pairs(pairs_folder, source="digits", target="words", tokenizer="words")
+    output = tmp_path_factory.mktemp("translator") / "RUN"
+    settings = {"units": 8, "depth": 1, "batch_size": 24, "epochs": 1, "progress": False}
+    dualnet.train("attention_gru", pairs, output=output, **settings)
+    return output
 
 
 @pytest.fixture

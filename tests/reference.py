@@ -261,6 +261,52 @@ def output_of(states):
     return states[-2:][0]
 
 
+# --- attention
+
+
+def attend(scores, memory, mask):
+    """Return the mean of `memory` weighted by the softmax of `scores` where `mask` is True.
+
+    Each row is computed alone, on its real positions only.
+    """
+    rows = []
+    for row_scores, vectors, real in zip(scores, memory, mask):
+        weights = softmax(row_scores[real]) if real.any() else np.zeros(0)
+        rows.append(weights @ vectors[real])
+    return np.stack(rows)
+
+
+def stack_step(x, states, weights, steps):
+    """Return the outputs and the new states of LSTM-like cells, each on the one below."""
+    outputs, new_states = [], []
+    for number, (step, size) in enumerate(steps, start=1):
+        own = {k.split("/")[1]: w for k, w in weights.items() if k.startswith(f"cell_{number}/")}
+        after = step(x, states[:size], own, {})
+        states = states[size:]
+        x = output_of(after)
+        outputs.append(x)
+        new_states += after
+    return outputs, new_states
+
+
+def general_attention_step(x, states, weights, steps, memory, keys, mask):
+    """Return the output and the states of Luong's attention with input feeding."""
+    outputs, new_states = stack_step(np.hstack([states[0], x]), states[1:], weights, steps)
+    scores = np.stack([keys[b] @ outputs[-1][b] for b in range(len(keys))])
+    context = attend(scores, memory, mask)
+    h = np.tanh(np.hstack([outputs[-1], context]) @ weights["attention_kernel"])
+    return np.hstack([*outputs, h]), [h, *new_states]
+
+
+def additive_attention_step(x, states, weights, steps, memory, keys, mask):
+    """Return the output and the states of Bahdanau's attention before the recurrence."""
+    query = output_of(states[-steps[-1][1] :]) @ weights["alignment_kernel"]
+    scores = np.tanh(query[:, None] + keys) @ weights["alignment_vector"]
+    context = attend(scores, memory, mask)
+    outputs, new_states = stack_step(np.hstack([x, context]), states, weights, steps)
+    return np.hstack([*outputs, context]), new_states
+
+
 # --- connection, output, model
 
 

@@ -108,6 +108,8 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no temperature": ([*generate, "--temperature", -1], "`temperature` must be a finite"),
         "no top k": ([*generate, "--top-k", 0], "`top_k` must be an integer of at least 1"),
         "no top p": ([*generate, "--top-p", 2], "`top_p` must be a number above 0 and at most 1"),
+        "no beam": ([*generate, "--beam", 0], "`beam` must be an integer of at least 1"),
+        "too many": ([*generate, "--beam", 2, "--n-best", 3], "`n_best` must be at most beam"),
         "no tokens": ([*generate, "--max-tokens", 0], "`max_tokens` must be an integer"),
         "no scores": (["score", run, "--text", "the", "--temperature", 0], "`temperature` must be"),
         "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
@@ -591,6 +593,22 @@ def test_prompts_are_continued(capsys, run):
     assert called(capsys, *arguments) == "\n\n".join(expected) + "\n"
 
 
+def test_the_likeliest_texts_are_printed(capsys, run):
+    arguments = ["generate", run, "--prompt", "the cat", "--prompt", "the", "--max-tokens", 4,
+                 "--beam", 3, "--length-normalization", 0.5]  # fmt: skip
+    result = strictly(called(capsys, *arguments, "--json"))
+    assert list(result) == [
+        "texts", "prompts", "max_tokens", "allow_unknown", "beam", "n_best", "length_normalization",
+    ]  # fmt: skip
+    several = dualnet.generate(
+        dualnet.load(run), ["the cat", "the"], max_tokens=4, beam=3, n_best=2,
+        length_normalization=0.5,
+    )  # fmt: skip
+    assert result["texts"] == [texts[0] for texts in several]
+    shown = "\n\n".join(text for texts in several for text in texts)
+    assert called(capsys, *arguments, "--n-best", 2) == f"{shown}\n"
+
+
 def test_a_random_seed_is_reported(capsys, run):
     arguments = ["generate", run, "--prompt", "the", "--max-tokens", 4, "--json"]
     first = strictly(called(capsys, *arguments))
@@ -882,6 +900,10 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
         "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),
+        "greedy with a beam": ([*generate, "--greedy", "--beam", 2], "--beam 1 is greedy"),
+        "a beam that draws": ([*generate, "--beam", 2, "--seed", 1], "which draws nothing"),
+        "several without a beam": ([*generate, "--n-best", 2], "`n_best` needs a beam"),
+        "a huge beam": ([*generate, "--beam", 10**9], "`beam` must be at most the"),
     }  # fmt: skip
 
 

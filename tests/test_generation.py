@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import generation, zoo
+from dualnet import zoo
+from dualnet.generation import sampling
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.reference import softmax
 
@@ -98,7 +99,7 @@ def test_a_seed_determines_the_words(model):
 
 @pytest.mark.parametrize("rows", [64, 2])  # 2: more prompts than one batch
 def test_prompts_in_parallel_are_continued_as_each_alone(model, monkeypatch, rows):
-    monkeypatch.setattr(generation, "ROWS", rows)
+    monkeypatch.setattr(sampling, "ROWS", rows)
     prompts = ["w1 w2 w3 w4 w5", "", "the", "w9 w9\nw3", "the"]
     together = dualnet.generate(model, prompts, max_tokens=6, temperature=0)
     alone = [dualnet.generate(model, prompt, max_tokens=6, temperature=0) for prompt in prompts]
@@ -149,7 +150,7 @@ def test_each_token_is_read_once_and_the_common_length_of_prompts_at_once(model,
 def test_a_long_prompt_is_read_in_segments_with_the_same_result(model, calls, monkeypatch):
     prompt = " ".join(f"w{i % 17}" for i in range(10))
     whole = dualnet.generate(model, prompt, max_tokens=4, temperature=0)
-    monkeypatch.setattr(generation, "WORK", 4)
+    monkeypatch.setattr(sampling, "WORK", 4)
     calls.clear()
     assert dualnet.generate(model, prompt, max_tokens=4, temperature=0) == whole
     assert [call.shape[1] for call in calls] == [4, 4, 3, 1, 1, 1]
@@ -203,7 +204,7 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
     model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
     model.vocabulary = tokenizer
     drawn = []
-    monkeypatch.setattr(generation, "draw", lambda *_, **settings: int(drawn.pop(0)))
+    monkeypatch.setattr("dualnet.generation.texts.draw", lambda *_, **settings: int(drawn.pop(0)))
     for prompt in ("The cat and", "The cat and the dog\n", ""):
         start = len(tokenizer.encode(prompt))
         drawn[:] = ids = tokenizer.encode(TEXT)[start:]
@@ -221,6 +222,7 @@ def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
     text = dualnet.generate(model, "w1 w2", max_tokens=3, seed=0)
     assert text.startswith("w1 w2 ") and len(text.split()) == 5
     np.testing.assert_array_equal(calls[0], [model.vocabulary.encode("w1 w2")])
+    assert len(dualnet.generate(model, "w1 w2", max_tokens=3, beam=2).split()) == 5
     with pytest.raises(ValueError, match=r"`prompt` must hold a word .*Give the first word"):
         dualnet.generate(model, ["w1", " "])
     with pytest.raises(ValueError, match=r"`stop_at_eos` must be False.*Set max_tokens"):
@@ -240,10 +242,10 @@ def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k,
     # Integers often tie, and no sum of their powers equals `top_p` to the last bit.
     scores = np.array([*logits, -math.inf])
     random = np.random.default_rng(seed)
-    drawn = {generation.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
+    drawn = {sampling.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
     assert drawn <= candidates(softmax(scores / temperature), top_k, top_p)
     assert len(logits) not in drawn
-    greedy = generation.draw(scores, random, 0, top_k, top_p)
+    greedy = sampling.draw(scores, random, 0, top_k, top_p)
     assert greedy == logits.index(max(logits))
 
 
@@ -253,13 +255,13 @@ def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
             return 0.0
 
     scores = np.array([-math.inf, 1.0, 2.0])
-    assert generation.draw(scores, Zero()) == 1
-    assert generation.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
+    assert sampling.draw(scores, Zero()) == 1
+    assert sampling.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
 
 
 def test_logits_that_are_not_finite_are_an_error():
     with pytest.raises(ValueError, match="`model` must compute finite logits"):
-        generation.draw(np.array([1.0, math.nan]), np.random.default_rng(0))
+        sampling.draw(np.array([1.0, math.nan]), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -277,6 +279,12 @@ def test_logits_that_are_not_finite_are_an_error():
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
         ({"stop_at_eos": "no"}, "`stop_at_eos` must be a truth value"),
         ({"allow_unknown": 1}, "`allow_unknown` must be a truth value"),
+        ({"beam": 2.0}, "`beam` must be an integer of at least 1"),
+        ({"beam": 21}, "`beam` must be at most the number of tokens.*, 20. Received: beam=21"),
+        ({"beam": 2, "top_k": 3}, "`top_k` cannot be combined with beam.*top_k=3, beam=2"),
+        ({"beam": 2, "temperature": 0}, "`temperature` cannot be combined with beam"),
+        ({"n_best": 2}, "`n_best` needs a beam"),
+        ({"length_normalization": 0.5}, "`length_normalization` needs a beam"),
         ({"model": None}, "`model` must be a LanguageModel with a vocabulary"),
     ],
 )

@@ -68,6 +68,14 @@ def test_a_rate_is_divided_by_the_root_of_the_epoch_beside_all_other_factors():
     assert found == pytest.approx([8.0, 8 / 2**0.5, 1 / 3**0.5, 0.25, *rounds], rel=1e-12)
 
 
+def test_training_ends_when_patience_does():
+    recipe = Recipe(epochs=20, patience=2)
+    assert len(plans(recipe, [9.0, 8.0, 8.5, 7.0, 7.0, 7.5, 6.0, 5.0])) == 6
+    assert len(plans(Recipe(epochs=8), [9.0, 8.0, 8.5, 7.0, 7.0, 7.5, 6.0, 5.0])) == 8
+    fine = Recipe(**ASGD, epochs=20, patience=1, finetune="once")
+    assert [each.phase for each in plans(fine, [9.0, 8.0, 8.5, 7.0])][2:] == ["train", "finetune-1"]
+
+
 # --- averaging
 
 

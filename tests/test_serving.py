@@ -38,6 +38,7 @@ from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import in_graph
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import normal
+from tests.serving_clients import asker, check_table, client_of, close, remote_process
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "saved_model_cli.txt"
@@ -48,40 +49,12 @@ WORDS = ("the", "cat", "<eos>", "dog", "sees", "<unk>", "likes", "a", "bird")
 EOS_ID, UNK_ID = 2, 5
 ENDPOINTS = ["score", "step", "score_text", "generate_text"]
 
-# Answers requests, a line of JSON each, where neither dualnet nor Keras can be imported.
-CLIENT = """
-import functools, json, resource, sys
-sys.modules["dualnet"] = sys.modules["keras"] = None
-import tensorflow as tf
-load = functools.cache(lambda folder: tf.saved_model.load(folder).signatures)
-for line in sys.stdin:
-    folder, name, columns = json.loads(line)
-    endpoint = load(folder)[name]
-    specs = endpoint.structured_input_signature[1]
-    inputs = {key: tf.constant(value, specs[key].dtype) for key, value in columns.items()}
-    answer = {
-        key: (value.numpy().astype("U") if value.dtype == tf.string else value.numpy()).tolist()
-        for key, value in endpoint(**inputs).items()
-    }
-    answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(json.dumps(answer), flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
 def remote():
     """Return `remote(folder, endpoint, **columns)`, answered by a process without dualnet."""
-    pytest.importorskip("resource")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", CLIENT], **pipes) as client:
-
-        def ask(folder, endpoint, **columns):
-            request = [str(folder), endpoint, columns]
-            print(json.dumps(request, default=np.ndarray.tolist), file=client.stdin, flush=True)
-            return json.loads(client.stdout.readline())
-
+    with remote_process() as ask:
         yield ask
-        client.stdin.close()
 
 
 def a_model(words=WORDS, name="dual_lstm", **arguments):
@@ -101,21 +74,6 @@ def served(tmp_path_factory):
     model = a_model()
     path = dualnet.export(model, tmp_path_factory.mktemp("served") / "model", max_tokens=100)
     return SimpleNamespace(model=model, path=path, ask=client_of(path))
-
-
-def client_of(path):
-    """Return a function that sends requests to the SavedModel at `path`."""
-    return asker(tf.saved_model.load(path).signatures)
-
-
-def asker(signatures):
-    def ask(endpoint, **columns):
-        specs = signatures[endpoint].structured_input_signature[1]
-        inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
-        return {name: value.numpy() for name, value in signatures[endpoint](**inputs).items()}
-
-    ask.signatures = signatures
-    return ask
 
 
 def graph_client(model):
@@ -159,10 +117,6 @@ def log_p(model, ids):
 def log_p_of_text(model, ids):
     """Return the log-probability of each of `ids`, read after `<eos>`."""
     return log_p(model, [EOS_ID, *ids])[np.arange(len(ids)), ids]
-
-
-def close(actual, expected, rtol=1e-4, atol=1e-5):
-    np.testing.assert_allclose(actual, ops.convert_to_numpy(expected), rtol=rtol, atol=atol)
 
 
 # --- ids in
@@ -813,15 +767,8 @@ def test_the_documented_requests_fit_the_signatures_and_are_answered(documented)
 
 
 def test_the_documented_table_names_all_inputs_and_outputs(documented):
-    lines = SERVING_PAGE.read_text().splitlines()
-    for endpoint in ENDPOINTS:
-        (line,) = (line for line in lines if line.startswith(f"| `{endpoint}` |"))
-        _, _, inputs, outputs, _ = line.split("|")
-        signature = documented.ask.signatures[endpoint]
-        specs = signature.structured_input_signature[1], signature.structured_outputs
-        for cell, names in zip((inputs, outputs), specs):
-            listed = set(re.findall("`([a-z_]+[0-9]?)`", cell))
-            assert listed - {"state_n"} == {name for name in names if name != "state_2"}
+    section = SERVING_PAGE.read_text().partition("\n## Translators\n")[0]
+    check_table(section, ENDPOINTS, documented.ask.signatures)
 
 
 # --- a single step

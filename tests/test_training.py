@@ -10,10 +10,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import dualnet
 from dualnet import analysis, runs, training, zoo
+from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
 from tests.checks import assert_close
@@ -176,7 +178,7 @@ def test_bad_settings_are_refused_and_nothing_is_written(corpus, tmp_path, setti
 @pytest.mark.parametrize("file", ["card.toml", "vocabulary.txt", "model.weights.h5"])
 def test_an_altered_run_folder_is_refused_and_named(copy, file):
     data = bytearray((copy / file).read_bytes())
-    data[-40] ^= 1
+    data[-3] ^= 1
     (copy / file).write_bytes(data)
     with pytest.raises(ValueError, match=rf"{file} of a RUN folder must be unchanged"):
         dualnet.load(copy)
@@ -424,3 +426,23 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
     assert coarse.results["test_perplexity"] == pytest.approx(again, rel=1e-6)
     rest = train(corpus, coarse.folder, resume=True, epochs=2, evaluate=False)
     assert rest.history[1]["val_perplexity"] < perplexity
+
+
+# --- label smoothing
+
+
+def test_label_smoothing_is_in_the_training_loss_alone(rng):
+    model = language_model(9, units=4)
+    model.compile(optimizer=keras.optimizers.SGD(0.0))
+    tokens, targets = rng.integers(9, size=(2, 2, 5))
+    logits = ops.convert_to_numpy(model(tokens)).astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    nll = -np.take_along_axis(log_p, targets[..., None], axis=-1).mean()
+    for smoothing in (0.0, 0.3):
+        model.label_smoothing = smoothing
+        model.train_function = None
+        model.reset_state()
+        loss, perplexity = model.train_on_batch(tokens, targets)
+        assert loss == pytest.approx((1 - smoothing) * nll - smoothing * log_p.mean(), rel=1e-5)
+        assert perplexity == pytest.approx(np.exp(nll), rel=1e-5)
+        assert model.evaluate(tokens, targets, batch_size=2, verbose=0)[0] == pytest.approx(nll)

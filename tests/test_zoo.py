@@ -68,6 +68,25 @@ VARIANTS = {
     "awd_lstm_mos_past_decode": MIXTURES["awd_lstm_mos"] + 280 * 280 + 280 + 10_000,
     "awd_lstm_past_decode": OTHERS["awd_lstm"] + 400 * 400 + 400 + 10_000,
 }
+# 500 units and 16,000 words: embeddings and output, encoder, keys, decoder, attentional vector. An
+# expert has a matrix and a bias of its own, and a column of the prior.
+ENCDEC = 3 * 8_000_000 + 16_000 + 4 * 2_002_000 + 250_000 + 3_002_000 + 2_002_000 + 500_000
+# 200 units and 10,000 words: embeddings and output, keys, alignment, readout.
+ATTENTION = 3 * 2_000_000 + 10_000 + 6_400 + 6_432 + 2 * 40_000
+TRANSLATORS = {
+    "encdec": ENCDEC,
+    "encdec_doc": ENCDEC + 2 * 251_000,
+    "encdec_doc_two": ENCDEC + 4 * 251_000,
+    "attention_lstm": ATTENTION + 480_800 + 2 * 320_800 + 6 * 200,
+    "attention_gru": ATTENTION + 361_200 + 2 * 241_200 + 3 * 200,
+    "attention_dglstm": ATTENTION + 401_000 + 5 * 40_000 + 2 * 361_200 + 6 * 200,
+}
+# Weights and first states of a layer; a depth of 3 has two further ones.
+FURTHER_LAYER = {
+    "attention_lstm": 320_800 + 2 * 200,
+    "attention_gru": 241_200 + 200,
+    "attention_dglstm": 361_200 + 2 * 200,
+}
 # The gate: two matrices of 300 units per word, and a bias.
 GATE = {10_000: 6_010_000, 33_278: 20_000_078, 28_912: 17_376_112}
 GATED = (
@@ -166,9 +185,32 @@ def test_an_ensemble_has_the_parameters_of_its_members_and_one_gate():
 
 
 def test_every_row_of_the_papers_has_a_card():
-    assert zoo.list_models() == sorted(PTB)
+    assert zoo.list_models() == sorted([*PTB, *TRANSLATORS])
     assert zoo.list_models("dual_*") == sorted(name for name in PTB if name.startswith("dual_"))
     assert {name for name in PTB if "wikitext-2" in zoo.card(name).corpora} == {*WIKITEXT}
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
+    card = zoo.card(name)
+    assert card.parameters == TRANSLATORS[name] == zoo.build(name).count_params()
+    assert zoo.build(name, corpus="multi30k").count_params() == (
+        zoo.card(name, "multi30k").parameters
+    )
+    assert card.published["bleu"][1] > 20
+    settings, recipe = split_overrides(zoo.card(name, "multi30k"), {})
+    assert (recipe.batching, recipe.patience, settings["vocabulary_size"]) == ("pairs", 5, 4_000)
+
+
+@pytest.mark.parametrize("depth", [5, 10])
+@pytest.mark.parametrize("name", FURTHER_LAYER)
+def test_the_depth_of_a_translator_is_one_argument(name, depth):
+    expected = TRANSLATORS[name] - (10_000 - 9) * 601 + (depth - 3) * FURTHER_LAYER[name]
+    with keras.StatelessScope(initialize_variables=False):
+        count = zoo.build(name, depth=depth, vocabulary_size=9, initializer="keras").count_params()
+    keras.utils.clear_session()
+    assert count == expected
+    assert [row["settings"] for row in zoo.card(name).also_published] == ["depth = 5", "depth = 10"]
 
 
 @pytest.mark.parametrize(("corpus", "name", "count"), ROWS)

@@ -25,6 +25,8 @@ class Case:
         overrides: Arguments of the builder in place of the card's.
         recipe: Arguments of the recipe in place of the card's.
         tokens: Of the text of an evaluation that one turn reads.
+        corpus: Whose card is meant; the card's first by default.
+        source: Tokens of each source of a translation, whose target has `time`.
         note: What a reader should know.
     """
 
@@ -36,6 +38,8 @@ class Case:
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
     recipe: dict[str, Any] = dataclasses.field(default_factory=dict)
     tokens: int = 0
+    corpus: str | None = None
+    source: int = 0
     note: str = ""
 
 
@@ -57,6 +61,11 @@ CASES = {
         Case("zaremba_small", "zaremba_medium", "training", 20, 20, {"units": 200} | SMALL,
              note="two layers of 200 units; no card: the small model of Zaremba's code, 20 x 20 "
              "and no dropout, else the recipe of zaremba_medium"),
+        Case("encdec", "encdec", "training", 64, 15, {"units": 256}, {"label_smoothing": 0.0},
+             corpus="multi30k", source=14,
+             note="sources of 14 tokens, targets of 15, about the mean of Multi30k, without "
+             "padding; tokens are those of the targets; Multi30k's recipe without label "
+             "smoothing"),
         Case("dynamic_5", "dual_mdlstm", "dynamic", 1, 5,
              note="NAdam; s per segment, without what the start of a call takes"),
         Case("dynamic_25", "dual_mdlstm", "dynamic", 1, 25,
@@ -83,6 +92,7 @@ def tiny(case: Case) -> Case:
         },
         batch=min(case.batch, 4),
         time=min(case.time, 5),
+        source=min(case.source, 4),
         tokens=min(case.tokens, 1_024),
         note="tiny sizes: the numbers mean nothing",
     )
@@ -95,7 +105,7 @@ def described(case: Case) -> dict[str, Any]:
     embedding and of each layer, rates and penalties. `arguments` and `recipe` are what
     dualnet is given.
     """
-    card = zoo.card(case.model)
+    card = zoo.card(case.model, case.corpus)
     config = dict(zoo.resolve(card.config, case.overrides))
     recipe = {"optimizer": "nadam", "learning_rate": 1e-3, **card.recipe, **case.recipe}
     return {
@@ -105,6 +115,8 @@ def described(case: Case) -> dict[str, Any]:
         "batch": case.batch,
         "time": case.time,
         "tokens": case.tokens,
+        "corpus": case.corpus,
+        "source": case.source,
         "arguments": case.overrides,
         "recipe": recipe,
         "config": {**config, **_sizes(config)},
@@ -157,7 +169,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 def settings_for(case: Case) -> list[Setting]:
     """Return the settings that are measured for `case`, dualnet's first."""
-    return [*_ours(case), *_torch(case), *_keras(case)]
+    return [*_ours(case), *_torch(case), *([] if case.source else _keras(case))]
 
 
 def _ours(case: Case) -> list[Setting]:
@@ -192,7 +204,7 @@ def _torch(case: Case) -> list[Setting]:
         Setting(f"torch-{kind}-bfloat16-products", "torch", "bfloat16",
                 options={"compile": "", "head": best, "math": "bf16", "autocast": False})
     )  # fmt: skip
-    if case.name == "dual_mdlstm":  # unrolled over time, in one piece; to compile takes minutes
+    if case.name in ("dual_mdlstm", "encdec"):  # unrolled over time; to compile takes minutes
         found += [
             Setting(f"torch-compile-whole-{precision}", "torch", precision,
                     options={"compile": "whole"})

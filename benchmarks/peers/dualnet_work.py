@@ -22,7 +22,7 @@ class DualnetWork(Work):
         if self.setting["precision"] == "bfloat16":
             keras.config.set_dtype_policy("mixed_bfloat16")
         keras.utils.set_random_seed(0)
-        self.model = zoo.build(case["model"], **case["arguments"])
+        self.model = zoo.build(case["model"], corpus=case["corpus"], **case["arguments"])
         recipe = Recipe(**case["recipe"])
         self.model.loss_reduction = recipe.loss_reduction
         self.model.compile(optimizer=recipe.make_optimizer())

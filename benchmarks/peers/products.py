@@ -28,13 +28,15 @@ class Product(NamedTuple):
 
 
 def products(
-    config: dict[str, Any], batch: int, steps: int, backward: bool
+    config: dict[str, Any], batch: int, steps: int, backward: bool, source: int = 0
 ) -> collections.Counter[Product]:
     """Return the products of a step over `(batch, steps)` tokens, each with its number.
 
     Args:
         config: of `cases.described`.
         backward: bool. With the gradients of all that the products read.
+        source: int. Tokens of each source of a translation, else 0. Scores and contexts, about
+            one in a hundred of all, are left out: each row has factors of its own.
     """
     found: collections.Counter[Product] = collections.Counter()
     tokens = batch * steps
@@ -45,16 +47,28 @@ def products(
             found[Product(rows, columns, inner)] += 1  # gradient of what enters
             found[Product(inner, rows, columns)] += 1  # of the weight
 
-    def each_step(inner: int, columns: int) -> None:
+    def each_step(inner: int, columns: int, steps: int = steps) -> None:
         found[Product(batch, inner, columns)] += steps
         if backward:
             found[Product(batch, columns, inner)] += steps
-            found[Product(inner, tokens, columns)] += 1
+            found[Product(inner, batch * steps, columns)] += 1
 
-    size = config["embedding_units"]
+    size = fed = config["embedding_units"]
+    if source:
+        for units in config["layers"]:
+            for _ in range(2):  # directions
+                over_segment(size, 4 * units, batch * source)
+                each_step(units, 4 * units, source)
+            size = units
+        over_segment(size, size, batch * source)  # the keys
+        size = fed
     levels = [size]
-    for units in config["layers"]:
-        if config.get("cell", "lstm") == "mogrifier_lstm":
+    for number, units in enumerate(config["layers"]):
+        if source:  # input feeding: what a layer reads is known step by step, but for the word
+            if number == 0:
+                over_segment(size, 4 * units)
+            each_step((size if number else fed) + units, 4 * units)
+        elif config.get("cell", "lstm") == "mogrifier_lstm":
             for turn in range(1, config["rounds"] + 1):
                 reads, gates = (units, size) if turn % 2 else (size, units)
                 if config.get("rank"):
@@ -68,6 +82,9 @@ def products(
             each_step(units, 4 * units)
         size = units
         levels.append(size)
+    if source:
+        each_step(2 * size, fed)
+        size = fed
     if config["dual_units"]:
         over_segment(config["embedding_units"], config["dual_units"])
         over_segment(size, config["dual_units"])
@@ -90,6 +107,16 @@ def parameters(config: dict[str, Any]) -> int:
     """Return how many weights a model has that is as `config` says."""
     embedding, vocabulary = config["embedding_units"], config["vocabulary_size"]
     total, size = vocabulary * embedding, embedding
+    encoder = config.get("encoder")
+    if encoder:  # bidirectional, its directions summed; the source's words
+        stacks = 0
+        for units in config["layers"]:
+            stacks += 2 * (size + units + 1) * 4 * units
+            size = units
+        # With the keys, what reads h and the context, and what the lowest cell is fed.
+        total += stacks + vocabulary * embedding + size * size + 2 * size * embedding
+        total += embedding * 4 * config["layers"][0]
+        size = embedding
     levels = [size]
     for units in config["layers"]:
         total += (size + units + 1) * 4 * units
@@ -101,6 +128,8 @@ def parameters(config: dict[str, Any]) -> int:
                 total += gates
         size = units
         levels.append(size)
+    if encoder:
+        size = embedding
     if config["dual_units"]:
         total += (embedding + size + 1) * config["dual_units"]
         size = config["dual_units"]

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from peers.torch_layers import LSTM, DirectOutputConnection, MogrifierLSTM, Softmax, dropped
+from peers.torch_translator import Translator
 from peers.work import Work
 
 
@@ -106,6 +107,11 @@ class Model(nn.Module):
         return found
 
 
+def as_tensor(tokens):
+    """Return int `(batch, time)` as int64 `(time, batch)`."""
+    return torch.from_numpy(tokens.T.astype(np.int64))
+
+
 class TorchWork(Work):
     """Steps of training, of dynamic evaluation, or of evaluation."""
 
@@ -118,7 +124,8 @@ class TorchWork(Work):
         if not options.get("onednn", True):
             torch.backends.mkldnn.set_flags(False)
         torch.manual_seed(0)
-        self.model = Model(case["config"], {**options, "autocast": self.autocast})
+        kind = Translator if case["source"] else Model
+        self.model = kind(case["config"], {**options, "autocast": self.autocast})
         self.compiled = bool(options.get("compile"))
         self.run = self.model
         if options.get("compile") == "whole":
@@ -147,16 +154,23 @@ class TorchWork(Work):
         decay = recipe.get("weight_decay", 0.0)
         # Inductor compiles the loop over weights; run as it is, the fused one is the fastest.
         kind = {"foreach": True} if self.compiled else {"fused": True}
+        if recipe["optimizer"] == "adam":
+            return torch.optim.Adam(weights, lr=recipe["learning_rate"], **kind)
         return torch.optim.SGD(weights, lr=recipe["learning_rate"], weight_decay=decay, **kind)
 
     def step(self):
-        tokens, targets = (torch.from_numpy(each.T.astype(np.int64)) for each in self.batch())
+        inputs, targets = self.batch()
+        if isinstance(inputs, dict):
+            tokens = [as_tensor(inputs[name]) for name in ("source", "target")]
+        else:
+            tokens = as_tensor(inputs)
+        targets = as_tensor(targets)
         recipe = self.case["recipe"]
         with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             losses, penalty, self.states = self.run(tokens, targets, self.states)
         nll = losses.mean()
         summed = recipe.get("loss_reduction") == "sum" and self.case["kind"] == "training"
-        (nll * (len(tokens) if summed else 1) + penalty).backward()
+        (nll * (len(targets) if summed else 1) + penalty).backward()
         clip = recipe.get("global_clipnorm")
         if clip and self.case["kind"] == "training":
             nn.utils.clip_grad_norm_(self.model.weights(), clip, foreach=True)
@@ -165,7 +179,7 @@ class TorchWork(Work):
         return nll.item()
 
     def evaluate(self, streams, steps):
-        inputs, targets = (torch.from_numpy(each.T.astype(np.int64)) for each in streams)
+        inputs, targets = map(as_tensor, streams)
         states, total = self.model.zeros(inputs.shape[1]), 0.0
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
             for start in range(0, len(inputs), steps):

@@ -61,10 +61,17 @@ class Work:
     def tokens(self, *shape: int) -> np.ndarray:
         return self.rng.integers(0, self.case["config"]["vocabulary_size"], shape, dtype=np.int32)
 
-    def batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of one step, `(batch, time)`."""
+    def batch(self) -> tuple[Any, np.ndarray]:
+        """Return inputs and targets of one step, `(batch, time)`.
+
+        The inputs of a translation are a dict with its `source` and its `target`.
+        """
         both = self.tokens(self.case["batch"], self.case["time"] + 1)
-        return both[:, :-1], both[:, 1:]
+        inputs, targets = both[:, :-1], both[:, 1:]
+        if self.case["source"]:
+            source = self.tokens(self.case["batch"], self.case["source"])
+            return {"source": source, "target": inputs}, targets
+        return inputs, targets
 
     def streams(self, rows: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
         both = self.tokens(rows, tokens // rows + 1)

@@ -29,7 +29,7 @@ class Worker:
     """The parent's end: a process that does one setting, or measures products.
 
     Args:
-        library: "dualnet", "torch" or "keras"; or "products".
+        library: "dualnet", "torch" or "keras"; "dualnet-search" or "torch-search"; or "products".
         backend: Of Keras, or what multiplies.
         environment: Variables of the process.
     """
@@ -146,6 +146,10 @@ def _serve_work(library: str) -> Any:
         from peers.dualnet_work import DualnetWork as Kind
     elif library == "keras":
         from peers.keras_peer import KerasWork as Kind
+    elif library.endswith("-search"):
+        from peers import search_work
+
+        Kind = getattr(search_work, library.replace("-", "_"))()
     else:
         from peers.torch_peer import TorchWork as Kind
     imported = memory("VmRSS")

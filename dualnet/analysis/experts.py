@@ -14,6 +14,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError
 from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import LanguageModel
+from dualnet.builders.weights import check_language_model
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
@@ -73,6 +74,7 @@ def expert_shares(
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
     `coefficient_of_variation`.
     """
+    check_language_model("model", model)
     output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"

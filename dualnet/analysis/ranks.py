@@ -13,6 +13,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import LanguageModel
+from dualnet.builders.weights import check_language_model
 from dualnet.evaluation.arguments import check_tokens
 
 
@@ -89,6 +90,7 @@ def rank(
 
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 5.
     """
+    check_language_model("model", model)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     if rows is not None:
         tokens = tokens[: check_count("rows", rows, least=1)]

@@ -1,10 +1,12 @@
 """Builders of whole models, and the model that they return."""
 
 from dualnet.builders.cells import CELLS
+from dualnet.builders.encoder_decoder import encoder_decoder
 from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.graph import token_losses
 from dualnet.builders.model import BUILDERS, LanguageModel
+from dualnet.builders.translation_model import TranslationModel
 from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.wrapping import with_cache, with_gate
 
@@ -13,7 +15,9 @@ __all__ = [
     "CELLS",
     "LanguageModel",
     "Transfer",
+    "TranslationModel",
     "assign",
+    "encoder_decoder",
     "ensemble",
     "ensemble_model",
     "language_model",

@@ -53,7 +53,8 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
 
 def _rows(batch):
     """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
-    return int((batch[0] if isinstance(batch, (tuple, list)) else batch).shape[0])
+    inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+    return int(keras.tree.flatten(inputs)[0].shape[0])
 
 
 def _of_one_size(batches, rows, faults):

@@ -15,7 +15,7 @@ from dualnet.builders.stations import (
     documented,
     without_regularization,
 )
-from dualnet.builders.weights import check_model
+from dualnet.builders.weights import check_language_model
 from dualnet.builders.wrapping import copy_weights, wrap
 
 
@@ -106,7 +106,7 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     """
     models = list(models)
     for model in models:
-        check_model("models", model)
+        check_language_model("models", model)
     vocabularies = [
         (model.vocabulary_size, model.vocabulary and model.vocabulary.sha256) for model in models
     ]

@@ -42,7 +42,8 @@ class Graph:
 
     Attributes:
         tokens: Input, int `(batch, time)`.
-        states: Inputs, `(batch, size)` each.
+        states: Inputs, `(batch, size)` each; before them, what a translator has read of the
+            source, which no step changes.
         new_states: The states after the last token, like `states`.
         hidden: Output of the recurrence without dropout, `(batch, time, units)`.
         word_logits: Logits of all words, `(batch, time, words)`.
@@ -51,6 +52,8 @@ class Graph:
             elsewhere: a gate, the mean of several models, a cache.
         past_decode: `PastDecode`, which adds a penalty to the loss in training, or None.
         padded: bool. Whether tokens below 0 are padding.
+        constants: int. How many of the `states`, counted from the first, no step changes: they
+            are not among the `new_states`.
         core: The pure function `[tokens, *states] -> [logits, *new_states]`, which holds all
             weights.
     """
@@ -64,6 +67,7 @@ class Graph:
     head: Any = None
     past_decode: Any = None
     padded: bool = False
+    constants: int = 0
     core: Any = None
 
     def __post_init__(self):

@@ -36,13 +36,21 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
             if id(weight) in done or re.search(r"gain|shift|stabiliser", weight.name):
                 continue
             done.add(id(weight))
-            cell = layer.cell if isinstance(layer, Recurrence) else None
+            cell = _cell_of(weight, layer.cell) if isinstance(layer, Recurrence) else None
             initializer = _initializer(rule, initializer_range, weight, layer, cell)
             if initializer is not None:
                 value = initializer(weight.shape, weight.dtype)
                 if rule == "by_fan_in" and "bias" in weight.name:
                     value = value + weight  # the forget bias
                 weight.assign(value)
+
+
+def _cell_of(weight: Any, cell: Any) -> Any:
+    """Return `cell`, or the one of its cells that `weight` belongs to; None for attention."""
+    if not hasattr(cell, "cells"):
+        return cell
+    owners = (own for own in cell.cells if any(weight is other for other in own.weights))
+    return next(owners, None)
 
 
 def _initializer(

@@ -57,6 +57,9 @@ class LanguageModel(StreamTrainer):
         loss_reduction: "mean" over all tokens of a batch (the default), or "sum" over time of
             the mean over rows, as some papers have it: their learning rates and penalties
             belong to it. Saved with the model.
+        label_smoothing: float, at least 0 and below 1; 0 by default. Share of the training loss
+            that is the mean of -log p over all words, instead of the target alone (Szegedy et
+            al., 2016). `perplexity` leaves it out. Not saved.
         padded: bool. Whether tokens below 0 are padding.
         gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate only.
         cache_size: int. Words that its neural cache remembers, or the largest of those of its
@@ -83,13 +86,14 @@ class LanguageModel(StreamTrainer):
         self.padded = graph.padded
         self.gated = self.arguments.get("gate", "none") != "none"
         self.cache_size = _cache_size(arguments)
-        self.state_size = [int(state.shape[-1]) for state in graph.states]
+        self.state_size = [int(state.shape[-1]) for state in graph.states[graph.constants :]]
         self.vocabulary_size = int(graph.word_logits.shape[-1])
         # The names are those of files: Keras saves by attribute.
         self.training_rows = StreamState(self.state_size, name="training_rows")
         self.evaluation_rows = StreamState(self.state_size, name="evaluation_rows")
         self.perplexity_metric = Perplexity(name="perplexity")
         self.loss_reduction = "mean"
+        self.label_smoothing = 0.0
         fraternal = self.arguments.get("fraternal_regularization", 0.0)
         self._fraternal = 0.0 if self.gated else float(fraternal)  # off in a frozen model
         self._masked_graph: Any = graph if graph.padded else None  # made when needed
@@ -263,7 +267,7 @@ class LanguageModel(StreamTrainer):
             return tokens, self.initial_state(ops.shape(tokens)[0])
         return tokens, as_state(state, tokens.shape[0], self.state_size)
 
-    # --- loss reduction and words
+    # --- loss and words
 
     @property
     def loss_reduction(self):
@@ -289,6 +293,14 @@ class LanguageModel(StreamTrainer):
         self._vocabulary = vocabulary
 
     # --- saving
+
+    def without_optimizer(self):
+        """Return a model of the same layers without an optimizer.
+
+        Keras would write the optimizer's state, twice as large, into a file of weights.
+        """
+        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
+        return LanguageModel(self.graph, **settings)
 
     def get_config(self):
         vocabulary = self.vocabulary

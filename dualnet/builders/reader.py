@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from dualnet._checks import ArgumentError
 from dualnet.builders.stream_state import StreamState
 from dualnet.layers import without_gradients
 
@@ -38,6 +39,10 @@ class SegmentReader(ClearsAllGradients):
 
     def __init__(self, graph, *, training=False, batch_size=None, ranks=False, **kwargs):
         super().__init__(**kwargs)
+        if graph.constants:
+            raise ArgumentError(
+                "model", "must be a language model. Received: one that translates a source."
+            )
         self.graph = graph.without_past_decode()
         self.core = self.graph.core
         self.training = training

@@ -25,6 +25,7 @@ class StreamTrainer(ClearsAllGradients):
     evaluation_rows: StreamState
     perplexity_metric: Perplexity
     vocabulary: Any
+    label_smoothing: float
     _masked_graph: Any
     _validation_layout: tuple[Any, ...] | None  # of the streams that `fit` validates on
 
@@ -58,6 +59,9 @@ class StreamTrainer(ClearsAllGradients):
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
         weight = ops.broadcast_to(weight, ops.shape(nll))
         self.perplexity_metric.update_state(nll, weight)
+        if training and self.label_smoothing:
+            uniform = -ops.mean(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), axis=-1)
+            nll = (1.0 - self.label_smoothing) * nll + self.label_smoothing * uniform
         if self.loss is not None:  # one given to `compile`
             return super().compute_loss(x, y, logits, sample_weight, training)
         penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
@@ -176,18 +180,20 @@ class StreamTrainer(ClearsAllGradients):
         return super().test_on_batch(x, *args, **kwargs)
 
     def train_step(self, *args):
-        return super().train_step(*args[:-1], self._step_data(args[-1]))
+        return super().train_step(*args[:-1], self._step_data(args[-1], training=True))
 
     def test_step(self, *args):
         with without_gradients():
             return super().test_step(*args[:-1], self._step_data(args[-1]))
 
-    def _step_data(self, data):
+    def _step_data(self, data, training=False):
         """Return the data of a step, its inputs in the form that `call` takes for a step."""
         tokens, targets, weight = keras.utils.unpack_x_y_sample_weight(divided(data))
         inputs = {"tokens": tokens}
         # A step that needs no logits of other words hands the targets over with the tokens.
-        if self.loss is None and not self._fraternal and self._compile_metrics is None:
+        smoothed = training and self.label_smoothing > 0
+        own_loss = self.loss is None and not self._fraternal and not smoothed
+        if own_loss and self._compile_metrics is None:
             inputs["targets"] = targets
         return inputs, targets, weight
 

@@ -222,6 +222,18 @@ def check_model(name: str, model: object) -> None:
         )
 
 
+def check_language_model(name: str, model: object) -> None:
+    """Raise `ValueError` unless `model` is a `LanguageModel` that does not translate."""
+    check_model(name, model)
+    assert isinstance(model, LanguageModel)
+    if model.graph.constants:
+        raise ArgumentError(
+            name,
+            f"must be a language model. Received: {model.name!r}, which translates. Use "
+            "dualnet.translate, or `dualnet evaluate RUN`.",
+        )
+
+
 def copy_weight(source: keras.Variable, target: keras.Variable) -> None:
     """Assign the value of `source` to `target`."""
     # A copy: on JAX the first of two models that trains would take a shared array away.

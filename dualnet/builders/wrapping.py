@@ -11,7 +11,7 @@ from dualnet._checks import ArgumentError, check_count
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import Cache, Gate, state_inputs
-from dualnet.builders.weights import check_model, copy_weight, weight_names
+from dualnet.builders.weights import check_language_model, copy_weight, weight_names
 from dualnet.layers import MeanOfProbabilities
 
 
@@ -84,7 +84,7 @@ def with_gate(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
     """
-    check_model("model", model)
+    check_language_model("model", model)
     if model.gated:
         raise ArgumentError(
             "model",
@@ -131,7 +131,7 @@ def with_cache(
 
     Reference: Grave et al., 2017, https://arxiv.org/abs/1612.04426
     """
-    check_model("model", model)
+    check_language_model("model", model)
     check_count("size", size, least=1)
     return _rebuild(
         model,

@@ -10,14 +10,14 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_corpus
+from dualnet.cli.early import check_corpus, check_language_model
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import check_run
 
 
 def analyse(options: argparse.Namespace) -> None:
     for run in options.run_folders:
-        check_run(run)
+        (check_run if options.analysis == "curves" else check_language_model)(run)
     if options.analysis != "curves":
         check_choice("split", options.split, SPLITS)
         check_corpus(options.corpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -26,8 +27,9 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_training, reading
-from dualnet.cli.model_table import model_table
+from dualnet.cli.early import check_language_model, check_training, reading
+from dualnet.cli.model_table import model_table, translation_results
+from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
 from dualnet.runs.folder import EARLY_FILES, check_run
 
 
@@ -43,7 +45,8 @@ def list_models(options: argparse.Namespace) -> None:
         print(f"No model matches {options.pattern!r}.")
     else:
         rows = [
-            [card.name, f"{card.parameters:,}", _pair(card, "static", "finetuned", "samples"),
+            [card.name, f"{card.parameters:,}",
+             translation_results(card) or _pair(card, "static", "finetuned", "samples"),
              _pair(card, "dynamic"), ", ".join(card.corpora)]
             for card in map(zoo.card, names)
         ]  # fmt: skip
@@ -90,7 +93,11 @@ def card(options: argparse.Namespace) -> None:
         print("text        lower-cased")
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
-        print(f"published   {printable(key)}: perplexity {valid} validation, {test} test")
+        name = printable(key)
+        if key == "bleu" or key.startswith("rouge"):
+            print(f"published   {name.upper().replace('_', '-')} {test} test")
+        else:
+            print(f"published   {name}: perplexity {valid} validation, {test} test")
     for result in card.also_published:
         where = [str(value) for value in result.values() if not isinstance(value, list)]
         pairs = {key: pair for key, pair in result.items() if isinstance(pair, list)}
@@ -110,6 +117,13 @@ def card(options: argparse.Namespace) -> None:
 
 def data(options: argparse.Namespace) -> None:
     from dualnet import corpora
+
+    if options.pairs is not None:
+        show_pairs(options)
+        return
+    check_no_pairs(options)
+    if options.name is None:
+        raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
 
     settings = {"path": options.path, "lowercase": options.lowercase, **reading(options)}
     corpus = corpora.load(options.name, **settings)
@@ -171,13 +185,14 @@ def train(options: argparse.Namespace) -> None:
     if options.weights is not None and not options.resume:
         check_run(options.weights, name="weights")
     check_training(options, settings)
+    corpus = corpus_or_pairs(options)
     training = quietly("dualnet.training", seeds=True)
     arguments = _training_arguments(options, settings) | {"weights": options.weights}
     if options.seeds is None:
-        _print_run(options, training.train(options.name, options.corpus, **arguments))
+        _print_run(options, training.train(options.name, corpus, **arguments))
         return
     del arguments["seed"]
-    result = training.train_seeds(options.name, options.corpus, seeds=options.seeds, **arguments)
+    result = training.train_seeds(options.name, corpus, seeds=options.seeds, **arguments)
     if options.json:
         print(json.dumps(result))
         return
@@ -197,7 +212,7 @@ def train(options: argparse.Namespace) -> None:
 
 def gate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
@@ -209,7 +224,7 @@ def gate(options: argparse.Namespace) -> None:
 
 def ensemble(options: argparse.Namespace) -> None:
     for run in options.run_folders:
-        check_run(run)
+        check_language_model(run, way_out="dualnet translate --ensemble")
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(options.run_folders, options.output)
@@ -254,25 +269,32 @@ def generate(options: argparse.Namespace) -> None:
     if options.greedy and options.temperature is not None:
         message = "means --temperature 0 and cannot be combined with --temperature."
         raise ArgumentError("--greedy", message)
+    if options.greedy and options.beam is not None:
+        raise ArgumentError("--greedy", "cannot be combined with --beam; --beam 1 is greedy.")
     names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
-    settings = {name: getattr(options, name) for name in names}
+    search = ("beam", "n_best", "length_normalization")
+    settings = {name: getattr(options, name) for name in names + search}
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
-    if options.seed is None:
+    if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
     check_generation(**settings)
     prompts = texts_of("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
 
     texts = generate(runs.load(options.run_folder), prompts, **settings)
     if options.json:
-        print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
+        drawing = ("temperature", "top_k", "top_p", "stop_at_eos", "seed")
+        unused = search if options.beam is None else drawing
+        used = {name: value for name, value in settings.items() if name not in unused}
+        print(json.dumps({"texts": texts, "prompts": prompts, **used}))
     else:
-        print(printable("\n\n".join(texts)))
+        several = texts if options.n_best is None else itertools.chain(*texts)
+        print(printable("\n\n".join(several)))
 
 
 def export(options: argparse.Namespace) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import check_count, check_rate, is_number
+from dualnet._checks import ArgumentError, check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.runs.folder import EARLY_FILES, builder_of, check_run
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
 
@@ -37,6 +37,21 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             check_count(name, value, least=1)
         elif is_number(value) and name.endswith("_dropout"):
             check_rate(name, value)
+
+
+def is_translator(run: str) -> bool:
+    """Return whether `run` is the RUN folder of a model that translates."""
+    return os.path.isdir(run) and builder_of(run) == "encoder_decoder"
+
+
+def check_language_model(run: str, *, way_out: str = "dualnet translate") -> None:
+    """Check that `run` is a RUN or a .keras file, and no RUN of a model that translates."""
+    check_run(run)
+    if is_translator(run):
+        raise ArgumentError(
+            "RUN",
+            f"must be of a language model. Received: {run!r}, which translates. Use `{way_out}`.",
+        )
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
@@ -67,6 +82,7 @@ def check_search(options: argparse.Namespace) -> None:
     _check_counts(options, {"max_trials": 1, "workers": 1, "checkpoint_steps": 1, "seed": 0})
     if options.run_folder is not None:
         check_run(options.run_folder, name="run")
+        check_language_model(options.run_folder)
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     check_corpus(options.corpus, reading(options), resume=options.resume)

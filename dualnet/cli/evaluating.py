@@ -12,23 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_choice, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
 from dualnet.cli.console import comparison, quietly, settings_of
-from dualnet.cli.early import check_corpus, check_settings
+from dualnet.cli.early import check_corpus, check_settings, is_translator
+from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
+OF_TRANSLATORS = ("pairs", "source", "target", "files", "beam", "protocol")  # options
+OF_LANGUAGE_MODELS = (
+    "corpus", "dynamic", "rule", "keep", "set", "temperature", "sequence_length", "batch_size",
+    "window", "by_sentence", "top_k", "samples", "dropout_scale", "seed", "cache", "plot",
+)  # fmt: skip
 
 
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
     _check_combination(options, settings)
     check_run(options.run_folder)
+    if os.path.isdir(options.run_folder):
+        _check_kind(options, is_translator(options.run_folder))
     check_choice("split", options.split, SPLITS)
+    if options.protocol is not None:
+        check_choice("protocol", options.protocol, PROTOCOLS)
+    if options.beam is not None:
+        check_count("beam", options.beam, least=1)
     check_corpus(options.corpus)
     check_settings(settings)
     names = ["temperature", "sequence_length", "by_sentence"]
@@ -43,6 +55,11 @@ def evaluate(options: argparse.Namespace) -> None:
     from dualnet import adaptation, builders, corpora, evaluation
 
     model = runs.load(options.run_folder)
+    translates = isinstance(model, builders.TranslationModel)
+    _check_kind(options, translates)
+    if translates:
+        evaluate_translator(options, model)
+        return
     used = None
     if os.path.isdir(options.run_folder):
         used = runs.read_card(options.run_folder)
@@ -227,6 +244,20 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
         for option, value in values.items():
             if value is not None:
                 raise ArgumentError(option, f"{problem} Received: {value}.")
+
+
+def _check_kind(options: argparse.Namespace, translates: bool) -> None:
+    """Refuse options of `evaluate` that do not apply to the kind of model."""
+    names: tuple[str, ...] = OF_TRANSLATORS
+    what, which = "models that translate", "a language model"
+    if translates:
+        names, what, which = OF_LANGUAGE_MODELS, "language models", "a model that translates"
+    for name in names:
+        if getattr(options, name) != options.parser.get_default(name):
+            option = f"--{name.replace('_', '-')}"
+            raise ArgumentError(
+                option, f"is for {what}. Received: {options.run_folder!r}, of {which}."
+            )
 
 
 def settable(function: Callable[..., Any]) -> list[str]:

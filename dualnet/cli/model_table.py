@@ -22,10 +22,21 @@ def model_table(names: Iterable[str]) -> str:
 
 def _row(card: zoo.Card) -> list[str]:
     results = {key: _pair(card.published.get(key, ())) for key in COLUMNS}
+    results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
         results["finetuned"] += f"; until no gain {_pair(card.published['refinetuned'])}"
     measured = "; ".join(map(_measured, card.measured))
     return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
+
+
+def translation_results(card: zoo.Card) -> str:
+    """Return the published BLEU or ROUGE of a model that translates, or ""."""
+    if "bleu" in card.published:
+        return f"BLEU {_pair(card.published['bleu'][1:])}"
+    if "rouge_1" in card.published:
+        figures = (card.published[name][1:] for name in ("rouge_1", "rouge_2", "rouge_l"))
+        return f"ROUGE-1/2/L {'/'.join(map(_pair, figures))}"
+    return ""
 
 
 def _measured(result: Mapping[str, Any]) -> str:

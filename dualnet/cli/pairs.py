@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.console import print_table, quietly
+from dualnet.cli.early import check_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
-from dualnet.runs.folder import check_run
 
 if TYPE_CHECKING:
     from dualnet.evaluation import Accuracy
@@ -18,7 +18,7 @@ WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
 
 
 def minimal_pairs(options: argparse.Namespace) -> None:
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     pairs = read_pairs(options.files)
     runs = quietly("dualnet.runs")
     from dualnet import evaluation

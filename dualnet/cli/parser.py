@@ -8,8 +8,10 @@ from typing import Any
 
 from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
+from dualnet.cli.option_types import Version, number, number_or
 from dualnet.cli.pairs import minimal_pairs
 from dualnet.cli.scoring import score
+from dualnet.cli.translating import translate
 
 MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model"
@@ -29,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         epilog="'dualnet COMMAND --help' shows the options of a command.",
     )
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    parser.add_argument("--version", action=Version, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
@@ -50,17 +52,21 @@ def make_parser() -> argparse.ArgumentParser:
     option("--corpus", help="published corpus to show the card for (default: the first one)")
 
     option = add("data", commands.data, "Show a corpus: numbers of tokens and words, first words.")
-    option("name", metavar="CORPUS", help=CORPUS)
+    option("name", metavar="CORPUS", nargs="?", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
     _add_reading(option)
+    _add_pairs(option, "a corpus of pairs")
+    _add_source_tokenizer(option)
 
     _add_tokenizer(subparsers)
 
     option = add("train", commands.train, "Train a model and save it in a RUN folder.")
     option("name", metavar="MODEL", help=MODEL)
-    option("--corpus", required=True, help=CORPUS)
+    option("--corpus", help=CORPUS)
     _add_reading(option)
+    _add_pairs(option, "for a model that translates")
+    _add_source_tokenizer(option)
     option("--weights", metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
@@ -89,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--keep", metavar="RUN",
            help="write the model as --dynamic leaves it into this new RUN folder")
     _add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
-    option("--temperature", type=_number_or("best", float, "a number above 0"), metavar="T",
+    option("--temperature", type=number_or("best", float, "a number above 0"), metavar="T",
            help="divide the logits by T; 'best': by the T that is best on the validation split "
            "(default: 1)")
     option("--sequence-length", type=int, metavar="N",
@@ -114,6 +120,12 @@ def make_parser() -> argparse.ArgumentParser:
            help="add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full "
            "(default: as published for the model, else size=500 weight=0.2 scale=0.3 "
            "start=at_once)")
+    _add_pairs(option, "of a model that translates (default: the pairs that RUN was trained on)")
+    option("--beam", type=int, metavar="N",
+           help="of a model that translates: hypotheses of the beam search (default: 5)")
+    option("--protocol",
+           help="of a model that translates: sacrebleu (BLEU and chrF of the plain text), multi30k "
+           "(BLEU of lower-cased Moses tokens) or rouge (headlines) (default: sacrebleu)")
     option("--plot", metavar="PNG", help="plot the perplexity of --dynamic by position")
 
     option = add("generate", commands.generate, "Continue prompts with generated text.")
@@ -130,6 +142,12 @@ def make_parser() -> argparse.ArgumentParser:
     option("--stop-at-eos", action="store_true",
            help="stop at the end of a line or document (<eos>)")
     option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
+    option("--beam", type=int, metavar="N",
+           help="take the likeliest text that beam search with N hypotheses finds; draw nothing")
+    option("--n-best", type=int, metavar="N",
+           help="with --beam: print the N likeliest texts, the likeliest first")
+    option("--length-normalization", type=float, default=0.0, metavar="A",
+           help="with --beam: divide log-probabilities by length ** A (default: 0)")
 
     option = add("score", score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
@@ -156,6 +174,25 @@ def make_parser() -> argparse.ArgumentParser:
            help="file with one JSON object per line: sentence_good, sentence_bad and, if wanted, "
            "UID and field")
 
+    option = add("translate", translate, "Translate texts, line by line.")
+    _add_texts(option, "--text", "text to translate")
+    option("--ensemble", nargs="+", default=[], metavar="RUN",
+           help="average the probabilities with those of these RUNs")
+    option("--beam", type=int, default=5, metavar="N",
+           help="hypotheses of the beam search (default: 5); 1 is greedy")
+    option("--nbest", type=int, default=1, metavar="N",
+           help="show the N likeliest translations of each text (default: 1)")
+    option("--format", default="text",
+           help="text, or moses: 'number ||| translation ||| features ||| score' (default: text)")
+    option("--plot", metavar="PNG",
+           help="draw the attention of the best translation: of one text into a file that ends in "
+           ".png, else into a new folder, with a picture for each line that is not empty")
+    option("--length-normalization", type=float, default=1.0, metavar="A",
+           help="rank translations by log-probability / length ** A (default: 1)")
+    option("--max-tokens", type=int, metavar="N",
+           help="tokens of a translation (default: twice those of its text, and 10)")
+    option("--allow-unknown", action="store_true", help="also take <unk>, like any other token")
+
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
@@ -163,7 +200,8 @@ def make_parser() -> argparse.ArgumentParser:
            help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
                 "PATH, saved_model unless it is .onnx or .tflite)")
     option("--max-tokens", type=int, default=1000, metavar="N",
-           help="most tokens that a request to generate_text may ask for (default: 1000)")
+           help="most tokens that a request to generate_text or translate may ask for "
+                "(default: 1000)")
 
     option = add("jobs", tuning.jobs, "List the published searches, or show one.")
     option("name", metavar="JOB", nargs="?", help="name of a job, or the path of your own (.toml)")
@@ -268,6 +306,23 @@ def _add_analyses(subparsers: Any) -> None:
                    help="count singular values up to X as zero (default: by float32 rounding)")
 
 
+def _add_pairs(option: Callable[..., Any], text: str) -> None:
+    option("--pairs", metavar="FOLDER",
+           help=f"{text}: a folder with train.en, train.de and so on, or 'numbers', digits and "
+           "words, for a try")
+    option("--source", metavar="LANGUAGE", help="language of --pairs to read (default: en)")
+    option("--target", metavar="LANGUAGE", help="language of --pairs to write (default: de)")
+    option("--files", nargs=6, metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE",
+                                        "VALID_TARGET", "TEST_SOURCE", "TEST_TARGET"),
+           help="files of --pairs of any names, e.g. articles and headlines")
+
+
+def _add_source_tokenizer(option: Callable[..., Any]) -> None:
+    option("--source-tokenizer", metavar="TOKENIZER",
+           help="tokeniser of the source of --pairs; --tokenizer is then that of the target "
+           "(default: --tokenizer for both, learnt from both, bpe:4000)")
+
+
 def _add_training(option: Callable[..., Any], settings: str) -> None:
     option("--output", required=True, metavar="RUN", help=OUTPUT)
     option("--epochs", type=int, metavar="N",
@@ -278,7 +333,7 @@ def _add_training(option: Callable[..., Any], settings: str) -> None:
     option("--resume", action="store_true",
            help="continue the training in --output from its last checkpoint")
     _add_checkpoint_steps(option)
-    option("--devices", type=_number_or("all", int, "a number of devices"), metavar="N",
+    option("--devices", type=number_or("all", int, "a number of devices"), metavar="N",
            help="divide batches among N devices, or 'all' (JAX only)")
     option("--quiet", action="store_true", help="do not show the progress bar")
 
@@ -300,39 +355,3 @@ def _add_set(option: Callable[..., Any], text: str) -> None:
 
 
 # fmt: on
-
-
-class _Version(argparse.Action):
-    """Prints the version, which is looked up only when asked for."""
-
-    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
-        from importlib import metadata
-
-        try:
-            print(f"dualnet {metadata.version('dualnet')}")
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            print("dualnet, not installed: run from a checkout")
-        parser.exit()
-
-
-def number(text: str) -> float:
-    """Return the number in `text`; argparse names this function if there is none."""
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-def _number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
-    """Return a function that parses a `number`, or the `word` allowed in its place."""
-
-    def parse(text: str) -> Any:
-        try:
-            return text if text == word else number(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"must be {what}, or {word}. Received: {text!r}."
-            ) from None
-
-    return parse

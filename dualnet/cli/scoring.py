@@ -18,8 +18,8 @@ from dualnet._checks import ArgumentError, check_choice
 from dualnet._settings import check_dynamic, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
+from dualnet.cli.early import check_language_model
 from dualnet.cli.evaluating import check_known, published_rule, settable
-from dualnet.runs.folder import check_run
 
 
 def score(options: argparse.Namespace) -> None:
@@ -29,7 +29,7 @@ def score(options: argparse.Namespace) -> None:
     if options.format == "surprisal":
         print_surprisal(options, texts)
         return
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
@@ -103,7 +103,7 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
     check_known("--set", settings, known)
     if options.rule not in (None, "published"):
         check_dynamic(rule=options.rule, **settings)
-    check_run(options.run_folder)
+    check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.adaptation.surprisals import records
 

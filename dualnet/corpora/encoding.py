@@ -89,7 +89,7 @@ def encode(text: Text, settings: Settings, store: Store | None = None) -> Encode
     store = store or Store()
     if settings.reads_words:
         return _encode_words(text, settings, store)
-    tokenizer = settings.vocabulary or _learnt(text, settings)
+    tokenizer = settings.vocabulary or learnt(text.read("train", True), settings)
     digest = hashlib.sha256()
     for split in SPLITS:
         for block in text.read(split, True):
@@ -100,15 +100,15 @@ def encode(text: Text, settings: Settings, store: Store | None = None) -> Encode
     return Encoded(splits, tokenizer, digest.hexdigest())
 
 
-def _learnt(text: Text, settings: Settings) -> Tokenizer:
-    """Return the tokeniser that `settings` ask for, learnt from train."""
+def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
+    """Return the tokeniser that `settings` ask for, not of words, learnt from `texts`."""
     kind, size = check_tokenizer(settings.tokenizer)
     if kind == ByteTokenizer.kind:
         if settings.lowercase:
             raise ArgumentError("lowercase", "must be False for bytes. Received: lowercase=True.")
         return ByteTokenizer(settings.documents)
     return train_tokenizer(
-        text.read("train", True),
+        texts,
         kind,
         size=size,
         documents=settings.documents,

@@ -1,10 +1,11 @@
-"""Token-exact perplexity, whatever the batch size and the sequence length; scores of texts."""
+"""Token-exact perplexity whatever the batching; scores of texts and of translations."""
 
 from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.pairs import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
 from dualnet.evaluation.temperatures import best_temperature
 from dualnet.evaluation.texts import Score, score
+from dualnet.evaluation.translations import rouge, translation_metrics
 
 __all__ = [
     "Accuracy",
@@ -17,5 +18,7 @@ __all__ = [
     "evaluate",
     "minimal_pairs",
     "perplexity",
+    "rouge",
     "score",
+    "translation_metrics",
 ]

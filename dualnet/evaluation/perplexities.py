@@ -15,6 +15,7 @@ from dualnet._deprecation import renamed_arguments, warn
 from dualnet._settings import check_evaluation
 from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
+from dualnet.builders.weights import check_language_model
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import (
@@ -165,6 +166,7 @@ def evaluate(
         seed=seed,
         top_k=top_k,
     )
+    check_language_model("model", model)
     top_k = _check_top_k(top_k, model.vocabulary_size)
     if by_sentence:
         plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)

@@ -3,12 +3,15 @@
 from dualnet.layers._registration import register_lazy_language_model
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
+from dualnet.layers.additive_attention_cell import AdditiveAttentionCell
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.doc_output import DOCOutput
 from dualnet.layers.dual_connection import DualConnection
 from dualnet.layers.elman_cell import ElmanCell
 from dualnet.layers.embedding_dropout import EmbeddingDropout
 from dualnet.layers.feature_gate import FeatureGate
+from dualnet.layers.first_state import FirstState
+from dualnet.layers.general_attention_cell import GeneralAttentionCell
 from dualnet.layers.gru_cell import GRUCell
 from dualnet.layers.io_gate import IOGate
 from dualnet.layers.layer_norm_gru_cell import LayerNormGRUCell
@@ -28,13 +31,16 @@ from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
     "ActivationRegularization",
+    "AdditiveAttentionCell",
     "DOCOutput",
     "DepthGatedLSTMCell",
     "DualConnection",
     "ElmanCell",
     "EmbeddingDropout",
     "FeatureGate",
+    "FirstState",
     "GRUCell",
+    "GeneralAttentionCell",
     "IOGate",
     "LSTMCell",
     "LayerNormGRUCell",

@@ -35,14 +35,7 @@ class ConfiguredLayer(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        return super().from_config(
-            {
-                name: keras.saving.deserialize_keras_object(value)
-                if isinstance(value, dict) and "class_name" in value
-                else value
-                for name, value in config.items()
-            }
-        )
+        return super().from_config({name: _deserialized(value) for name, value in config.items()})
 
     # --- weights
 
@@ -63,4 +56,12 @@ def l2_regularizer(l2):
 def _serialized(value):
     if isinstance(value, keras.layers.Layer):
         return keras.saving.serialize_keras_object(value)
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(_serialized, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _deserialized(value):
+    if isinstance(value, list):
+        return list(map(_deserialized, value))
+    if isinstance(value, dict) and "class_name" in value:
+        return keras.saving.deserialize_keras_object(value)
+    return value

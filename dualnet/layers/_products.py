@@ -1,4 +1,4 @@
-"""Products with weight matrices: cells make all of them here, so that the engine can intercept."""
+"""Products with matrices: cells make all of them here, so that the engine can intercept."""
 
 import contextvars
 
@@ -35,6 +35,23 @@ def sum_of_products(vectors, kernels):
     return sum(map(ops.matmul, vectors, kernels))
 
 
+def matmul_per_row(vector, matrices, transposed=False):
+    """Return `vector @ matrix`, where each row of a batch has a matrix of its own.
+
+    Args:
+        vector: `(batch, features)`, or `(batch, time, features)` outside of a segment.
+        matrices: `(batch, features, units)`, one of the `constants` of a segment.
+        transposed: bool. Whether the matrices are `(batch, units, features)`.
+    """
+    product = _product.get()
+    if product is not None:
+        return product([vector], [matrices], None, transposed)
+    matrices = ops.transpose(matrices, (0, 2, 1)) if transposed else matrices
+    if len(vector.shape) == 3:
+        return ops.matmul(vector, matrices)
+    return ops.matmul(vector[:, None], matrices)[:, 0]
+
+
 def select_columns(kernel, columns):
     """Return the `columns` of `kernel`, as described in `matmul`."""
     if columns is None:
@@ -44,5 +61,9 @@ def select_columns(kernel, columns):
 
 
 def intercept_products(product):
-    """Let `product(vectors, kernels, columns)` compute all products inside the `with` block."""
+    """Let `product` compute all products inside the `with` block.
+
+    It is called with vectors, kernels, columns and, for `matmul_per_row`, whether these matrices
+    are transposed.
+    """
     return override(_product, product)

@@ -66,6 +66,7 @@ class RecurrentCell(ConfiguredLayer):
 
     dropouts: tuple[str, ...] = ("input", "recurrent")
     gates = 1
+    output_state = 0  # the index of the state that is also the output
 
     def __init__(
         self,

@@ -12,22 +12,33 @@ How the states pass through a segment:
    the saved products, and turns the gradient at a step's new states into the gradient at
    the states before it. For each product it collects the left operand and the gradient at
    the result.
-5. `_matrix_gradients` forms the gradient of each matrix from these: one large product for
-   the whole segment, where a plain loop adds up a small one per step.
+5. `matrix_gradients` forms the gradient of each matrix from these: one large product for
+   the whole segment, where a plain loop adds up a small one per step. So does
+   `constant_gradients` for a constant that has a matrix for each row, such as the memory
+   that a cell attends to.
 
 `scan`, `vjp` and `custom_gradient` are in `dualnet._backend`.
 """
 
 import contextvars
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops, tree
 
 from dualnet import _backend
 from dualnet._contexts import override
+from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._products import intercept_products, select_columns
+from dualnet.layers._step_plan import (
+    ConstantProduct,
+    StepPlan,
+    WeightProduct,
+    constant_gradients,
+    matrix_gradients,
+    weights_of,
+)
 
 _without_gradients = contextvars.ContextVar("without_gradients", default=False)
 
@@ -51,23 +62,6 @@ def without_gradients():
     return override(_without_gradients, True)
 
 
-class WeightProduct(NamedTuple):
-    """A product that every step makes with a weight matrix, or with several stacked ones."""
-
-    weights: tuple[int, ...]  # indices of the matrices in `cell.weights`
-    columns: tuple[int, int] | None  # those that are used, as in `_products.matmul`
-    input_sizes: tuple[int, ...]  # of the vectors that the matrices multiply
-    units: int  # of the result
-
-
-class StepPlan(NamedTuple):
-    """How a step uses the weights of its cell."""
-
-    products: list[WeightProduct]  # in the order of the step
-    matrices: list[int]  # indices in `cell.weights` of the matrices in these products
-    vectors: list[int]  # indices of the weights that act elementwise: biases, gains
-
-
 class Segment:
     """The steps of one segment.
 
@@ -79,10 +73,11 @@ class Segment:
         locked: dict. Masks that hold for all steps, and dropped-out copies of weights.
         fresh: dict. Masks of each step, `(time, batch, size)`.
         mask: bool `(time, batch, 1)`, False where a step is padding, or None.
+        constants: list of tensors that every step reads whole.
         training: bool.
     """
 
-    def __init__(self, recurrence, sequence, locked, fresh, mask, training):
+    def __init__(self, recurrence, sequence, locked, fresh, mask, constants, training):
         self.cell = recurrence.cell
         self.compute_dtype = recurrence.dtype_policy.compute_dtype  # of products with matrices
         self.dtype = recurrence.variable_dtype  # of everything else
@@ -91,17 +86,23 @@ class Segment:
         self.locked = locked
         self.fresh_names = list(fresh)
         self.is_masked = mask is not None
-        # What a step reads besides its states: `inputs`, with gradients, and `constants`, without.
-        self.constants = [*fresh.values(), *([mask] if self.is_masked else [])]
+        # What a step reads besides its states: `inputs`, with gradients, and `fixed`, without.
+        self.fixed = [*fresh.values(), *([mask] if self.is_masked else [])]
+        self.constants = constants
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
-        self.weights = [locked.get(variable.name, variable) for variable in self.variables]
+        copies = (
+            {id(weight): locked[name] for name, weight in dropped_weights(self.cell).items()}
+            if locked
+            else {}
+        )
+        self.weights = [copies.get(id(variable), variable) for variable in self.variables]
         self.index_of_weight = {
             id(weight): i
             for weights in (self.variables, self.weights)
             for i, weight in enumerate(weights)
         }
-        self.traced_products: list[WeightProduct] = []
+        self.traced_products: list[WeightProduct | ConstantProduct] = []
         projection = sequence
         if hasattr(self.cell, "input_projection"):
             with intercept_products(self._traced_product):
@@ -113,26 +114,41 @@ class Segment:
         """Return the outputs `(time, batch, size)` and the final states."""
         if self.inputs[0].shape[0] == 1:
             output, states = self._first_step(states)
-            return output[None], states
+            outputs = output[None]
+        else:
+            outputs, states = self._run(states)
+        return ops.where(self.fixed[-1], outputs, 0) if self.is_masked else outputs, states
+
+    def _run(self, states):
+        """Return the same by a loop; the outputs of padding may be anything."""
         plan = self._plan(states)
         self.elementwise = [self.variables[i] for i in plan.vectors]
         weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
-        arguments = [*self.inputs, *states, *weights]
-        counts = len(self.inputs), len(states), len(plan.matrices), len(plan.vectors)
+        # Like a weight that acts elementwise, such a constant gets a gradient from every step.
+        self.elementwise_constants = [
+            i
+            for i, constant in enumerate(self.constants)
+            if i not in plan.constants and _has_gradient(constant)
+        ]
+        learned = [self.constants[i] for i in (*self.elementwise_constants, *plan.constants)]
+        arguments = [*self.inputs, *states, *weights, *learned]
+        vectors = len(plan.vectors) + len(self.elementwise_constants)
+        counts = len(self.inputs), len(states), len(plan.matrices), vectors, len(plan.constants)
         save = not _without_gradients.get()
 
         def function(*arguments):
-            inputs, states, matrices, vectors = _split(arguments, counts)
-            kernels = self._kernels(plan, matrices)
+            inputs, states, matrices, vectors, constants = _split(arguments, counts)
+            kernels = self._kernels(plan, matrices, constants)
             outputs, final_states, saved = self._forward(inputs, states, kernels, vectors, save)
 
             def gradient(*cotangents):
                 d_inputs, d_states, d_vectors, operands, d_products = self._backward(
                     inputs, saved, kernels, vectors, cotangents
                 )
-                d_matrices = _matrix_gradients(plan, operands, d_products)
+                d_matrices = matrix_gradients(plan, operands, d_products)
                 d_matrices = [ops.cast(d_matrix, self.dtype) for d_matrix in d_matrices]
-                return [*d_inputs, *d_states, *d_matrices, *d_vectors]
+                d_constants = constant_gradients(plan, operands, d_products)
+                return [*d_inputs, *d_states, *d_matrices, *d_vectors, *d_constants]
 
             return [outputs, *final_states], gradient
 
@@ -144,31 +160,35 @@ class Segment:
 
     # --- one step
 
-    def _step(self, states, inputs, constants):
+    def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
-        masks = {**self.locked, **dict(zip(self.fresh_names, constants))}
+        masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
+        constants = {"constants": constants} if constants else {}
         projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
-            output, new_states = self.cell.step(projection, states, masks)
+            output, new_states = self.cell.step(projection, states, masks, **constants)
         else:
             output, new_states = self.cell.call(
-                projection, states, training=self.training, masks=masks
+                projection, states, training=self.training, masks=masks, **constants
             )
         output = ops.cast(output, self.dtype)
         new_states = [ops.cast(state, self.dtype) for state in new_states]
         if self.is_masked:
-            mask = constants[-1]
-            output = ops.where(mask, output, 0)
-            new_states = [ops.where(mask, *pair) for pair in zip(new_states, states)]
+            new_states = [ops.where(fixed[-1], *pair) for pair in zip(new_states, states)]
         return output, new_states
 
     def _first_step(self, states):
-        inputs, constants = ([x[0] for x in xs] for xs in (self.inputs, self.constants))
+        inputs, fixed = ([x[0] for x in xs] for xs in (self.inputs, self.fixed))
         with intercept_products(self._traced_product):
-            return self._step(states, inputs, constants)
+            return self._step(states, inputs, fixed, self.constants)
 
-    def _traced_product(self, vectors, kernels, columns):
+    def _traced_product(self, vectors, kernels, columns, transposed=False):
         """Return the product outside of the loop, and note it in `traced_products`."""
+        if len(kernels[0].shape) == 3:
+            index = self._index_of_constant(kernels[0])
+            self.traced_products.append(ConstantProduct(index, transposed))
+            matrices = ops.transpose(kernels[0], (0, 2, 1)) if transposed else kernels[0]
+            return _matmul(vectors[0], matrices, None)
         parts = [self._cast(select_columns(kernel, columns)) for kernel in kernels]
         pairs = zip(map(self._cast, vectors), parts)
         product = sum(ops.cast(ops.matmul(*pair), self.dtype) for pair in pairs)
@@ -177,32 +197,45 @@ class Segment:
         self.traced_products.append(WeightProduct(indices, columns, input_sizes, product.shape[-1]))
         return product
 
+    def _index_of_constant(self, tensor):
+        return next(i for i, constant in enumerate(self.constants) if constant is tensor)
+
     def _cast(self, tensor):
         return ops.cast(tensor, self.compute_dtype)
 
     def _plan(self, states):
         """Return the plan of a step. Tracing a step finds it; later segments look it up."""
-        mode = self.training, *self.locked, *self.fresh_names
+        # Two constants may be one tensor in one segment, and not in the next.
+        indices = map(self._index_of_constant, self.constants)
+        mode = self.training, *self.locked, *self.fresh_names, *indices
         if mode not in self.plans:
             in_projection, self.traced_products = self.traced_products, []
             self._first_step(states)  # for its products alone
             in_step = self.traced_products
-            matrices = sorted({i for product in in_step for i in product.weights})
-            multiplied = {*matrices, *(i for product in in_projection for i in product.weights)}
+            matrices = weights_of(in_step)
+            multiplied = {*matrices, *weights_of(in_projection)}
             vectors = [i for i in range(len(self.weights)) if i not in multiplied]
-            self.plans[mode] = StepPlan(in_step, matrices, vectors)
+            constants = sorted({p.constant for p in in_step if isinstance(p, ConstantProduct)})
+            self.plans[mode] = StepPlan(in_step, matrices, vectors, constants)
         return self.plans[mode]
 
     # --- the loop
 
-    def _kernels(self, plan, matrices):
+    def _kernels(self, plan, matrices, constants):
         """Return for each product its kernel and the transpose, cast once for all steps."""
         cast = dict(zip(plan.matrices, map(self._cast, matrices)))
-        kernels = [
-            _concatenate([select_columns(cast[i], product.columns) for i in product.weights], 0)
-            for product in plan.products
-        ]
-        return [(kernel, ops.transpose(kernel)) for kernel in kernels]
+        constants = dict(zip(plan.constants, constants))
+        kernels = []
+        for product in plan.products:
+            if isinstance(product, ConstantProduct):
+                kernel = constants[product.constant]
+                pair = kernel, ops.transpose(kernel, (0, 2, 1))
+                kernels.append(pair[::-1] if product.transposed else pair)
+            else:
+                parts = [select_columns(cast[i], product.columns) for i in product.weights]
+                kernel = _concatenate(parts, 0)
+                kernels.append((kernel, ops.transpose(kernel)))
+        return kernels
 
     def _forward(self, inputs, states, kernels, vectors, save):
         """Return the outputs, the final states and what the backward pass needs.
@@ -212,26 +245,24 @@ class Segment:
         """
 
         def step(states, elements):
-            inputs, constants = _split(elements, [len(self.inputs), len(self.constants)])
+            inputs, fixed = _split(elements, [len(self.inputs), len(self.fixed)])
             products: list[Any] = []
 
             def product(vectors, *_):
-                operand = _concatenate(list(map(self._cast, vectors)), -1)
-                products.append(_backend.matmul(operand, *kernels[len(products)]))
+                kernel = kernels[len(products)]
+                products.append(_matmul(_operand(vectors, kernel[0]), *kernel))
                 return ops.cast(products[-1], self.dtype)
 
-            output, new_states = self._step_with(product, vectors, states, inputs, constants)
+            output, new_states = self._step_with(product, vectors, states, inputs, fixed)
             return new_states, [output, *states, *products] if save else [output]
 
         batch = states[0].shape[0]
         like = [keras.KerasTensor((batch, self.cell.output_size), self.dtype)]
         if save:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
-            like += [
-                keras.KerasTensor((batch, k.shape[-1]), self.compute_dtype) for k, _ in kernels
-            ]
+            like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
         final_states, (outputs, *saved) = _backend.scan(
-            step, states, [*inputs, *self.constants], like, length=self._time(), stacked=1
+            step, states, [*inputs, *self.fixed], like, length=self._time(), stacked=1
         )
         return outputs, final_states, saved
 
@@ -244,38 +275,36 @@ class Segment:
         d_outputs, *d_states = cotangents
         counts = len(inputs), len(d_states), len(kernels), len(vectors)
 
-        def replay_with(constants, operands):
+        def replay_with(fixed, operands):
             def replay(*arguments):
                 inputs, states, products, vectors = _split(arguments, counts)
 
                 def product(vectors, *_):
                     i = len(operands)
-                    operands.append(_concatenate(list(map(self._cast, vectors)), -1))
+                    operands.append(_operand(vectors, kernels[i][0]))
                     return ops.cast(_replayed(operands[i], products[i], *kernels[i]), self.dtype)
 
-                output, new_states = self._step_with(product, vectors, states, inputs, constants)
+                output, new_states = self._step_with(product, vectors, states, inputs, fixed)
                 return [output, *new_states], operands
 
             return replay
 
         def step(carry, elements):
             d_states, d_vectors = _split(carry, [counts[1], counts[3]])
-            (d_output,), arguments, constants = _split(
-                elements, [1, sum(counts[:3]), len(self.constants)]
-            )
+            (d_output,), arguments, fixed = _split(elements, [1, sum(counts[:3]), len(self.fixed)])
             gradients, operands = _backend.vjp(
-                replay_with(constants, []), [*arguments, *vectors], [d_output, *d_states]
+                replay_with(fixed, []), [*arguments, *vectors], [d_output, *d_states]
             )
             d_inputs, d_states, d_products, increments = _split(gradients, counts)
             d_vectors = [total + increment for total, increment in zip(d_vectors, increments)]
             return [*d_states, *d_vectors], [*d_inputs, *d_products, *operands]
 
-        sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.constants]
+        sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.fixed]
         carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
         batch = d_states[0].shape[0]
         like = [keras.KerasTensor(x.shape[1:], x.dtype) for x in inputs]
-        like += [keras.KerasTensor((batch, k.shape[1]), self.compute_dtype) for k, _ in kernels]
-        like += [keras.KerasTensor((batch, k.shape[0]), self.compute_dtype) for k, _ in kernels]
+        like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
+        like += [keras.KerasTensor((batch, k.shape[-2]), k.dtype) for k, _ in kernels]
         carry, results = _backend.scan(
             step, carry, sequences, like, length=self._time(), reverse=True
         )
@@ -283,43 +312,44 @@ class Segment:
         d_inputs, d_products, operands = _split(results, [counts[0], counts[2], counts[2]])
         return d_inputs, d_states, d_vectors, operands, d_products
 
-    def _step_with(self, product, vectors, *arguments):
-        """Return `_step(*arguments)` with `product` for products and `vectors` for weights."""
-        scope = keras.StatelessScope(list(zip(self.elementwise, vectors)))
+    def _step_with(self, product, vectors, states, inputs, fixed):
+        """Return `_step` with `product` for products, and `vectors` for weights and constants."""
+        weights, learned = vectors[: len(self.elementwise)], vectors[len(self.elementwise) :]
+        constants = dict(enumerate(self.constants)) | dict(zip(self.elementwise_constants, learned))
+        scope = keras.StatelessScope(list(zip(self.elementwise, weights)))
         with intercept_products(product), scope:
-            return self._step(*arguments)
+            return self._step(states, inputs, fixed, list(constants.values()))
 
     def _time(self):
         return ops.shape(self.inputs[0])[0]
+
+
+def _has_gradient(constant):
+    return "float" in keras.backend.standardize_dtype(constant.dtype)
 
 
 def _replayed(operand, product, kernel, transposed):
     """Return `product`, the saved `operand @ kernel`, with gradients at both."""
 
     def function(operand, product):
+        if len(kernel.shape) == 3:
+            return [product], lambda d: [_matmul(d, transposed, kernel), d]
         return [product], lambda d: [_backend.matmul_transposed(d, kernel, transposed), d]
 
     return _backend.custom_gradient(function, [operand, product])[0]
 
 
-def _matrix_gradients(plan, operands, d_products):
-    """Return the gradient of each matrix: one product per use of it in a step."""
-    by_columns: dict[int, dict[Any, Any]] = {i: {} for i in plan.matrices}
-    for product, a, d in zip(plan.products, operands, d_products):
-        a = ops.reshape(a, (-1, sum(product.input_sizes)))
-        stacked = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
-        ends = list(itertools.accumulate(product.input_sizes))[:-1]
-        for i, part in zip(product.weights, ops.split(stacked, ends) if ends else [stacked]):
-            total = by_columns[i].get(product.columns)
-            by_columns[i][product.columns] = part if total is None else total + part
-    gradients = []
-    for columns in by_columns.values():
-        gradient = columns.pop(None, None)
-        if columns:
-            parts = ops.concatenate([columns[i] for i in sorted(columns)], axis=-1)
-            gradient = parts if gradient is None else gradient + parts
-        gradients.append(gradient)
-    return gradients
+def _matmul(operand, kernel, transposed):
+    """Return `operand @ kernel`; `kernel` may hold a matrix for each row."""
+    if len(kernel.shape) == 3:
+        return ops.matmul(operand[:, None], kernel)[:, 0]
+    return _backend.matmul(operand, kernel, transposed)
+
+
+def _operand(vectors, kernel):
+    """Return `vectors` side by side, in the dtype of `kernel`, which multiplies them."""
+    dtype = keras.backend.standardize_dtype(kernel.dtype)
+    return _concatenate([ops.cast(vector, dtype) for vector in vectors], -1)
 
 
 def _concatenate(tensors, axis):

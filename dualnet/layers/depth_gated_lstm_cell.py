@@ -87,6 +87,7 @@ class DepthGatedLSTMCell(RecurrentCell):
     """
 
     dropouts = ("input", "recurrent", "internal")
+    output_state = -2
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import keras
 from keras import ops, tree
 
 from dualnet._checks import ArgumentError, check_flag
+from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._recurrent_cell import warn_about_input_part
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._segment import Segment
@@ -46,6 +47,9 @@ class Recurrence(SeededLayer):
             leaves the states unchanged, and its output is 0, as with `zero_output_for_mask` of
             `keras.layers.RNN`. The last output is that of the last step that is not padding.
         training: bool. Whether dropout is active.
+        constants: list of tensors that every step reads whole, such as what a cell with
+            attention attends to; for cells whose `step` takes `constants`. Gradients flow
+            through those of floating point.
 
     Returns:
         `(outputs, *states)`: `(batch, time, output_size)` in the compute dtype,
@@ -117,12 +121,13 @@ class Recurrence(SeededLayer):
         # the compute dtype of the policy, and their matrices are cast once.
         return self.variable_dtype
 
-    def build(self, sequence_shape, initial_state_shape=None):
+    def build(self, sequence_shape, initial_state_shape=None, constants_shape=None):
         if not self.cell.built:
-            self.cell.build((sequence_shape[0], sequence_shape[-1]))
+            shapes = [] if constants_shape is None else [constants_shape]
+            self.cell.build((sequence_shape[0], sequence_shape[-1]), *shapes)
             self.cell.built = True
 
-    def call(self, sequence, initial_state=None, mask=None, training=False):
+    def call(self, sequence, initial_state=None, mask=None, training=False, constants=None):
         if mask is None:  # with an initial state, Keras does not pass it
             mask = getattr(sequence, "_keras_mask", None)
         _check_mask(mask)
@@ -141,7 +146,8 @@ class Recurrence(SeededLayer):
         if self.go_backwards:
             sequence = ops.flip(sequence, axis=0)
             mask = None if mask is None else ops.flip(mask, axis=0)
-        segment = Segment(self, sequence, locked, fresh, mask, training)
+        constants = [self._as_constant(constant) for constant in constants or []]
+        segment = Segment(self, sequence, locked, fresh, mask, constants, training)
         outputs, states = segment.run(states)
         if self.return_sequences:
             outputs = ops.transpose(outputs, (1, 0, 2))
@@ -152,18 +158,25 @@ class Recurrence(SeededLayer):
             return outputs
         return outputs, *[ops.cast(state, "float32") for state in states]
 
+    def _as_constant(self, constant):
+        constant = ops.convert_to_tensor(constant)
+        is_float = "float" in keras.backend.standardize_dtype(constant.dtype)
+        return ops.cast(constant, self.variable_dtype) if is_float else constant
+
     def get_initial_state(self, batch_size):
         """Return the zero state, a list of `(batch_size, size)`."""
         return [ops.zeros((batch_size, n), self.variable_dtype) for n in self.cell.state_size]
 
-    def compute_output_shape(self, sequence_shape, initial_state_shape=None):
+    def compute_output_shape(self, sequence_shape, initial_state_shape=None, constants_shape=None):
         batch, time, _ = sequence_shape
         shape = (batch, *([time] if self.return_sequences else []), self.cell.output_size)
         if not self.return_state:
             return shape
         return shape, *((batch, size) for size in self.cell.state_size)
 
-    def compute_output_spec(self, sequence, initial_state=None, mask=None, training=False):
+    def compute_output_spec(
+        self, sequence, initial_state=None, mask=None, training=False, constants=None
+    ):
         # Spares Keras a call to find the shapes: tracing the loop is half the time of a build.
         _check_mask(mask)
         dtype = self.dtype_policy.compute_dtype
@@ -188,9 +201,10 @@ class Recurrence(SeededLayer):
         """
         locked: dict[str, Any] = {}
         fresh: dict[str, Any] = {}
+        weights = dropped_weights(self.cell)
         for spec in self.cell.mask_specs():
-            if isinstance(spec.size, tuple):
-                undropped = ops.convert_to_tensor(getattr(self.cell, spec.name))
+            if spec.name in weights:
+                undropped = ops.convert_to_tensor(weights[spec.name])
             else:
                 shape = (*([] if spec.locked else [time]), batch, spec.size)
                 undropped = ops.ones(shape, self.variable_dtype)

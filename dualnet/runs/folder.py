@@ -15,7 +15,7 @@ from dualnet._checks import ArgumentError
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
 from dualnet.cards import KEYS, Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.text import Tokenizer, load_tokenizer
 
 CARD = "card.toml"
@@ -24,13 +24,11 @@ TOKENIZER = "tokenizer.json"  # of any other
 WEIGHTS = "model.weights.h5"  # of the best epoch
 RESULTS = "results.json"
 SUMS = "sums.json"
-SUMMED = (CARD, WORDS, TOKENIZER, WEIGHTS)
-EARLY_FILES = (
-    CARD,
-    WORDS,
-    TOKENIZER,
-    SUMS,
-)  # all that a run leaves if stopped before its first checkpoint
+SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
+VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
+SUMMED = (CARD, *VOCABULARIES, WEIGHTS)
+# All that a run leaves if stopped before its first checkpoint.
+EARLY_FILES = (CARD, *VOCABULARIES, SUMS)
 TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions": None}  # defaults
 
@@ -113,6 +111,12 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
         )
 
 
+def builder_of(folder: str | os.PathLike[str]) -> str:
+    """Return the name of the builder of a RUN; `read_card` also checks the rest, with Keras."""
+    builder: str = _read_card_table(Path(folder))["builder"]
+    return builder
+
+
 def _read_card_table(folder: Path) -> dict[str, Any]:
     """Return the TOML table of a RUN's card, with its keys and their kinds checked."""
     file = folder / CARD
@@ -158,8 +162,22 @@ def _without_none(value: Any) -> Any:  # TOML has no None
 # --- the corpus and its tokeniser
 
 
-def corpus_table(corpus: Corpus) -> dict[str, Any]:
+def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
     """Return the table `corpus` of a RUN's card, without what `corpora.load` does by default."""
+    if isinstance(corpus, PairCorpus):
+        return {
+            "name": corpus.name,
+            "source": corpus.folder,
+            "lowercase": corpus.lowercase,
+            "sha256": corpus.sha256,
+            "tokenizer": corpus.tokenizer,
+            "pairs": {
+                "source": corpus.source,
+                "target": corpus.target,
+                "max_tokens": corpus.max_tokens,
+                "files": corpus.files,
+            },
+        }
     table = {key: getattr(corpus, key) for key in TRAINED_ON}
     read_as = {
         "tokenizer": corpus.tokenizer,
@@ -175,21 +193,40 @@ def has_vocabulary(folder: Path) -> bool:
 
 
 def read_vocabulary(folder: Path, card: Card) -> Tokenizer:
-    """Return the tokeniser of a RUN folder."""
+    """Return the tokeniser of a RUN folder, that of the target in a translator's."""
     if not has_vocabulary(folder):
         name = TOKENIZER if card.trained_on.get("tokenizer", "words") != "words" else WORDS
         raise FileNotFoundError(
             f"A RUN folder must hold {name}. Received: {str(folder)!r}, without it. Restore it, "
             "or train again."
         )
-    file = folder / WORDS if (folder / WORDS).is_file() else folder / TOKENIZER
+    return _read_tokenizer(folder, card, "")
+
+
+def read_source_vocabulary(folder: Path, card: Card) -> Tokenizer | None:
+    """Return the tokeniser of the source alone of a translator's RUN folder, None without one."""
+    if not any((folder / (SOURCE + name)).is_file() for name in (WORDS, TOKENIZER)):
+        return None
+    return _read_tokenizer(folder, card, SOURCE)
+
+
+def _read_tokenizer(folder: Path, card: Card, prefix: str) -> Tokenizer:
+    words = folder / (prefix + WORDS)
+    file = words if words.is_file() else folder / (prefix + TOKENIZER)
     documents = card.trained_on.get("documents", "line")
     return load_tokenizer(file, documents=documents, lowercase=card.lowercase)
 
 
-def write_vocabulary(folder: Path, vocabulary: Tokenizer) -> None:
-    """Write the tokeniser of a RUN folder."""
-    with checksummed(folder, vocabulary.file_name) as temporary:
+def write_vocabularies(folder: Path, corpus: Corpus | PairCorpus) -> None:
+    """Write the tokenisers of a RUN folder: that of `corpus`, or those of source and target."""
+    if isinstance(corpus, PairCorpus) and not corpus.joint:
+        write_vocabulary(folder, corpus.source_vocabulary, prefix=SOURCE)
+    write_vocabulary(folder, corpus.vocabulary)
+
+
+def write_vocabulary(folder: Path, vocabulary: Tokenizer, *, prefix: str = "") -> None:
+    """Write a tokeniser of a RUN folder."""
+    with checksummed(folder, prefix + vocabulary.file_name) as temporary:
         vocabulary.save(temporary)
 
 

@@ -13,23 +13,24 @@ import keras
 from dualnet import corpora
 from dualnet._checks import ArgumentError
 from dualnet._files import UNFINISHED, claim
-from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import (
     CARD,
     EARLY_FILES,
-    TOKENIZER,
+    VOCABULARIES,
     WEIGHTS,
-    WORDS,
     check_run,
     check_sums,
     checksummed,
     read_card,
+    read_source_vocabulary,
     read_vocabulary,
     write_card,
     write_vocabulary,
 )
+from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
 # In it: layers, initializers, members of ensembles and others, which Keras builds in up to 0.03 s
@@ -113,6 +114,8 @@ def _load_folder(folder: Path) -> LanguageModel:
         vocabulary = read_vocabulary(folder, card)
         model = BUILDERS[card.builder](**card.config, name=card.name)
         model.vocabulary = vocabulary
+        if isinstance(model, TranslationModel):
+            model.source_vocabulary = read_source_vocabulary(folder, card) or vocabulary
         model.loss_reduction = card.recipe.get("loss_reduction", "mean")
         with warnings.catch_warnings():
             # Keras only warns when it leaves layers at their random weights.
@@ -128,7 +131,7 @@ def _load_folder(folder: Path) -> LanguageModel:
     return model
 
 
-def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
+def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
     """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 
     Raises:
@@ -153,8 +156,10 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
     """
     folder = Path(folder)
     card = read_card(folder)
-    check_sums(folder, (CARD, WORDS, TOKENIZER))
+    check_sums(folder, (CARD, *VOCABULARIES))
     vocabulary = read_vocabulary(folder, card)
+    if "pairs" in card.trained_on:
+        return _pairs_of_run(folder, card, vocabulary)
     source = card.trained_on["source"]
     is_named = card.corpus in corpora.NAMES and not os.path.isfile(source)
     name = card.corpus if is_named else source
@@ -165,13 +170,29 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus:
         vocabulary=vocabulary,
         fractions=card.trained_on.get("fractions"),
     )
+    _check_unchanged(corpus, card, f"--corpus {name}, or corpora.load")
+    return corpus
+
+
+def _pairs_of_run(folder: Path, card: Card, vocabulary: Tokenizer) -> PairCorpus:
+    source = read_source_vocabulary(folder, card) or vocabulary
+    place = card.trained_on["source"]
+    corpus = corpora.load_pairs(
+        card.corpus if place == "embedded" else place,
+        tokenizer=(source, vocabulary),
+        **card.trained_on["pairs"],
+    )
+    _check_unchanged(corpus, card, f"--pairs {place}, or corpora.load_pairs")
+    return corpus
+
+
+def _check_unchanged(corpus: Corpus | PairCorpus, card: Card, way_out: str) -> None:
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ValueError(
             f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
-            f"{corpus.source!r}, whose text differs from that of the run. To use it anyway, name "
-            f"the corpus: --corpus {name}, or corpora.load in Python."
+            f"{card.trained_on['source']!r}, whose text differs from that of the run. To use it "
+            f"anyway, name the corpus: {way_out} in Python."
         )
-    return corpus
 
 
 def write_run(folder: Path, model: LanguageModel, card: Card) -> None:
@@ -192,21 +213,14 @@ def write_weights(folder: Path, model: LanguageModel) -> None:
         checksummed(folder, WEIGHTS) as path,
     ):
         archive = Path(temporary) / "model.keras"
-        _without_optimizer(model).save(archive)
+        model.without_optimizer().save(archive)
         with zipfile.ZipFile(archive) as file:
             path.write_bytes(file.read(WEIGHTS))
 
 
 def load_weights(model: LanguageModel, path: Path) -> None:
     """Load weights written by `write_weights` into `model`."""
-    _without_optimizer(model).load_weights(path)
-
-
-def _without_optimizer(model: LanguageModel) -> LanguageModel:
-    # Keras would write the optimizer's state, twice as large, into the file of weights.
-    return LanguageModel(
-        model.graph, builder=model.builder, arguments=model.arguments, name=model.name
-    )
+    model.without_optimizer().load_weights(path)
 
 
 def _first_line(error: Exception) -> str:

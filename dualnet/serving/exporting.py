@@ -18,7 +18,7 @@ import keras
 from dualnet._checks import ArgumentError
 from dualnet._files import flush, folder_beside
 from dualnet._settings import SUFFIXES, check_export, format_of
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
 
 TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
@@ -39,7 +39,13 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
         ['score', 'step', 'score_text', 'generate_text']
         >>> serving.endpoints(model, format="onnx")
         ['step']
+        >>> translator = zoo.build("encdec", vocabulary_size=3, units=4)
+        >>> translator.vocabulary = translator.source_vocabulary = model.vocabulary
+        >>> serving.endpoints(translator)
+        ['encode', 'step', 'translate']
     """
+    if isinstance(model, TranslationModel):
+        return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
     if format != "saved_model":
         return ["step"]
     text = [] if why_no_text(model) else ["score_text", "generate_text"]
@@ -47,7 +53,7 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
 
 
 def why_no_text(model: LanguageModel) -> str:
-    """Return why `export` leaves out `score_text` and `generate_text`; "" if it does not.
+    """Return why `export` writes no endpoint that reads text; "" if it does.
 
     Example:
         >>> from dualnet import serving, zoo
@@ -55,6 +61,10 @@ def why_no_text(model: LanguageModel) -> str:
         'they need a tokeniser, and the model has none.'
     """
     tokenizer = model.vocabulary
+    if isinstance(model, TranslationModel):
+        if _has_no_end(model):
+            return f"a translator takes ids, and `translate` needs a tokeniser with {EOS}."
+        return "a translator takes ids, which the tokenisers in assets.extra make."
     if tokenizer is None:
         return "they need a tokeniser, and the model has none."
     if not isinstance(tokenizer, Vocabulary | ByteTokenizer):
@@ -66,6 +76,10 @@ def why_no_text(model: LanguageModel) -> str:
     if tokenizer.eos_id is None:
         return f"they need {EOS}, which the vocabulary does not hold."
     return ""
+
+
+def _has_no_end(model: TranslationModel) -> bool:
+    return model.vocabulary is None or model.vocabulary.eos_id is None
 
 
 def export(
@@ -114,31 +128,59 @@ def export(
     `assets.extra/vocabulary.txt`, any other in `assets.extra/tokenizer.json`, which the package
     `tokenizers` reads.
 
+    A `TranslationModel` has other endpoints, which take and give ids:
+
+    - `encode` maps `ids` int32 `(batch, source)` and `lengths` int32 `(batch,)` to what was read
+      of the source, `memory` and `keys` float32 `(batch, source, size)` and `mask` bool
+      `(batch, source)`, and to the states that the target begins in, `state_1` ... `state_n`
+      float32 `(batch, size)`. Ids beyond `lengths` are not read.
+    - `step` maps target `ids` int32 `(batch, time)`, `memory`, `keys`, `mask` and `state_1` ...
+      `state_n` to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`. A
+      target begins with `<eos>`.
+    - `translate` finds the likeliest translations, as `dualnet.generation.translations` does. Its
+      inputs are those of `encode` and, all `(batch,)`: `beam` int32, from 1 (greedy) to the number
+      of target words; `n_best` int32, from 1 to the beam; `max_tokens` int32, from 0 to the
+      `max_tokens` of the export, `<eos>` included (0: twice the length of the source, and 10, or
+      the bound if that is less); `length_normalization` float32, finite and at least 0. Its outputs
+      have a row for each source and a column for each translation, best first, as many as the
+      largest `n_best`: `ids` int32 `(batch, n, time)`, without `<eos>` and padded with it;
+      `lengths` int32, `scores` and `normalized_scores` float32, all `(batch, n)`; and `counts`
+      int32 `(batch,)`, how many translations each row has. What stands beyond is padding. An empty
+      source has one translation, which is empty. `<unk>` is never taken. Rows do not depend on
+      each other beyond float rounding; each is searched with as many rows as the widest beam. The
+      endpoint is omitted if the target has no tokeniser or no `<eos>`.
+
+    The tokeniser of the source alone, if it has one, is the file `source-vocabulary.txt` or
+    `source-tokenizer.json` in `assets.extra`.
+
     A request with an id outside the vocabulary, a setting out of range, or inputs of different
     numbers of rows fails with `INVALID_ARGUMENT` and a sentence that names the input.
 
-    `format="onnx"` and `format="litert"` write one file with a single step and no loop: `ids` int32
-    `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to `logits` float32
-    `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ... `state_n` under the
-    signature `step`; in ONNX, where an output cannot share the name of an input, `new_state_1` ...
-    `new_state_n`. Both compute in float32, whatever the model's dtype policy. The tokeniser is
-    written beside it: for `model.onnx`, words to `model.onnx.vocabulary.txt`, in UTF-8, one word a
-    line, that of id 0 first; any other to `model.onnx.tokenizer.json`.
+    `format="onnx"` and `format="litert"`, for language models, write one file with a single step
+    and no loop: `ids` int32 `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to
+    `logits` float32 `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ...
+    `state_n` under the signature `step`; in ONNX, where an output cannot share the name of an
+    input, `new_state_1` ... `new_state_n`. Both compute in float32, whatever the model's dtype
+    policy. The tokeniser is written beside it: for `model.onnx`, words to
+    `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; any other to
+    `model.onnx.tokenizer.json`.
 
     Batch and time are dynamic. Dropout is off.
 
     Args:
-        model: `LanguageModel`.
+        model: `LanguageModel`, or `TranslationModel` for a SavedModel.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
             is overwritten, as is the tokeniser beside it.
         format: "saved_model", "onnx" or "litert". Default: by the suffix of `path`, "saved_model"
             unless it is .onnx or .tflite.
-        max_tokens: int, at least 1. The most tokens that a request to `generate_text` may ask for.
+        max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
+            `translate` may ask for.
 
     Returns:
         The absolute path of the folder or file.
 
     Raises:
+        ValueError: if an argument is out of range, or `format` cannot hold the model.
         ImportError: if the backend is not TensorFlow, or packages that `format` needs are missing.
         FileExistsError: if the folder holds files or is a file.
         OSError: if the disk is full or cannot be written to; nothing is left behind.
@@ -181,6 +223,12 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
 
 
 def _export_file(model: LanguageModel, path: Path, format: str) -> None:
+    if isinstance(model, TranslationModel):
+        raise ArgumentError(
+            "format",
+            "must be 'saved_model' for a model that translates, which is more than one step. "
+            f"Received: format={format!r}. Export it as a SavedModel.",
+        )
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         raise ArgumentError(
             "path",

@@ -1,11 +1,37 @@
-"""Checks of requests inside a TensorFlow graph: each refuses a request with one sentence."""
+"""Inputs of requests, and checks of them in a graph: each refuses a request with one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+
+Tensors = dict[str, Any]
+Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]  # with the specs of its inputs
+
+
+def spec(name: str, dtype: Any, *shape: int | None) -> Any:
+    """Return the spec of the input `name`, of shape `(batch, *shape)`."""
+    return tf.TensorSpec((None, *shape), dtype, name=name)
+
+
+IDS = {"ids": spec("ids", tf.int32, None), "lengths": spec("lengths", tf.int32)}
+
+
+def checked_rows(inputs: Tensors, words: int) -> tuple[Tensors, Any]:
+    """Return `inputs`, among them `IDS`, after checks, and which ids are within their row.
+
+    Ids are of a vocabulary of `words` words. What stands beyond `lengths` may be anything, and
+    becomes 0.
+    """
+    inputs = after(same_rows(inputs, "ids"), inputs)
+    lengths, time = inputs["lengths"], tf.shape(inputs["ids"])[1]
+    in_row = tf.sequence_mask(lengths, time)
+    ids = tf.where(in_row, inputs["ids"], 0)
+    columns = "at least 0 and at most the number of columns of `ids`"
+    checks = [in_range("lengths", lengths, 0, time, columns), are_words("ids", ids, words)]
+    return after(checks, {**inputs, "ids": ids}), in_row
 
 
 def in_range(name: str, values: Any, least: Any, most: Any, requirement: str) -> Any:
@@ -24,14 +50,35 @@ def are_words(name: str, ids: Any, words: int) -> Any:
     return in_range(name, ids, 0, words - 1, f"ids of the vocabulary, 0 to {words - 1}")
 
 
+def all_valid(name: str, values: Any, valid: Any, requirement: str) -> Any:
+    """Return an assertion that all `values` are `valid`, bool of their shape."""
+    message = f"`{name}` must be {requirement}. Received:"
+    return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
+
+
+def not_empty(name: str, ids: Any) -> Any:
+    """Return an assertion that `ids` have at least one column."""
+    message = f"`{name}` must hold at least one word in each row. Received the shape:"
+    return tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)])
+
+
 def same_rows(inputs: dict[str, Any], first: str) -> list[Any]:
     """Return assertions that all `inputs` have as many rows as the input `first`."""
-    rows = tf.shape(inputs[first])[0]
+    return _same_size(inputs, first, 0, "row")
+
+
+def same_columns(inputs: dict[str, Any], first: str) -> list[Any]:
+    """Return assertions that all `inputs` have as many columns as the input `first`."""
+    return _same_size(inputs, first, 1, "column")
+
+
+def _same_size(inputs: dict[str, Any], first: str, axis: int, part: str) -> list[Any]:
+    size = tf.shape(inputs[first])[axis]
     return [
         tf.debugging.Assert(
-            tf.equal(tf.shape(values)[0], rows),
-            [f"`{name}` must have one row for each row of `{first}`. Received rows of both:",
-             tf.shape(values)[0], rows],
+            tf.equal(tf.shape(values)[axis], size),
+            [f"`{name}` must have one {part} for each {part} of `{first}`. Received {part}s of "
+             "both:", tf.shape(values)[axis], size],
         )
         for name, values in inputs.items()
         if name != first

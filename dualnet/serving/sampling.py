@@ -38,9 +38,7 @@ def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any
     limits = f"at least 0 and at most {bound}, the bound of this export"
     checks.append(requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits))
     for name, (requirement, valid) in ranges.items():
-        message = f"`{name}` must be {requirement}. Received:"
-        invalid = tf.boolean_mask(settings[name], ~valid)
-        checks.append(tf.debugging.Assert(tf.reduce_all(valid), [message, invalid]))
+        checks.append(requests.all_valid(name, settings[name], valid, requirement))
     return requests.after(checks, settings)
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from dualnet.builders import LanguageModel
-from dualnet.serving import requests
+from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.runs.folder import SOURCE
+from dualnet.serving import requests, translating
 from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
+from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
 
-Tensors = dict[str, Any]
-Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]
 TextReader = GraphTokenizer | GraphByteTokenizer
 
 
@@ -25,47 +23,50 @@ def write_saved_model(
 ) -> None:
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
-    `max_tokens` is the bound of `generate_text`. The tokeniser goes into `assets.extra`, which
-    TensorFlow leaves to its users.
+    `max_tokens` is the bound of `generate_text` and `translate`. The tokenisers go into
+    `assets.extra`, which TensorFlow leaves to its users.
     """
     archive = keras.export.ExportArchive()
     archive.track(model.core)
-    reader = ChunkedReader(model)
-    built = {"score": _score(reader), "step": _step(reader)}
-    if "score_text" in names:
-        tokenizer = in_graph(model.vocabulary)
-        archive.track(tokenizer)
-        built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
+    if isinstance(model, TranslationModel):
+        built = translating.endpoints(model, names, max_tokens)
+    else:
+        reader = ChunkedReader(model)
+        built = {"score": _score(reader), "step": _step(reader)}
+        if "score_text" in names:
+            tokenizer = in_graph(model.vocabulary)
+            archive.track(tokenizer)
+            built["score_text"] = _score_text(reader, tokenizer)
+            built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
     archive.write_out(directory, verbose=False)
-    if model.vocabulary is not None:
-        extra = Path(directory, "assets.extra")
-        extra.mkdir()
-        model.vocabulary.save(extra / model.vocabulary.file_name)
+    _save_tokenizers(model, Path(directory, "assets.extra"))
+
+
+def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
+    tokenizers = {"": model.vocabulary}
+    source = getattr(model, "source_vocabulary", None)
+    if source != model.vocabulary:
+        tokenizers[SOURCE] = source  # named as in a RUN
+    for prefix, tokenizer in tokenizers.items():
+        if tokenizer is not None:
+            folder.mkdir(exist_ok=True)
+            tokenizer.save(folder / f"{prefix}{tokenizer.file_name}")
 
 
 def _score(reader: ChunkedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
-        inputs = requests.after(requests.same_rows(inputs, "ids"), inputs)
-        ids, lengths = inputs["ids"], inputs["lengths"]
+        inputs, in_row = requests.checked_rows(inputs, reader.words)
+        ids = inputs["ids"]
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
-        columns = "at least 0 and at most the number of columns of `ids`"
-        in_row = tf.sequence_mask(lengths, time)
-        ids = tf.where(in_row, ids, 0)  # padding may hold anything
-        checks = [
-            requests.in_range("lengths", lengths, 0, time, columns),
-            requests.are_words("ids", ids, reader.words),
-        ]
-        ids = requests.after(checks, {"ids": ids})["ids"]
         log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
         # The 0 of the first token, cut off again from an empty text.
         scores = tf.concat([tf.zeros((batch, 1)), log_p], axis=1)[:, :time]
         return {"log_probabilities": tf.where(in_row, scores, 0.0)}
 
-    return score, {"ids": _spec("ids", tf.int32, None), "lengths": _spec("lengths", tf.int32)}
+    return score, dict(IDS)
 
 
 def _step(reader: ChunkedReader) -> Endpoint:
@@ -73,18 +74,17 @@ def _step(reader: ChunkedReader) -> Endpoint:
 
     def step(inputs: Tensors) -> Tensors:
         ids = inputs["ids"]
-        message = "`ids` must hold at least one word in each row. Received the shape:"
         checks = [
             *requests.same_rows(inputs, "ids"),
             requests.are_words("ids", ids, reader.words),
-            tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)]),
+            requests.not_empty("ids", ids),
         ]
         inputs = requests.after(checks, inputs)
         logits, new_states = reader.advance(inputs["ids"], [inputs[name] for name in states])
         return {"logits": logits, **dict(zip(states, new_states))}
 
-    specs = {name: _spec(name, tf.float32, size) for name, size in states.items()}
-    return step, {"ids": _spec("ids", tf.int32, None), **specs}
+    specs = {name: spec(name, tf.float32, size) for name, size in states.items()}
+    return step, {"ids": spec("ids", tf.int32, None), **specs}
 
 
 def _score_text(reader: ChunkedReader, tokenizer: TextReader) -> Endpoint:
@@ -108,7 +108,7 @@ def _score_text(reader: ChunkedReader, tokenizer: TextReader) -> Endpoint:
             "perplexity": tf.cast(perplexity, tf.float32),
         }
 
-    return score_text, {"texts": _spec("texts", tf.string)}
+    return score_text, {"texts": spec("texts", tf.string)}
 
 
 def _generate_text(reader: ChunkedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
@@ -124,10 +124,5 @@ def _generate_text(reader: ChunkedReader, tokenizer: TextReader, max_tokens: int
             "lengths": tf.cast(drawn.row_lengths(), tf.int32),
         }
 
-    specs = {name: _spec(name, dtype) for name, dtype in SETTINGS.items()}
-    return generate_text, {"prompts": _spec("prompts", tf.string), **specs}
-
-
-def _spec(name: str, dtype: Any, *shape: int | None) -> Any:
-    """Return the spec of the input `name`, of shape `(batch, *shape)`."""
-    return tf.TensorSpec((None, *shape), dtype, name=name)
+    specs = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}
+    return generate_text, {"prompts": spec("prompts", tf.string), **specs}

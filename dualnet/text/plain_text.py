@@ -57,10 +57,13 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
+        # The lines before `offset` are not at hand.
+        line = 0 if offset else data.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"A text file must be UTF-8. Received: {source!r} with byte "
-            f"0x{data[error.start]:02x} at offset {offset + error.start}. "
-            "Convert it, e.g. with iconv."
+            f"0x{data[error.start]:02x} at offset {offset + error.start}"
+            + f", in line {line}" * bool(line)
+            + ". Convert it, e.g. with iconv."
         ) from None
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 

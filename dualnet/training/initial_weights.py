@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, Transfer, transfer
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
 from dualnet.text import Tokenizer
+
+AnyCorpus = TypeVar("AnyCorpus", bound=Corpus | PairCorpus)
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
@@ -51,27 +53,27 @@ def reading(
         "fractions": None if fractions is None else list(fractions),
     }
     read_as = {key: value for key, value in read_as.items() if value is not None}
-    if isinstance(corpus, Corpus) and read_as:
+    if isinstance(corpus, (Corpus, PairCorpus)) and read_as:
         name = next(iter(read_as))
         raise ArgumentError(
             name,
-            "must be None for a `Corpus`, which is read already. Received: "
-            f"{name}={read_as[name]!r}. Give it to corpora.load.",
+            f"must be None for a `{type(corpus).__name__}`, which is read already. Received: "
+            f"{name}={read_as[name]!r}. Give it to the function that loads the corpus.",
         )
     return read_as
 
 
 def load_corpus(
-    corpus: Corpus | str,
+    corpus: AnyCorpus | str,
     source: LanguageModel | None,
     *,
     lowercase: bool = False,
     read_as: Mapping[str, Any] | None = None,
-) -> Corpus:
+) -> AnyCorpus | Corpus:
     """Load `corpus` with the vocabulary of `source`, or check that it already has it.
 
     Args:
-        corpus: `Corpus`, or what `corpora.load` takes.
+        corpus: `Corpus`, `PairCorpus`, or what `corpora.load` takes.
         source: the model to start from, or None.
         lowercase: bool. Whether to lower-case a text for which `source` has no vocabulary.
         read_as: other arguments of `corpora.load`; no tokeniser if `source` has one.
@@ -93,21 +95,21 @@ def load_corpus(
             f"{vocabulary.kind}. Received: tokenizer={read_as['tokenizer']!r}. Leave out one of "
             "the two.",
         )
-    corpus = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
+    loaded = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
     owner = "of the model given as `weights`, in the same order"
-    check_vocabulary(corpus, vocabulary, owner, "model", "weights")
-    return corpus
+    check_vocabulary(loaded, vocabulary, owner, "model", "weights")
+    return loaded
 
 
 def load_with(
     vocabulary: Tokenizer | None,
-    corpus: Corpus | str,
+    corpus: AnyCorpus | str,
     *,
     lowercase: bool,
     read_as: Mapping[str, Any],
-) -> Corpus:
+) -> AnyCorpus | Corpus:
     """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
-    if isinstance(corpus, Corpus):
+    if isinstance(corpus, (Corpus, PairCorpus)):
         return corpus
     if vocabulary is None:  # bytes are read as they are, whatever a card says of words
         lowercase = lowercase and read_as.get("tokenizer") != "bytes"
@@ -117,7 +119,7 @@ def load_with(
 
 
 def check_vocabulary(
-    corpus: Corpus, vocabulary: Tokenizer | None, which: str, owner: str, path: str
+    corpus: Corpus | PairCorpus, vocabulary: Tokenizer | None, which: str, owner: str, path: str
 ) -> None:
     """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`."""
     if vocabulary is not None and corpus.vocabulary.sha256 != vocabulary.sha256:

@@ -17,7 +17,7 @@ from dualnet._checks import check_count
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
-from dualnet.corpora import SPLITS, Corpus
+from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
@@ -65,7 +65,7 @@ class Run:
 
 def train(
     name: str | Card,
-    corpus: Corpus | str,
+    corpus: Corpus | PairCorpus | str,
     *,
     output: str | os.PathLike[str],
     seed: int | None = None,
@@ -111,9 +111,9 @@ def train(
             listed on standard error. A corpus loaded by name gets the vocabulary of that
             model. Required for a model with a gate: all weights but the gate's.
         resume: bool. Continue the run in `output` from its last checkpoint, with its
-            settings and seed. `epochs`, `learning_rate`, `clipnorm`, `global_clipnorm`,
-            `finetune`, `finetune_epochs` and `finetune_learning_rate` may change. A run
-            stopped before its first checkpoint loads its `weights` again.
+            settings and seed. `epochs`, `patience`, `learning_rate`, `clipnorm`,
+            `global_clipnorm`, `finetune`, `finetune_epochs` and `finetune_learning_rate` may
+            change. A run stopped before its first checkpoint loads its `weights` again.
         checkpoint_steps: int. Steps between two checkpoints; does not affect the result.
         progress: bool. Show a progress bar and a line per epoch on standard error.
         stop: function of the history, the rows of `metrics.csv`. Called after each epoch,
@@ -189,9 +189,9 @@ def train(
         return _finish(start, evaluate=evaluate)
 
 
-def _warn_of_text(corpus: Corpus) -> None:
+def _warn_of_text(corpus: Corpus | PairCorpus) -> None:
     """Print a warning for the first split whose words look as if it was not tokenised."""
-    if not isinstance(corpus.vocabulary, Vocabulary):
+    if not isinstance(corpus, Corpus) or not isinstance(corpus.vocabulary, Vocabulary):
         return
     words = corpus.vocabulary.words
     for split in SPLITS:

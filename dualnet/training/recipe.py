@@ -26,6 +26,7 @@ from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
+BATCHING = ("streams", "sentences", "pairs")
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
 
 
@@ -80,8 +81,11 @@ class Recipe:
             rates of "sgd" do not carry over from one to the other.
         batching: "streams", the text as parallel streams with carried state; or
             "sentences", whole sentences in a new order each epoch, padded on the left, each
-            from the zero state, in evaluation too.
-        batch_size: int. Number of parallel streams, or of sentences.
+            from the zero state, in evaluation too; or "pairs", of a corpus of `load_pairs`,
+            those of similar length together.
+        batch_size: int. Number of parallel streams, of sentences, or at most of pairs.
+        tokens_per_batch: int. For pairs, the most positions of source and target that a batch
+            has, padding included; 0 for no limit.
         sequence_length: int. For streams, the tokens between two updates and the reach of
             back-propagation.
         length_deviation: float. Above 0, segments have random lengths, see `TokenBatches`.
@@ -113,6 +117,14 @@ class Recipe:
         finetune_epochs: int. Maximum epochs per round; 0 for as many as `epochs`.
         finetune_learning_rate: float. Constant learning rate of the rounds; 0 for
             `learning_rate`.
+        label_smoothing: float, at least 0 and below 1. Share of the training loss that is the
+            mean of -log p over all words, instead of the target alone (Szegedy et al., 2016,
+            https://arxiv.org/abs/1512.00567).
+        patience: int. Training ends after so many epochs in a row without a new best
+            validation result; 0 for never.
+        watch: "perplexity", or "bleu" for pairs: the validation result that decides which
+            weights are best, and when the rate decays or patience ends. BLEU is that of greedy
+            translations, as `sacrebleu` computes it.
         dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
             `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
             precision during training and validation. Weights, gates, states, logits, losses
@@ -139,8 +151,9 @@ class Recipe:
     global_clipnorm: float = _field(0.0, check_penalty)
     weight_decay: float = _field(0.0, check_penalty)
     loss_reduction: str = _choice("mean", LOSS_REDUCTIONS)
-    batching: str = _choice("streams", ("streams", "sentences"))
+    batching: str = _choice("streams", BATCHING)
     batch_size: int = _count(32, least=1)
+    tokens_per_batch: int = _count(0)
     sequence_length: int = _count(25, least=1)
     length_deviation: float = _field(0.0, check_penalty)
     longest_length: int = _count(0)
@@ -156,6 +169,9 @@ class Recipe:
     finetune: str = _choice("none", ("none", "once", "until_no_gain"))
     finetune_epochs: int = _count(0)
     finetune_learning_rate: float = _field(0.0, check_penalty)
+    label_smoothing: float = _field(0.0, check_fraction)
+    patience: int = _count(0)
+    watch: str = _choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
     def __post_init__(self) -> None:
@@ -174,13 +190,25 @@ class Recipe:
                 f"global_clipnorm={self.global_clipnorm!r}. Set one of them to 0.",
             )
         for name in ("length_deviation", "partial_shuffle"):
-            if self.batching == "sentences" and getattr(self, name):
+            if self.batching != "streams" and getattr(self, name):
                 off = "False" if name == "partial_shuffle" else "0"
                 raise ArgumentError(
                     name,
-                    f"must be {off} with batching='sentences', which shuffles whole sentences. "
-                    f"Received: {name}={getattr(self, name)!r}.",
+                    f"must be {off} with batching={self.batching!r}, which shuffles whole "
+                    f"sentences. Received: {name}={getattr(self, name)!r}.",
                 )
+        if self.tokens_per_batch and self.batching != "pairs":
+            raise ArgumentError(
+                "tokens_per_batch",
+                f"must be 0 with batching={self.batching!r}, whose batches have `batch_size` rows. "
+                f"Received: tokens_per_batch={self.tokens_per_batch!r}.",
+            )
+        if self.watch == "bleu" and self.batching != "pairs":
+            raise ArgumentError(
+                "watch",
+                f"must be 'perplexity' with batching={self.batching!r}, which translates nothing. "
+                "Received: watch='bleu'.",
+            )
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(
                 "averaging",

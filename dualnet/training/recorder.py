@@ -18,13 +18,16 @@ from tqdm.auto import tqdm
 from dualnet import _tensorboard
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
+from dualnet.corpora import PairCorpus
+from dualnet.evaluation import translation_metrics
+from dualnet.generation import translate
 from dualnet.plots import plot_curves
 from dualnet.runs.folder import WEIGHTS
 from dualnet.runs.loading import load_weights, write_weights
 from dualnet.training import checkpoints
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
-from dualnet.training.schedule import TRAIN, Plan, is_round
+from dualnet.training.schedule import TRAIN, Plan, is_round, watched
 from dualnet.training.start import Start
 
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
@@ -109,16 +112,17 @@ class Recorder(keras.callbacks.Callback):
             row = self._row(logs, plan)
             history.append(row)
             self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
-            if row["val_perplexity"] <= min(past["val_perplexity"] for past in history):
+            if watched(row) <= min(map(watched, history)):
                 write_weights(self.start.folder, model)
         self._save()
         self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
         if self.show:
             phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
+            bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
             self.bar.clear()
             print(
                 f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
-                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}  "
+                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}{bleu}  "
                 f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s",
                 file=sys.stderr,
                 flush=True,
@@ -130,10 +134,18 @@ class Recorder(keras.callbacks.Callback):
             "phase": plan.phase,
             **{name: self.logs[name] for name in ("loss", "perplexity")},
             **{f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")},
+            **({"val_bleu": self._bleu()} if self.start.recipe.watch == "bleu" else {}),
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
             "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
         }
+
+    def _bleu(self) -> float:
+        """Return the BLEU of greedy translations of the validation split."""
+        assert isinstance(self.start.corpus, PairCorpus)  # the recipe has checked it
+        pairs = self.start.corpus.valid
+        lines = translate(self.start.model, pairs.source_lines, beam=1)
+        return translation_metrics(lines, pairs.target_lines)["bleu"]
 
     def write_tables(self, *, draw: bool = True) -> None:
         """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""

@@ -12,23 +12,31 @@ import keras
 
 from dualnet import corpora
 from dualnet.builders import LanguageModel
-from dualnet.corpora import Corpus
-from dualnet.evaluation import evaluate
+from dualnet.corpora import Corpus, PairCorpus
+from dualnet.evaluation import Evaluation, evaluate
+from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
+from dualnet.training.schedule import watched
 
 
 def results_of(
     model: LanguageModel,
-    corpus: Corpus,
+    corpus: Corpus | PairCorpus,
     history: list[dict[str, Any]],
     *,
     seed: int | None,
     by_sentence: bool,
 ) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
-    valid, test = (
-        evaluate(model, corpus.split(split), by_sentence=by_sentence) for split in ("valid", "test")
-    )
-    best = min(history, key=lambda row: row["val_perplexity"])
+    valid: Evaluation | PairEvaluation
+    test: Evaluation | PairEvaluation
+    if isinstance(corpus, PairCorpus):
+        valid, test = (evaluate_pairs(model, corpus, split) for split in ("valid", "test"))
+    else:
+        valid, test = (
+            evaluate(model, corpus.split(split), by_sentence=by_sentence)
+            for split in ("valid", "test")
+        )
+    best = min(history, key=watched)
     steady = history[1:] or history  # the first epoch includes compilation
     return {
         "name": model.name,
@@ -48,7 +56,9 @@ def results_of(
             "name": corpus.name,
             "lowercase": corpus.lowercase,
             "sha256": corpus.sha256,
-            "tokens": {split: len(corpus.split(split)) for split in corpora.SPLITS},
+            "pairs" if isinstance(corpus, PairCorpus) else "tokens": {
+                split: len(corpus.split(split)) for split in corpora.SPLITS
+            },
         },
         "vocabulary": {"size": len(corpus.vocabulary), "sha256": corpus.vocabulary.sha256},
         "versions": versions(),

@@ -11,13 +11,12 @@ from typing import Any
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import (
     CARD,
     READ_AS,
     RESULTS,
-    TOKENIZER,
-    WORDS,
+    VOCABULARIES,
     check_sums,
     has_vocabulary,
     read_card,
@@ -30,7 +29,7 @@ from dualnet.training.schedule import is_round, plan
 
 RESUMABLE = (  # settings of the recipe that may change on resuming
     "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
-    "finetune_learning_rate",
+    "finetune_learning_rate", "patience",
 )  # fmt: skip
 
 
@@ -44,7 +43,7 @@ class Request:
 
     folder: Path
     name: str | Card
-    corpus: Corpus | str
+    corpus: Corpus | PairCorpus | str
     seed: int | None
     weights: str  # an absolute path, or ""
     overrides: Mapping[str, Any]
@@ -66,7 +65,7 @@ def check_seed(seed: int) -> int:
 def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
     """Return the card of the run to resume, its recipe updated with the overrides."""
     folder, name = request.folder, request.name
-    check_sums(folder, (CARD, WORDS, TOKENIZER))
+    check_sums(folder, (CARD, *VOCABULARIES))
     card = read_card(folder)
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
     if card_name != card.name:
@@ -114,6 +113,8 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     if may_be_finished or not evaluated or not finished:
         return
     way_out = f"To continue, give more: --epochs {evaluated + 1}."
+    if evaluated < recipe.epochs:
+        way_out = f"To continue, give more: --set patience={2 * recipe.patience}."
     if rounds:
         way_out = (
             "Where a round lowered the perplexity or reached its limit, finetune='until_no_gain' "
@@ -137,7 +138,7 @@ def evaluated_epochs(folder: Path) -> int:
         return 0
 
 
-def resumed_corpus(request: Request, card: Card) -> Corpus:
+def resumed_corpus(request: Request, card: Card) -> Corpus | PairCorpus:
     """Return the corpus of `request` after a check that the run started with it."""
     folder = request.folder
     vocabulary = read_vocabulary(folder, card) if has_vocabulary(folder) else None

@@ -44,7 +44,7 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
     else:
         last = recipe.epochs
         rate = recipe.learning_rate * recipe.decay ** max(len(history) + 1 - recipe.hold_epochs, 0)
-        rate *= recipe.plateau_decay ** _without_gain(_perplexities(history))
+        rate *= recipe.plateau_decay ** _without_gain(_watched(history))
         if recipe.square_root_decay:
             rate /= math.sqrt(len(history) + 1)
     begins = not history or history[-1]["phase"] != phase
@@ -59,13 +59,13 @@ def is_round(phase: str) -> bool:
 def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     phase = history[-1]["phase"] if history else TRAIN
     if not is_round(phase):
-        if len(history) < recipe.epochs:
+        if len(history) < recipe.epochs and not _is_out_of_patience(recipe, history):
             return AVERAGED if phase == AVERAGED or _averaging_is_due(recipe, history) else TRAIN
         return None if recipe.finetune == "none" else f"{ROUND}1"
     if recipe.finetune == "none":
         return None
-    in_round = _perplexities(row for row in history if row["phase"] == phase)
-    before = _perplexities(row for row in history if row["phase"] != phase)
+    in_round = _watched(row for row in history if row["phase"] == phase)
+    before = _watched(row for row in history if row["phase"] != phase)
     stalled = has_stalled(in_round, recipe.average_interval)
     if len(in_round) < (recipe.finetune_epochs or recipe.epochs) and not stalled:
         return phase
@@ -74,12 +74,19 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
+def _is_out_of_patience(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
+    perplexities = _watched(history)
+    if not recipe.patience or not perplexities:
+        return False
+    return len(perplexities) - 1 - perplexities.index(min(perplexities)) >= recipe.patience
+
+
 def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
     if recipe.averaging == "none":
         return False
     if 0 < recipe.average_from <= len(history) + 1:
         return True
-    perplexities = _perplexities(history)
+    perplexities = _watched(history)
     if recipe.averaging == "asgd":
         return has_stalled(perplexities, recipe.average_interval)
     best = perplexities.index(min(perplexities)) if perplexities else 0
@@ -104,5 +111,10 @@ def _without_gain(perplexities: Sequence[float]) -> int:
     return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
 
 
-def _perplexities(rows: Any) -> list[float]:
-    return [row["val_perplexity"] for row in rows]
+def watched(row: Mapping[str, Any]) -> float:
+    """Return the validation result of an epoch that decides, lower for a better one."""
+    return -row["val_bleu"] if "val_bleu" in row else row["val_perplexity"]
+
+
+def _watched(rows: Any) -> list[float]:
+    return list(map(watched, rows))

@@ -15,15 +15,16 @@ from dualnet._checks import ArgumentError
 from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.devices import check_rows
+from dualnet.evaluation.translations import check_packages
 from dualnet.runs.folder import (
     CARD,
     EARLY_FILES,
     corpus_table,
     has_vocabulary,
     write_card,
-    write_vocabulary,
+    write_vocabularies,
 )
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
@@ -31,6 +32,7 @@ from dualnet.training.initial_weights import is_gated, load_corpus, load_source,
 from dualnet.training.recipe import Recipe, recipe_of, split_overrides
 from dualnet.training.resuming import Request, check_seed, resumed_card, resumed_corpus
 
+NO_LIMIT = 2**31 - 1
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 
 
@@ -41,7 +43,7 @@ class Start:
     folder: Path
     card: Card
     recipe: Recipe
-    corpus: Corpus
+    corpus: Corpus | PairCorpus
     model: LanguageModel  # compiled
     train_batches: Any
     valid_batches: Any
@@ -62,6 +64,7 @@ def begin(request: Request) -> Iterator[Start]:
     corpus = load_corpus(
         request.corpus, source, lowercase=published.lowercase, read_as=request.read_as
     )
+    _check_kind(published.name, published.builder, corpus)
     with zoo.located(published, overrides):
         config = _fit_to_corpus(config, recipe, corpus, overrides)
     card = dataclasses.replace(
@@ -79,7 +82,7 @@ def begin(request: Request) -> Iterator[Start]:
     del source  # frees its memory
     with claim(start.folder, holds="run", resume=False, may_hold=EARLY_FILES):
         remove_unfinished(start.folder)
-        write_vocabulary(start.folder, corpus.vocabulary)
+        write_vocabularies(start.folder, corpus)
         write_card(start.folder, card)
         yield start
 
@@ -107,7 +110,7 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         start = _prepare(folder, card, recipe_of(card.recipe), corpus, source, request.overrides)
         del source  # frees its memory
         if not has_vocabulary(folder):
-            write_vocabulary(folder, corpus.vocabulary)
+            write_vocabularies(folder, corpus)
         write_card(folder, card)
         start.progress = checkpoints.restore(folder, start.model) or Progress()
         yield start
@@ -126,10 +129,32 @@ def _check_trainable(name: str, config: Mapping[str, Any]) -> None:
         )
 
 
+def _check_kind(name: str, builder: str, corpus: Corpus | PairCorpus) -> None:
+    """Raise `ArgumentError` for a translator without pairs, or another model with them."""
+    translates, has_pairs = builder == "encoder_decoder", isinstance(corpus, PairCorpus)
+    if translates != has_pairs:
+        what = "pairs of texts, from corpora.load_pairs" if translates else "a text, not pairs"
+        way_out = "give --pairs FOLDER" if translates else "choose a model that translates"
+        raise ArgumentError(
+            "corpus",
+            f"must be {what}, for the model {name!r}. Received: {corpus!r}. On the command line, "
+            f"{way_out}.",
+        )
+
+
 def _fit_to_corpus(
-    config: Mapping[str, Any], recipe: Recipe, corpus: Corpus, overrides: Mapping[str, Any]
+    config: Mapping[str, Any],
+    recipe: Recipe,
+    corpus: Corpus | PairCorpus,
+    overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return `config` with the vocabulary size of `corpus`, and padded if batches are."""
+    """Return `config` with the vocabulary sizes of `corpus`, and padded if batches are."""
+    if isinstance(corpus, PairCorpus) != (recipe.batching == "pairs"):
+        raise ArgumentError(
+            "batching",
+            "must be 'pairs' for a corpus of pairs, and for no other. Received: "
+            f"batching={recipe.batching!r}.",
+        )
     size = len(corpus.vocabulary)
     if overrides.get("vocabulary_size") not in (None, size):
         raise ArgumentError(
@@ -139,6 +164,8 @@ def _fit_to_corpus(
             "corpora.load(..., vocabulary_size=...).",
         )
     fitted = zoo.with_vocabulary_size(config, size)
+    if isinstance(corpus, PairCorpus):
+        return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
     if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
         raise ArgumentError(
             "padded",
@@ -151,7 +178,7 @@ def _fit_to_corpus(
 # --- card, batches and model
 
 
-def card_for(name: str, corpus: Corpus | str) -> Card:
+def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
     Example:
@@ -160,15 +187,17 @@ def card_for(name: str, corpus: Corpus | str) -> Card:
     >>> training.card_for("dual_lstm", "wikitext-2").corpus
     'wikitext-2'
     """
-    corpus_name = corpus.name if isinstance(corpus, Corpus) else str(corpus)
+    corpus_name = corpus if isinstance(corpus, str) else corpus.name
     return zoo.card(name, corpus_name if corpus_name in zoo.card(name).corpora else None)
 
 
-def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None = None) -> Any:
+def batches_of(
+    corpus: Corpus | PairCorpus, split: str, recipe: Recipe, *, seed: int | None = None
+) -> Any:
     """Return the batches of `split` as `recipe` wants them.
 
     Args:
-        corpus: `Corpus`.
+        corpus: `Corpus`, or `PairCorpus` for batches of pairs.
         split: "train", "valid" or "test".
         recipe: `Recipe`.
         seed: int. Draws the random lengths, shuffles and order of sentences of each epoch;
@@ -186,6 +215,14 @@ def batches_of(corpus: Corpus, split: str, recipe: Recipe, *, seed: int | None =
     >>> inputs.shape, targets.shape
     ((4, 10), (4, 10))
     """
+    if isinstance(corpus, PairCorpus):
+        return corpus.batches(
+            split,
+            batch_size=recipe.batch_size,
+            tokens_per_batch=recipe.tokens_per_batch or NO_LIMIT,
+            shuffle=seed is not None,
+            seed=seed or 0,
+        )
     if recipe.batching == "sentences":
         return corpus.sentence_batches(
             split, batch_size=recipe.batch_size, shuffle=seed is not None, seed=seed or 0
@@ -209,15 +246,17 @@ def _prepare(
     folder: Path,
     card: Card,
     recipe: Recipe,
-    corpus: Corpus,
+    corpus: Corpus | PairCorpus,
     source: LanguageModel | None,
     overrides: Mapping[str, Any],
 ) -> Start:
     """Check the batches and build the model, with all variables that a checkpoint holds."""
+    if recipe.watch == "bleu":
+        check_packages("sacrebleu")
     check_rows(recipe.batch_size)
     train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
     valid_batches = batches_of(corpus, "valid", recipe)
-    if len(corpus.test) < 2:
+    if isinstance(corpus, Corpus) and len(corpus.test) < 2:
         raise ValueError(
             f"The split 'test' must hold at least 2 tokens. Received: {len(corpus.test)} in "
             f"{corpus.source!r}. Choose a longer text."
@@ -226,7 +265,10 @@ def _prepare(
     with zoo.located(card, overrides), _dtype_policy(policy_of(recipe)):
         model = BUILDERS[card.builder](**card.config, name=card.name)
     model.vocabulary = corpus.vocabulary
+    if isinstance(corpus, PairCorpus):
+        model.source_vocabulary = corpus.source_vocabulary
     model.loss_reduction = recipe.loss_reduction
+    model.label_smoothing = recipe.label_smoothing
     model.compile(optimizer=recipe.make_optimizer())
     model.optimizer.build(model.trainable_variables)
     for rows in (model.training_rows, model.evaluation_rows):

@@ -68,7 +68,12 @@ def load_corpus(
         lowercase = find_card(model, corpus).lowercase
         return load_with(None, corpus, lowercase=lowercase, read_as=read_as or {})
     if not corpus:
-        return corpus_of_run(run)
+        trained_on = corpus_of_run(run)
+        if not isinstance(trained_on, Corpus):
+            raise ArgumentError(
+                "run", f"must be of a language model. Received: {run!r}, which translates."
+            )
+        return trained_on
     card = read_card(run)
     vocabulary = read_vocabulary(Path(run), card)
     return corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)

@@ -78,6 +78,7 @@ class HyperModel(keras_tuner.HyperModel):
         model = BUILDERS[self.card.builder](**config, name=self.card.name)
         model.vocabulary = self.corpus.vocabulary
         model.loss_reduction = recipe.loss_reduction
+        model.label_smoothing = recipe.label_smoothing
         model.compile(optimizer=recipe.make_optimizer())
         return model
 

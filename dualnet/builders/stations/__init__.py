@@ -1,21 +1,24 @@
-"""The stations of a language model: each owns its arguments, their documentation and checks.
+"""The stations of a model: each owns its arguments, their documentation and checks.
 
-embedding -> recurrent layers -> connection -> output, and over a whole model a gate or a cache.
-A rule that concerns two stations stands in `Stations`.
+embedding -> recurrent layers -> connection -> output, and over a whole model a gate or a cache;
+in a translator an encoder and an attention. A rule that concerns two stations stands in `Stations`,
+those of a translator in `builders.encoder_decoder`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.cells import CELLS
+from dualnet.builders.stations.attention import Attention
 from dualnet.builders.stations.cache import Cache
 from dualnet.builders.stations.connection import Connection
 from dualnet.builders.stations.dropouts import PLACES, Dropouts
 from dualnet.builders.stations.embedding import Embedding
+from dualnet.builders.stations.encoder import Encoder
 from dualnet.builders.stations.gate import GATES, Gate
 from dualnet.builders.stations.memory import check_depth, check_memory
 from dualnet.builders.stations.output import Output
@@ -30,8 +33,12 @@ __all__ = [
     "PLACES",
     "STATIONS",
     "WRAPPERS",
+    "Attention",
     "Cache",
+    "CommonStations",
+    "Encoder",
     "Gate",
+    "LayerSizes",
     "Station",
     "Stations",
     "check_memory",
@@ -42,8 +49,8 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stations:
-    """All stations of one language model, and the rules that concern two of them."""
+class CommonStations:
+    """The stations of every kind of model."""
 
     sizes: Sizes
     embedding: Embedding
@@ -53,11 +60,14 @@ class Stations:
     dropouts: Dropouts
     regularization: Regularization
     initialization: Initialization
-    gate: Gate
-    cache: Cache
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Stations:
+    def classes(cls) -> dict[str, type[Station]]:
+        """Return the class of each station by its name here."""
+        return get_type_hints(cls)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the stations that flat builder `arguments` describe.
 
         What no station knows is an argument of the cell.
@@ -65,11 +75,11 @@ class Stations:
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
-        fields = {name: station.fields_of(arguments) for name, station in STATIONS.items()}
+        fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {key for values in fields.values() for key in values}
         fields["recurrent"]["options"] = {k: v for k, v in arguments.items() if k not in known}
         stations: dict[str, Any] = {
-            name: station(**fields[name]) for name, station in STATIONS.items()
+            name: station(**fields[name]) for name, station in cls.classes().items()
         }
         return cls(**stations)
 
@@ -77,9 +87,17 @@ class Stations:
         """Return the flat builder arguments of all stations."""
         return {
             key: value
-            for name in STATIONS
+            for name in self.classes()
             for key, value in getattr(self, name).arguments().items()
         }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stations(CommonStations):
+    """All stations of one language model, and the rules that concern two of them."""
+
+    gate: Gate
+    cache: Cache
 
     def __post_init__(self) -> None:
         self.check_memory(1)  # before the sizes of all layers are listed
@@ -169,7 +187,7 @@ class Stations:
         return self.sizes.resolve()
 
 
-STATIONS: dict[str, type[Station]] = get_type_hints(Stations)
+STATIONS = Stations.classes()
 # Arguments of the stations over a whole model, and the values that leave these out.
 WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}
 

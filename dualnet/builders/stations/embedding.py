@@ -29,7 +29,9 @@ class Embedding(Station):
     embedding_dropout_per_row: bool = False
     embedding_l2: float = 0.0
 
-    def embed(self, tokens: Any, vocabulary_size: int, units: int) -> tuple[Any, Any]:
+    def embed(
+        self, tokens: Any, vocabulary_size: int, units: int, *, name: str = "embedding"
+    ) -> tuple[Any, Any]:
         """Return the embedding layer, and its vectors `(batch, time, units)`."""
         layer = keras.layers.Embedding(
             vocabulary_size,
@@ -39,17 +41,23 @@ class Embedding(Station):
             # slower.
             embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
             embeddings_regularizer=l2_regularizer(self.embedding_l2),
-            name="embedding",
+            name=name,
         )
+        return layer, self.vectors(tokens, layer, name=name)
+
+    def vectors(
+        self, tokens: Any, layer: keras.layers.Embedding, *, name: str = "embedding"
+    ) -> Any:
+        """Return the vectors of `tokens`, `(batch, time, units)`, with dropout."""
         embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)
         if self.embedding_dropout > 0:
             embedded = EmbeddingDropout(
                 self.embedding_dropout,
-                vocabulary_size=vocabulary_size,
+                vocabulary_size=layer.input_dim,
                 per_row=self.embedding_dropout_per_row,
-                name="embedding_dropout",
+                name=f"{name}_dropout",
             )([tokens, embedded])
-        return layer, embedded
+        return embedded
 
     def mask(self, tokens: Any) -> Any:
         """Return the mask of `tokens`, bool `(batch, time)`, or None without padding."""

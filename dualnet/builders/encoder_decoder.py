@@ -1,0 +1,278 @@
+"""The builder of a model that translates, from its stations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from dualnet._checks import ArgumentError, check_count, check_flag
+from dualnet.builders.cells import CELLS, options_of
+from dualnet.builders.graph import Graph
+from dualnet.builders.model import BUILDERS
+from dualnet.builders.stations import (
+    Attention,
+    CommonStations,
+    Encoder,
+    LayerSizes,
+    Recurrent,
+    check_memory,
+    documented,
+)
+from dualnet.builders.translation_model import TranslationModel
+from dualnet.layers import FirstState
+
+# What the stations of a language model offer, and a decoder has no place for.
+NOT_HERE = (
+    "skip_connections", "activation_l2", "activation_regularization",
+    "temporal_activation_regularization", "fraternal_regularization", "past_decode_regularization",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationStations(CommonStations):
+    """All stations of one encoder-decoder, and the rules that concern two of them."""
+
+    encoder: Encoder
+    attention: Attention
+
+    def __post_init__(self) -> None:
+        arguments = self.arguments()
+        for name in NOT_HERE:
+            if arguments[name]:
+                raise ArgumentError(
+                    name,
+                    f"must be left out of an encoder-decoder. Received: {name}="
+                    f"{arguments[name]!r}. Only language models have it.",
+                )
+        if arguments["padded"] is not True:
+            raise ArgumentError(
+                "padded",
+                "must be True: sentences of a batch differ in length. Received: padded=False. "
+                "Leave it out.",
+            )
+        self.check_memory(1, 1)
+        self.layer_sizes()
+
+    @classmethod
+    def of(cls, arguments: Any) -> Any:
+        return super().of({"padded": True, **_with_layers(arguments)})
+
+    def layer_sizes(self) -> tuple[LayerSizes, int]:
+        """Return the size of each layer, and that of the attentional vector.
+
+        What enters a tied output is as wide as the embedding: the latent vectors of experts,
+        else the dual layer, else the attentional vector.
+        """
+        sizes = self.sizes.resolve()
+        dual = self.connection.is_dual
+        attentional = self.attention.attention_units or sizes.embedding
+        if self.attention.attention == "additive":
+            if self.attention.attention_units not in (None, sizes.recurrent[-1]):
+                raise ArgumentError(
+                    "attention_units",
+                    f"must be that of the highest recurrent layer, {sizes.recurrent[-1]}, or left "
+                    "out, with attention='additive'. Received: attention_units="
+                    f"{self.attention.attention_units}.",
+                )
+            attentional = sizes.recurrent[-1]
+        if self.output.tied:
+            name, size = "attention_units", attentional
+            if self.output.experts:
+                name, size = "latent_units", sizes.latent
+            elif dual:
+                name, size = "dual_units", sizes.dual
+            elif self.attention.attention == "additive":
+                name = "recurrent_units"
+            if size != sizes.embedding:
+                raise ArgumentError(
+                    name,
+                    f"must equal `embedding_units`, {sizes.embedding}, since the output is tied "
+                    f"to the embedding. Received: {size}.",
+                )
+        return sizes, attentional
+
+    def check_memory(self, words: int, source_words: int) -> None:
+        """Raise `ArgumentError` if this machine cannot hold the model with so many words."""
+        sizes, recurrent = self.sizes, self.recurrent
+        embedding = sizes.embedding_units or sizes.units or 1
+        units = sizes.recurrent_units or sizes.units or embedding
+        layers = sizes.recurrent_layers
+        if isinstance(units, Sequence):
+            squares = sum(size * size for size in units)
+        else:
+            squares = layers * units * units
+        stacks = 3 if self.encoder.encoder == "bidirectional" else 1
+        levels = recurrent.options.get("depth", 1)
+        levels = levels if isinstance(levels, int) else 1
+        unit_name = "units" if sizes.recurrent_units is None else "recurrent_units"
+        embedding_name = "units" if sizes.embedding_units is None else "embedding_units"
+        word_name = "vocabulary_size" if words > embedding else embedding_name
+        check_memory(
+            [
+                (word_name, words * embedding),
+                ("source_vocabulary_size", source_words * embedding),
+                (unit_name, stacks * CELLS[recurrent.cell].gates * levels * squares // 2),
+                ("alignment_units", self.attention.alignment_units),
+            ],
+            [("recurrent_layers", stacks * layers), ("depth", stacks * layers * levels)],
+            {
+                "vocabulary_size": words,
+                "source_vocabulary_size": source_words,
+                "depth": levels,
+                **self.arguments(),
+            },
+        )
+
+
+def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `arguments` with `recurrent_layers` for the `depth` of a cell that has none."""
+    cell = arguments.get("cell", Recurrent.cell)
+    if "depth" not in arguments or cell not in CELLS or "depth" in options_of(cell):
+        return dict(arguments)
+    layers = check_count("depth", arguments["depth"], least=1)
+    if "recurrent_layers" in arguments:
+        raise ArgumentError(
+            "depth",
+            f"and `recurrent_layers` are the same for the cell {cell!r}. Received: "
+            f"depth={layers}, recurrent_layers={arguments['recurrent_layers']!r}. Leave one out.",
+        )
+    others = {name: value for name, value in arguments.items() if name != "depth"}
+    return {**others, "recurrent_layers": layers}
+
+
+@documented(TranslationStations.classes().values(), rest="cell_options")
+def encoder_decoder(
+    vocabulary_size: int,
+    *,
+    source_vocabulary_size: int | None = None,
+    share_embeddings: bool = False,
+    name: str = "encoder_decoder",
+    **arguments: Any,
+) -> TranslationModel:
+    """Return a model that translates: source ids and target ids to logits of the target words.
+
+    The decoder has the stations of a language model, and an attention to what the encoder has
+    read, so that any cell, connection and output can stand in it. `experts` has a number for
+    the embedding, for each cell of the decoder, for the attentional vector, and for the dual
+    layer if there is one.
+
+    Args:
+        vocabulary_size: int. Number of words of the target.
+        source_vocabulary_size: int. Number of words of the source; that of the target by
+            default.
+        share_embeddings: bool. Whether source and target words have the same vectors, for one
+            vocabulary of both.
+    {arguments}
+        name: str. Name of the model.
+        **cell_options: Arguments of the cell alone. `depth` fits every cell: for one without a
+            depth of its own it is `recurrent_layers`, the number of cells on top of each other.
+
+    Returns:
+        `TranslationModel`, randomly initialised.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.builders import encoder_decoder
+    >>> model = encoder_decoder(20, units=8, recurrent_layers=2, experts=[0, 0, 0, 2])
+    >>> source, target = np.array([[3, 4, 5, -1]]), np.array([[0, 7]])
+    >>> tuple(model({"source": source, "target": target}).shape)
+    (1, 2, 20)
+
+    Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, section 6; Yao et al.,
+    2015, https://arxiv.org/abs/1508.03790. Differs from both in what they leave
+    open; the cards of the zoo say where.
+    """
+    check_count("vocabulary_size", vocabulary_size, least=1)
+    source_size = source_vocabulary_size
+    source_size = vocabulary_size if source_size is None else source_size
+    check_count("source_vocabulary_size", source_size, least=1)
+    check_flag("share_embeddings", share_embeddings)
+    if share_embeddings and source_size != vocabulary_size:
+        raise ArgumentError(
+            "share_embeddings",
+            "needs one vocabulary of source and target. Received: share_embeddings=True, "
+            f"{source_size} source words and {vocabulary_size} target words.",
+        )
+    stations = TranslationStations.of(arguments)
+    stations.check_memory(vocabulary_size, source_size)
+    arguments = {
+        "vocabulary_size": vocabulary_size,
+        "source_vocabulary_size": source_size,
+        "share_embeddings": share_embeddings,
+        **stations.arguments(),
+    }
+    parts = _parts(vocabulary_size, source_size, share_embeddings, stations)
+    return TranslationModel(*parts, builder="encoder_decoder", arguments=arguments, name=name)
+
+
+BUILDERS["encoder_decoder"] = encoder_decoder
+
+
+def _parts(
+    vocabulary_size: int, source_size: int, shared: bool, stations: TranslationStations
+) -> tuple[keras.Model, Graph, keras.Model]:
+    """Return the encoder, the graph of the decoder, and both connected."""
+    (sizes, attentional), dropouts = stations.layer_sizes(), stations.dropouts
+    recurrent, embedding = stations.recurrent, stations.embedding
+    source = keras.Input((None,), dtype="int32", name="source")
+    tokens = keras.Input((None,), dtype="int32", name="target")
+    layer, embedded = embedding.embed(tokens, vocabulary_size, sizes.embedding)
+    if shared:
+        source_vectors = embedding.vectors(source, layer, name="source_embedding")
+    else:
+        _, source_vectors = embedding.embed(
+            source, source_size, sizes.embedding, name="source_embedding"
+        )
+    mask = source >= 0
+    memory, states = stations.encoder.read(
+        source_vectors, mask, recurrent, sizes.recurrent, dropouts
+    )
+    keys = stations.attention.keys(memory, sizes.recurrent)
+    decoder = stations.attention.decoder(recurrent, sizes.recurrent, attentional, dropouts)
+    state_size = decoder.recurrence.cell.state_size
+    states = _first_states(state_size, states, source, stations.encoder.first_state)
+    encoded = [memory, keys, mask, *states]
+    x = embedded
+    if not recurrent.mask_per_gate:
+        x = dropouts.drop("input", recurrent.input_dropout, x)
+    outputs, hidden, new_states = decoder.run(x, encoded[:3], states)
+    levels = [x]
+    for number, output in enumerate(outputs, start=1):
+        rate, level = recurrent.internal_dropout, f"level_{number}_dropout"
+        levels.append(dropouts.drop("internal", rate, output, name=level))
+    levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
+    if stations.connection.is_dual:
+        levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
+    features = stations.output.features(levels, dual=stations.connection.is_dual)
+    head = stations.output.layer(vocabulary_size, sizes.latent, layer, dropouts)
+    logits = head(features)
+    # The decoder alone begins where the encoder ends.
+    graph = Graph(
+        tokens, encoded, new_states, hidden, word_logits=logits, features=features, head=head,
+        padded=True, constants=3,
+    )  # fmt: skip
+    encoder = keras.Model(source, encoded, name="encoder")
+    whole = keras.Model([source, tokens], logits, name="whole")
+    stations.initialization.initialize(whole)
+    stations.regularization.regularize(whole)
+    return encoder, graph, whole
+
+
+def _first_states(sizes: list[int], after: list[Any], source: Any, rule: str) -> list[Any]:
+    """Return the first states of the decoder, those `after` the encoder where the rule says so."""
+    if rule != "encoder":
+        return FirstState(sizes, learned=rule == "learned", name="first_state")(source)
+    # The attentional vector, if it is a state, starts as zero.
+    found, own = [state.shape[-1] for state in after], len(sizes) - len(after)
+    if found != list(sizes[own:]):
+        raise ArgumentError(
+            "first_state",
+            f"must be 'learned' or 'zeros' where the states of the encoder, of the sizes {found}, "
+            f"are not those of the decoder, {list(sizes[own:])}. Received: 'encoder'.",
+        )
+    zeros = FirstState(sizes[:own], name="first_state")(source) if own else []
+    return [*zeros, *after]

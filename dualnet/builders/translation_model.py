@@ -1,0 +1,183 @@
+"""`TranslationModel`: a language model of the target whose first state comes from a source."""
+
+import types
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError
+from dualnet.builders.batches import as_tokens, check_range
+from dualnet.builders.model import LanguageModel
+from dualnet.layers import without_gradients
+from dualnet.text import from_config
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class TranslationModel(LanguageModel):
+    """An encoder-decoder: source and target ids to float32 logits `(batch, time, words)`.
+
+    It is called with a dict: `source`, int `(batch, source)`, without markers, and `target`,
+    int `(batch, time)`, which begins with `<eos>`; -1 is padding in both. The logits at a
+    position are those of the next target word, so the targets of `fit` are the words, then
+    `<eos>`. Every batch starts anew; `fit` takes the batches of `dualnet.corpora.load_pairs`.
+
+    To translate step by step, `encode` the source and `advance` from the state that it returns.
+
+    Args:
+        encoder: `keras.Model`, source to `[memory, keys, mask, *states]`.
+        graph: `Graph` of the decoder, whose first states are those three.
+        core: `keras.Model`, `[source, target]` to logits.
+        builder, arguments, **kwargs: As for `LanguageModel`.
+
+    Attributes:
+        source_vocabulary: `dualnet.text.Tokenizer` of the source or None.
+        source_vocabulary_size: int.
+        vocabulary, vocabulary_size, loss_reduction: Of the target, as in `LanguageModel`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.builders import encoder_decoder
+    >>> model = encoder_decoder(9, units=4)
+    >>> state = model.encode([[3, 4, 5], [6, 7, -1]])
+    >>> logits, state = model.advance([[0], [0]], state)
+    >>> tuple(logits.shape)
+    (2, 1, 9)
+    """
+
+    def __init__(self, encoder, graph, core, *, builder, arguments, **kwargs):
+        super().__init__(graph, builder=builder, arguments=arguments, **kwargs)
+        self.encoder = encoder
+        self.core = core
+        self.source_vocabulary_size = int(arguments["source_vocabulary_size"])
+        self._source_vocabulary = None
+        # Of a search. Keras would track a model, or a dict, and save it.
+        self.compiled_steps = types.SimpleNamespace()
+
+    @property
+    def input_shape(self):
+        """Shapes of source and target, by name."""
+        return {"source": (None, None), "target": (None, None)}
+
+    def call(self, inputs, training=False):
+        """Return the logits of a target, or what a step of `fit` and `evaluate` computes."""
+        if not isinstance(inputs, dict):
+            raise ArgumentError(
+                "inputs",
+                "must be a dict of `source` and `target`, ids of a translation model. Received: "
+                f"{type(inputs).__name__}.",
+            )
+        if "tokens" in inputs:
+            return self._call_step(**inputs, training=training)
+        return self._call_step(inputs, training=training)
+
+    def _call_step(self, tokens, targets=None, training=False):
+        source, target = (ops.convert_to_tensor(tokens[k], "int32") for k in ("source", "target"))
+        states = self.encoder(source, training=training)
+        if targets is None:
+            return self.graph.logits(target, states, training=training)[0]
+        return self.graph.losses(target, states, targets, training=training)[0]
+
+    def encode(self, source):
+        """Return the state in which the translation of each source begins.
+
+        Args:
+            source: int `(batch, source)`, -1 for padding.
+
+        Returns:
+            A list: memory, keys and mask of the source, which `advance` hands on unchanged, and
+            the recurrent states `(batch, size)`.
+
+        Raises:
+            ValueError: if a token is no id of the source vocabulary.
+        """
+        source = as_tokens(source, -1, self.source_vocabulary_size)
+        with without_gradients():
+            return list(self.encoder(source, training=False))
+
+    def initial_state(self, batch_size):
+        """Raise `ValueError`: the first state of a translation is that of `encode`."""
+        raise ArgumentError(
+            "state",
+            "must come from `encode(source)`: a translation has no state without a source. "
+            f"Received: initial_state({batch_size!r}).",
+        )
+
+    def advance(self, tokens, state, *, training=False):
+        """Return the logits of target `tokens` read in `state`, and the state after them.
+
+        Pure: the model keeps nothing.
+
+        Args:
+            tokens: int `(batch, time)`, both at least 1; a translation begins with `<eos>`.
+            state: list, from `encode` or `advance`.
+            training: bool. Whether dropouts are active.
+
+        Returns:
+            `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
+        """
+        tokens = as_tokens(tokens, -1, self.vocabulary_size)
+        state = [ops.convert_to_tensor(part) for part in state or ()]
+        if len(state) != len(self.graph.states) or state[0].shape[0] != tokens.shape[0]:
+            raise ArgumentError(
+                "state",
+                f"must hold the {len(self.graph.states)} arrays that `encode` returns, a row for "
+                f"each row of `tokens`. Received: {len(state)} arrays for {tokens.shape[0]} rows.",
+            )
+        logits, after = self.graph.logits(tokens, state, training=training)
+        return logits, [*state[: self.graph.constants], *after]
+
+    # --- steps of fit
+
+    def _uses_buckets(self):
+        return False  # the batches of pairs have few lengths already
+
+    def _open(self, stream, data, batch_size):
+        if isinstance(data, dict):  # arrays, whose rows are pairs
+            check_range("source", np.asarray(data["source"]), -1, self.source_vocabulary_size)
+            check_range("target", np.asarray(data["target"]), -1, self.vocabulary_size)
+            self._arrange(stream, False, False, batch_size)
+            return data
+        sources = getattr(data, "source_vocabulary", None)
+        data = super()._open(stream, data, batch_size)
+        if self.source_vocabulary is None:
+            self.source_vocabulary = sources
+        return data
+
+    # --- words
+
+    @property
+    def source_vocabulary(self):
+        return self._source_vocabulary
+
+    @source_vocabulary.setter
+    def source_vocabulary(self, vocabulary):
+        if vocabulary is not None and len(vocabulary) != self.source_vocabulary_size:
+            raise ArgumentError(
+                "source_vocabulary",
+                f"must have as many words as the model, {self.source_vocabulary_size}. "
+                f"Received: a vocabulary of {len(vocabulary)} words. Build the model with "
+                f"source_vocabulary_size={len(vocabulary)}.",
+            )
+        self._source_vocabulary = vocabulary
+
+    def without_optimizer(self):
+        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
+        return TranslationModel(self.encoder, self.graph, self.core, **settings)
+
+    def get_config(self):
+        vocabulary = self.source_vocabulary
+        if vocabulary is not None:
+            vocabulary = "target" if vocabulary is self.vocabulary else vocabulary.get_config()
+        return {**super().get_config(), "source_vocabulary": vocabulary}
+
+    @classmethod
+    def from_config(cls, config):
+        source = config.get("source_vocabulary")
+        model = super().from_config(config)
+        if source is not None:
+            model.source_vocabulary = (
+                model.vocabulary if source == "target" else from_config(source)
+            )
+        return model

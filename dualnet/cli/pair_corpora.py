@@ -1,0 +1,146 @@
+"""Corpora of pairs on the command line: read by `--pairs` and its options, and shown by `data`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError
+from dualnet.corpora import SPLITS
+from dualnet.runs import folder
+
+NEED_PAIRS = ("source", "target", "files", "source_tokenizer")  # options
+
+
+def corpus_or_pairs(options: argparse.Namespace) -> Any:
+    """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
+    if options.pairs is None:
+        check_no_pairs(options)
+        if options.corpus is None:
+            raise ArgumentError(
+                "--corpus", "must be given, or --pairs for a model that translates. Received: none."
+            )
+        return options.corpus
+    _refuse_with_pairs(options, "corpus")
+    tokenizers = _tokenizers_of_run(options) or asked_tokenizers(options)
+    options.tokenizer = None  # it is learnt
+    return read_pairs(options, tokenizer=tokenizers)
+
+
+def check_no_pairs(options: argparse.Namespace) -> None:
+    """Raise `ArgumentError` for options that need `--pairs`."""
+    for name in NEED_PAIRS:
+        if getattr(options, name, None) is not None:
+            raise ArgumentError(f"--{name.replace('_', '-')}", "needs --pairs. Received: none.")
+
+
+def asked_tokenizers(options: argparse.Namespace) -> Any:
+    """Return what `load_pairs` takes for `--tokenizer` and `--source-tokenizer`."""
+    if options.source_tokenizer is None:
+        return options.tokenizer
+    if options.tokenizer is None:
+        raise ArgumentError(
+            "--source-tokenizer",
+            "needs --tokenizer, which is then that of the target. Received: --source-tokenizer "
+            f"{options.source_tokenizer} alone.",
+        )
+    return options.source_tokenizer, options.tokenizer
+
+
+def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
+    """Return the corpus that `--pairs`, `--source`, `--target` and `--files` name."""
+    from dualnet import corpora
+
+    files = options.files and {
+        split: (options.files[2 * i], options.files[2 * i + 1]) for i, split in enumerate(SPLITS)
+    }
+    settings = {"source": options.source, "target": options.target, "files": files, **settings}
+    return corpora.load_pairs(options.pairs, **settings)
+
+
+def pairs_to_evaluate(options: argparse.Namespace, model: Any) -> Any:
+    """Return the pairs of `evaluate`: those of `--pairs`, else those that RUN was trained on."""
+    from dualnet.runs import corpus_of_run
+
+    is_run = Path(options.run_folder).is_dir()
+    if options.pairs is None:
+        check_no_pairs(options)
+        if not is_run:
+            message = "must be given for a .keras file, which records no pairs."
+            raise ArgumentError("--pairs", message)
+        return corpus_of_run(options.run_folder)
+    settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
+    if is_run:
+        own = folder.read_card(options.run_folder).trained_on["pairs"]
+        settings["max_tokens"] = own.get("max_tokens")
+        options.source, options.target = (
+            getattr(options, side) or own[side] for side in ("source", "target")
+        )
+    return read_pairs(options, **settings)
+
+
+def show_pairs(options: argparse.Namespace) -> None:
+    """Print how many pairs each split has, how long they are, and how many were left out."""
+    _refuse_with_pairs(options, "name", "path")
+    tokenizer = asked_tokenizers(options)
+    corpus = read_pairs(options, tokenizer=tokenizer, lowercase=options.lowercase)
+    splits = {split: _about(corpus.split(split)) for split in SPLITS}
+    sides = {corpus.source: corpus.source_vocabulary, corpus.target: corpus.target_vocabulary}
+    if options.json:
+        summary = {"name": corpus.name, "folder": corpus.folder, "source": corpus.source}
+        summary |= {"target": corpus.target, "lowercase": corpus.lowercase, "splits": splits}
+        summary |= {"tokenizer": corpus.tokenizer, "joint": corpus.joint, "units": {
+            side: {"size": len(units), "sha256": units.sha256} for side, units in sides.items()
+        }}  # fmt: skip
+        print(json.dumps({**summary, "max_tokens": corpus.max_tokens, "sha256": corpus.sha256}))
+        return
+    lower = ", lower-cased" * corpus.lowercase
+    print(f"{corpus.name} from {corpus.folder}, {corpus.source} to {corpus.target}{lower}")
+    for split, about in splits.items():
+        lengths = "; ".join(
+            f"{side} {about[key]['tokens']:,} tokens, median {about[key]['median']:g}, longest "
+            f"{about[key]['longest']:,}"
+            for key, side in (("source", corpus.source), ("target", corpus.target))
+        )
+        print(f"{split:6}{about['pairs']:>10,} pairs   {lengths}")
+    left_out = splits["train"]
+    print(f"left out of train: {left_out['empty']:,} pairs with an empty side, "
+          f"{left_out['too_long']:,} of more than {corpus.max_tokens} tokens")  # fmt: skip
+    if corpus.joint:
+        sides = {"both sides": corpus.vocabulary}
+    for side, units in sides.items():
+        print(f"{len(units):,} units of {units.kind} for {side}, including <eos>"
+              + f"; {units.loses}" * bool(units.loses))  # fmt: skip
+
+
+def _about(pairs: Any) -> dict[str, Any]:
+    about: dict[str, Any] = {"pairs": len(pairs), "empty": pairs.empty, "too_long": pairs.too_long}
+    for side in ("source", "target"):
+        lengths = np.diff(getattr(pairs, f"{side}_offsets"))
+        about[side] = {
+            "tokens": int(lengths.sum()),
+            "median": float(np.median(lengths)),
+            "longest": int(lengths.max()),
+        }
+    return about
+
+
+def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
+    for name in (*names, "documents", "fractions"):
+        if (value := getattr(options, name)) is not None:
+            option = "CORPUS" if name == "name" else f"--{name}"
+            raise ArgumentError(option, f"cannot be combined with --pairs. Received: {value!r}.")
+
+
+def _tokenizers_of_run(options: argparse.Namespace) -> Any:
+    """Return the tokenisers of the RUN that `--resume` continues, or None."""
+    run = Path(options.output)
+    if not options.resume or not folder.has_vocabulary(run) or not (run / folder.CARD).is_file():
+        return None
+    card = folder.read_card(run)
+    target = folder.read_vocabulary(run, card)
+    return folder.read_source_vocabulary(run, card) or target, target

@@ -1,0 +1,159 @@
+"""The command `translate`, and `evaluate` for a model that translates."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._files import is_used, make_folder
+from dualnet._settings import check_beam, check_beam_width
+from dualnet.cli.commands import texts_of
+from dualnet.cli.console import printable, quietly
+from dualnet.cli.early import is_translator
+from dualnet.cli.pair_corpora import pairs_to_evaluate
+from dualnet.runs.folder import check_run
+
+FORMATS = ("text", "moses")
+PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
+
+
+def translate(options: argparse.Namespace) -> None:
+    check_choice("format", options.format, FORMATS)
+    settings = {"length_normalization": options.length_normalization}
+    check_beam(beam=options.beam, n_best=options.nbest, **settings)
+    if options.max_tokens is not None:
+        check_count("max_tokens", options.max_tokens, least=1)
+    folders = [options.run_folder, *options.ensemble]
+    texts = [line.removesuffix("\n").removesuffix("\r") for line in texts_of("--text", options)]
+    for folder in folders:
+        check_run(folder)
+        if Path(folder).is_dir() and not is_translator(folder):
+            raise ArgumentError(
+                "RUN",
+                f"must be of a model that translates. Received: {folder!r}, of a language model. "
+                "Use `dualnet generate`.",
+            )
+    if options.plot is not None:
+        _check_plot(options, texts)
+    runs = quietly("dualnet.runs")
+    from dualnet.generation import translations
+
+    models = [runs.load(folder) for folder in folders]
+    found = translations(
+        models,
+        texts,
+        beam=options.beam,
+        n_best=options.nbest,
+        max_tokens=options.max_tokens,
+        allow_unknown=options.allow_unknown,
+        **settings,
+    )
+    if options.plot is not None:
+        _plot(options, models[0], texts, [best for best, *_ in found])
+    if options.json:
+        fields = ("text", "score", "normalized_score")
+        rows = [
+            {
+                "text": text,
+                "translations": [
+                    {name: getattr(each, name) for name in fields} for each in several
+                ],
+            }
+            for text, several in zip(texts, found)
+        ]
+        print(json.dumps({"texts": rows, "beam": options.beam, **settings}))
+        return
+    for number, several in enumerate(found):
+        for each in several:
+            line = " ".join(each.text.splitlines())  # one line for each, always
+            if options.format == "moses":
+                line = f"{number} ||| {line} ||| dualnet= {each.score:.6f} ||| " + (
+                    f"{each.normalized_score:.6f}"
+                )
+            print(printable(line))
+
+
+def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
+    if options.ensemble:
+        raise ArgumentError("--plot", "cannot be combined with --ensemble. Draw each RUN alone.")
+    path = Path(options.plot)
+    if path.suffix.lower() != ".png":
+        if path.exists() and (not path.is_dir() or is_used(path)):
+            raise ArgumentError(
+                "--plot",
+                "must be a file that ends in .png, or a new or empty folder. Received: "
+                f"{str(path)!r}, which exists.",
+            )
+    elif len(texts) > 1:
+        raise ArgumentError(
+            "--plot", f"must be a new folder for {len(texts)} texts. Received: {str(path)!r}."
+        )
+    elif not path.parent.is_dir():
+        raise ArgumentError("--plot", f"must be in an existing folder. Received: {str(path)!r}.")
+
+
+def _plot(options: argparse.Namespace, model: Any, texts: list[str], found: list[Any]) -> None:
+    """Draw the attention of each translation into the file or the folder of `--plot`."""
+    from dualnet.generation import alignments
+
+    path = Path(options.plot)
+    is_file = path.suffix.lower() == ".png"
+    if not is_file:
+        make_folder("--plot", path)
+    for number, alignment in enumerate(alignments(model, texts, found), start=1):
+        if alignment.source:
+            alignment.plot(path if is_file else path / f"{number}.png")
+
+
+def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
+    """Print the perplexity of the targets of a split, and what the translations score."""
+    from dualnet import evaluation
+    from dualnet.evaluation.pair_perplexity import evaluate_pairs
+    from dualnet.evaluation.translations import check_packages
+    from dualnet.generation import translate
+    from dualnet.generation.translating import check_translators
+
+    protocol, beam = options.protocol or "sacrebleu", options.beam or 5
+    check_packages(protocol)
+    check_translators([model])
+    corpus = pairs_to_evaluate(options, model)
+    check_beam_width(beam, len(model.vocabulary))
+    pairs = corpus.split(options.split)
+    found = evaluate_pairs(model, corpus, options.split)
+    lines = translate(model, pairs.source_lines, beam=beam)
+    if protocol == "rouge":
+        scores = evaluation.rouge(lines, pairs.target_lines)
+    else:
+        language = {"language": corpus.target} if protocol == "multi30k" else {}
+        scores = evaluation.translation_metrics(
+            lines, pairs.target_lines, protocol=protocol, **language
+        )
+    result: dict[str, Any] = {
+        "perplexity": found.perplexity,
+        "tokens": found.tokens,
+        **found.figures(),
+        **scores,
+        "beam": beam,
+        "pairs": len(pairs),
+        "split": options.split,
+        "corpus": corpus.name,
+        "source": corpus.source,
+        "target": corpus.target,
+        "model": model.name,
+    }
+    if options.json:
+        print(json.dumps(result))
+        return
+    print(f"perplexity {found.perplexity:.2f} on {found.tokens:,} target tokens of {corpus.name} "
+          f"{options.split}, {corpus.source} to {corpus.target}")  # fmt: skip
+    if protocol == "rouge":
+        for name in ("rouge_1", "rouge_2", "rouge_l"):
+            figures = ", ".join(f"{key} {value:.2f}" for key, value in scores[name].items())
+            print(f"{name.upper().replace('_', '-')}: {figures}")
+        return
+    print(f"BLEU {result['bleu']:.2f}, beam {beam} ({result['bleu_signature']})")
+    if "chrf" in result:
+        print(f"chrF {result['chrf']:.2f} ({result['chrf_signature']})")

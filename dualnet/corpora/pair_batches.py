@@ -1,0 +1,175 @@
+"""Batches of pairs of similar length; Keras is needed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dualnet._checks import check_count
+from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.corpora.token_batches import EpochBatches
+from dualnet.text import Tokenizer
+
+if TYPE_CHECKING:
+    from dualnet.corpora.pairs import PairSplit
+
+
+class PairBatches(EpochBatches):
+    """Batches `({"source": ..., "target": ...}, targets, sample_weight)` of pairs.
+
+    The words w1 .. wn of a target line and `<eos>` are the targets; the target inputs are
+    `<eos>`, w1 .. wn. A source line is read as it is, without `<eos>`. Padding is on the right.
+
+    Pairs of similar length stand together, and a batch is as large as its bounds allow. An
+    epoch holds every pair once, in the same number of batches. Keras infers the shapes from
+    the first two batches, and detects a varying length only if these differ, so they do in
+    each length that varies. A plain Keras model needs `fit(..., shuffle=False)`: the batches
+    shuffle themselves.
+
+    Args:
+        pairs: `PairSplit`.
+        vocabulary: The `Tokenizer` of the target, with `<eos>`.
+        source_vocabulary: The `Tokenizer` of the source. `fit` gives both to a model without.
+        tokens_per_batch: int, at least 1. Maximum number of positions of source and target
+            together, including padding. A longer pair has a batch of its own.
+        batch_size: int, at least 1, or None for no limit. Maximum number of pairs.
+        pad_to_multiple_of: int, at least 1. Lengths are rounded up to a multiple of it, so
+            that few shapes are compiled, and pairs in between are shuffled together.
+        shuffle: bool. Whether each epoch has other batches in another order, a function of
+            `seed` and `epoch` alone; else the shortest targets come first.
+        seed: int, at least 0.
+
+    Items:
+        A dict of `source`, int32 `(rows, source_length)`, and `target`, int32
+        `(rows, target_length)`, both -1 for padding; targets, int32 `(rows, target_length)`,
+        0 for padding; sample weights, float32, 0 for padding and 1 elsewhere. An empty
+        source line is padding alone.
+
+    Attributes:
+        num_tokens: int. Predicted tokens per epoch, `<eos>` included.
+        epoch: int, initially 0; may be set. `on_epoch_end` adds 1 after the last batch.
+        carried: False. Every batch is read from the zero state.
+        pads: True. The model must support padding.
+        lengths_vary: True.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> corpus = corpora.load_pairs("numbers")
+    >>> batches = corpus.batches("test", tokens_per_batch=1000, shuffle=False)
+    >>> inputs, targets, weights = batches[1]
+    >>> inputs["source"].shape, inputs["target"].shape, targets.shape
+    ((83, 4), (83, 8), (83, 8))
+    """
+
+    carried = False
+    pads = True
+    lengths_vary = True
+
+    def __init__(
+        self,
+        pairs: PairSplit,
+        *,
+        vocabulary: Tokenizer,
+        source_vocabulary: Tokenizer | None = None,
+        tokens_per_batch: int = 4096,
+        batch_size: int | None = None,
+        pad_to_multiple_of: int = 4,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.tokens_per_batch = check_count("tokens_per_batch", tokens_per_batch, least=1)
+        self.pad_to_multiple_of = check_count("pad_to_multiple_of", pad_to_multiple_of, least=1)
+        super().__init__(
+            pairs.target_ids,
+            vocabulary=vocabulary,
+            batch_size=len(pairs) if batch_size is None else batch_size,
+            seed=seed,
+        )
+        self.shuffle = bool(shuffle)
+        self.num_tokens = len(pairs.target_ids) + len(pairs)
+        self._pairs = pairs
+        self._eos_id = vocabulary.require_eos()
+        self.source_vocabulary = source_vocabulary
+        lengths = [np.diff(pairs.source_offsets), np.diff(pairs.target_offsets) + 1]
+        blocks = -(-np.stack(lengths, axis=1) // pad_to_multiple_of)  # rounded up
+        self._widths = np.maximum(blocks, 1) * pad_to_multiple_of  # (pairs, 2)
+        self._starts, self._shapes = self._plan()
+        self._ordered = (0, *self._order(0))  # an epoch, its pairs and its batches
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def pairs_of(self, index: int) -> np.ndarray:
+        """Return which pairs batch `index` of this epoch holds: int64 `(rows,)`."""
+        pairs, order = self._orders()
+        batch = order[index]
+        return pairs[self._starts[batch] : self._starts[batch + 1]]
+
+    def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        self._begin(index)
+        chosen = self.pairs_of(index)
+        source_width, target_width = self._widths[chosen].max(axis=0)
+        source = np.full((len(chosen), source_width), PADDING_ID, "int32")
+        target = np.full((len(chosen), target_width), PADDING_ID, "int32")
+        targets = np.zeros(target.shape, "int32")
+        weights = np.zeros(target.shape, "float32")
+        for row, pair in enumerate(chosen):
+            words = self._pairs.source(pair)
+            source[row, : len(words)] = words
+            words = self._pairs.target(pair)
+            length = len(words)
+            target[row, 0], target[row, 1 : length + 1] = self._eos_id, words
+            targets[row, :length], targets[row, length] = words, self._eos_id
+            weights[row, : length + 1] = 1.0
+        return {"source": source, "target": target}, targets, weights
+
+    # --- the plan, the same in every epoch
+
+    def _plan(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the batches start in the sorted pairs, and their widths."""
+        starts, shapes = [0], []
+        widest = (0, 0)
+        for k, (source, target) in enumerate(self._widths[self._sorted(None)].tolist()):
+            wider = max(source, widest[0]), max(target, widest[1])
+            rows = k - starts[-1] + 1
+            too_large = rows > self.batch_size or rows * sum(wider) > self.tokens_per_batch
+            if rows > 1 and too_large:
+                starts.append(k)
+                shapes.append(widest)
+                wider = source, target
+            widest = wider
+        return np.array([*starts, len(self._pairs)]), np.array([*shapes, widest])
+
+    def _sorted(self, random: np.random.Generator | None) -> np.ndarray:
+        """Return the pairs by their widths, those of equal widths in random order."""
+        source, target = self._widths.T
+        ties = np.arange(len(source)) if random is None else random.permutation(len(source))
+        # Source widths go up and down in turn, so that neighbours are of similar width.
+        snake = np.where(target // self.pad_to_multiple_of % 2, source, -source)
+        return np.lexsort((ties, snake, target))
+
+    # --- the epoch
+
+    def _orders(self) -> tuple[np.ndarray, np.ndarray]:
+        epoch = self.epoch if self.shuffle else 0
+        ordered = self._ordered
+        if ordered[0] != epoch:
+            ordered = (epoch, *self._order(epoch))
+            self._ordered = ordered  # in one step: TensorFlow reads ahead in a thread
+        return ordered[1:]
+
+    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs in the order of their batches, and the order of the batches."""
+        random = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
+        pairs = self._sorted(random)
+        order = np.arange(len(self)) if random is None else random.permutation(len(self))
+        varies = (self._shapes != self._shapes[0]).any(axis=0)
+        shapes = self._shapes[order][:, varies]
+        for first in range(len(order) if varies.any() else 0):
+            others = np.flatnonzero((shapes != shapes[first]).all(axis=1))
+            if len(others):
+                chosen = [first, others[0]]
+                return pairs, np.concatenate([order[chosen], np.delete(order, chosen)])
+        return pairs, order

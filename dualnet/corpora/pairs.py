@@ -1,0 +1,365 @@
+"""Pairs of texts, such as sentences and their translations, or articles and their headlines."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
+from dualnet.corpora import number_words, pair_files
+from dualnet.corpora.corpus import choose_tokenizer
+from dualnet.corpora.encoding import Settings, learnt
+from dualnet.corpora.sources import SPLITS
+from dualnet.text import EOS, Tokenizer, Vocabulary
+from dualnet.text.plain_text import END, words_of
+
+if TYPE_CHECKING:
+    from dualnet.corpora.pair_batches import PairBatches
+
+NUMBERS = "numbers"
+CHUNK_LINES = 10_000  # that are encoded at once
+OneTokenizer = str | os.PathLike[str] | Tokenizer
+Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
+
+
+@dataclass(frozen=True, eq=False)
+class PairSplit:
+    """The pairs of a split: their lines, and the ids of both sides.
+
+    The ids of a side are those of its lines in order, without `<eos>`; line k has the ids
+    from `offsets[k]` to `offsets[k + 1]`.
+
+    Attributes:
+        source_lines, target_lines: tuple of str, as in the files.
+        source_ids, target_ids: int32 `(num_tokens,)`.
+        source_offsets, target_offsets: int64 `(num_pairs + 1,)`.
+        too_long: int. Pairs that were left out because a side exceeds `max_tokens`.
+        empty: int. Pairs that were left out because a side has no token.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> split = corpora.load_pairs("numbers").train
+    >>> len(split), split.source_lines[0], split.target_lines[0]
+    (4000, '1 0 3 9', 'one thousand thirty nine')
+    """
+
+    source_lines: tuple[str, ...]
+    target_lines: tuple[str, ...]
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    source_offsets: np.ndarray
+    target_offsets: np.ndarray
+    too_long: int = 0
+    empty: int = 0
+
+    def __len__(self) -> int:
+        return len(self.source_lines)
+
+    def __repr__(self) -> str:
+        sizes = f"source={len(self.source_ids)}, target={len(self.target_ids)}"
+        return f"PairSplit({len(self)} pairs, {sizes})"
+
+    def source(self, index: int) -> np.ndarray:
+        """Return the ids of source line `index`: int32 `(length,)`."""
+        return self.source_ids[self.source_offsets[index] : self.source_offsets[index + 1]]
+
+    def target(self, index: int) -> np.ndarray:
+        """Return the ids of target line `index`: int32 `(length,)`."""
+        return self.target_ids[self.target_offsets[index] : self.target_offsets[index + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class PairCorpus:
+    """A corpus of pairs: three splits of source lines and target lines.
+
+    Attributes:
+        name: str. "numbers", or the name of the folder.
+        source, target: str. The languages, e.g. "en" and "de".
+        train, valid, test: `PairSplit`. Only train lacks pairs that are too long or empty.
+        source_vocabulary, target_vocabulary: The `Tokenizer` of each side; the same object if
+            both sides share one.
+        sha256: str. Hash of the lines of all splits: equal hashes mean equal text.
+        lowercase: bool. Whether the tokenisers lower-case text.
+        folder: str. The folder it was read from, or "embedded".
+        tokenizer: str, or a pair of them: what `load_pairs` was asked for, e.g. "bpe:4000".
+        max_tokens: int, or None. The limit for the lines of train.
+        files: dict of split to the paths of source and target if these were given, else None.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> corpus = corpora.load_pairs("numbers")
+    >>> corpus
+    PairCorpus('numbers', digits-words, train=4000, valid=500, test=500, vocabulary=42)
+    >>> corpus.test.source_lines[0], corpus.test.target_lines[0]
+    ('7 8 1 9', 'seven thousand eight hundred nineteen')
+    """
+
+    name: str
+    source: str
+    target: str
+    train: PairSplit
+    valid: PairSplit
+    test: PairSplit
+    source_vocabulary: Tokenizer
+    target_vocabulary: Tokenizer
+    sha256: str
+    lowercase: bool
+    folder: str
+    tokenizer: str | tuple[str, ...]
+    max_tokens: int | None
+    files: dict[str, tuple[str, str]] | None = None
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        """The tokeniser of the target."""
+        return self.target_vocabulary
+
+    @property
+    def joint(self) -> bool:
+        """Whether both sides share one tokeniser."""
+        return self.source_vocabulary is self.target_vocabulary
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split}={len(self.split(split))}" for split in SPLITS)
+        units = f"{len(self.source_vocabulary)}"
+        units += "" if self.joint else f"/{len(self.target_vocabulary)}"
+        languages = f"{self.source}-{self.target}"
+        return f"PairCorpus({self.name!r}, {languages}, {sizes}, vocabulary={units})"
+
+    def split(self, name: str) -> PairSplit:
+        """Return the pairs of split `name`: "train", "valid" or "test"."""
+        pairs: PairSplit = getattr(self, check_choice("split", name, SPLITS))
+        return pairs
+
+    def batches(self, split: str, **settings: Any) -> PairBatches:
+        """Return batches of pairs of similar length, see `PairBatches`.
+
+        Args:
+            split: str. "train", "valid" or "test".
+            **settings: `tokens_per_batch`, `batch_size`, `pad_to_multiple_of`, `shuffle` and
+                `seed`, passed to `PairBatches`.
+        """
+        from dualnet.corpora.pair_batches import PairBatches  # here: it needs Keras
+
+        return PairBatches(
+            self.split(split),
+            vocabulary=self.target_vocabulary,
+            source_vocabulary=self.source_vocabulary,
+            **settings,
+        )
+
+
+def load_pairs(
+    folder: str | os.PathLike[str],
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    tokenizer: Tokenizers | None = None,
+    joint: bool = True,
+    lowercase: bool = False,
+    max_tokens: int | None = 250,
+    files: Mapping[str, Sequence[str | os.PathLike[str]]] | None = None,
+) -> PairCorpus:
+    """Return a corpus of pairs from a folder, e.g. for translation.
+
+    The files are `train.en`, `valid.en` (or `val.en`), `test.en` (or `test_2016.en`) and
+    those of the other language, in UTF-8: line k of one is paired with line k of the other.
+    What follows the first point names a side, so `source="article.txt"` reads
+    `train.article.txt`. For files of other names, give `files`:
+
+        {"train": ("articles.txt", "headlines.txt"), "valid": (...), "test": (...)}
+
+    "numbers" needs no files: it pairs the digits of numbers below 10,000 with English words,
+    "1 0 3 4" with "one thousand thirty four". Its sides are "digits" and "words".
+
+    Tokenisers are learnt from train alone. A pair of train with a side that has no token, or
+    more than `max_tokens`, is left out and counted; valid and test are kept whole.
+
+    Args:
+        folder: path, or "numbers". Write "./numbers" for a folder of that name.
+        source: str. The language to read; "en" by default, "digits" for "numbers".
+        target: str. The language to write; "de" by default, "words" for "numbers".
+        tokenizer: "bpe:4000" by default, or any other that `load` takes: "words", the default
+            for "numbers", "characters", "bytes", "unigram:4000", "word-piece:4000", the path
+            of a `tokenizer.json`, or a `Tokenizer`. Two of them, `(source, target)`, give each
+            side its own. "words" always has `<unk>`.
+        joint: bool. Whether one tokeniser is learnt from both sides, else one from each.
+        lowercase: bool. Whether the tokenisers lower-case text. The lines stay as they are.
+        max_tokens: int, at least 1, or None for no limit. Of each side, without `<eos>`.
+        files: dict of "train", "valid" and "test" to a pair of paths, source and target, in
+            `folder` unless absolute. `source` and `target` are then names only.
+
+    Raises:
+        FileNotFoundError: if the folder or a file is missing.
+        ValueError: if a file is empty or not UTF-8, if the files of a split differ in their
+            number of lines, if a language is missing, or if no pair of train is left.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> corpus = corpora.load_pairs("numbers", source="words", target="digits")
+    >>> corpus.source_vocabulary.decode(corpus.test.source(0))
+    'seven thousand eight hundred nineteen'
+    """
+    if max_tokens is not None:
+        max_tokens = check_count("max_tokens", max_tokens, least=1)
+    check_flag("joint", joint)
+    check_flag("lowercase", lowercase)
+    numbers = folder == NUMBERS and files is None
+    languages = number_words.LANGUAGES if numbers else ("en", "de")
+    source, target = source or languages[0], target or languages[1]
+    if source == target:
+        raise ArgumentError("target", f"must differ from `source`. Received: both are {target!r}.")
+    if numbers:
+        for side, language in (("source", source), ("target", target)):
+            check_choice(side, language, languages)
+        name, place, paths = NUMBERS, "embedded", None
+        lines = {
+            split: (sides[source], sides[target])
+            for split, sides in number_words.number_lines().items()
+        }
+    else:
+        root = Path(folder).expanduser()
+        paths = pair_files.find(root, source, target, files)
+        name, place = root.resolve().name, str(root.resolve())
+        lines = {split: pair_files.read(*paths[split]) for split in SPLITS}
+    asked, vocabularies = _tokenizers(
+        tokenizer or (Vocabulary.kind if numbers else "bpe:4000"), joint, lowercase, lines["train"]
+    )
+    splits = {}
+    for split in SPLITS:
+        sides = [
+            _encode(lines[split][i], vocabularies[i], paths[split][i] if paths else name)
+            for i in range(2)
+        ]
+        splits[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
+    if not len(splits["train"]):
+        raise ValueError(
+            "Train must have a pair whose sides are not empty and not too long. Received: "
+            f"{splits['train'].empty} with an empty side and {splits['train'].too_long} with more "
+            f"than max_tokens={max_tokens} tokens."
+        )
+    return PairCorpus(
+        name=name,
+        source=source,
+        target=target,
+        **splits,
+        source_vocabulary=vocabularies[0],
+        target_vocabulary=vocabularies[1],
+        sha256=_hash(lines),
+        lowercase=bool(lowercase),
+        folder=place,
+        tokenizer=asked,
+        max_tokens=max_tokens,
+        files=None if files is None else {s: (str(files[s][0]), str(files[s][1])) for s in SPLITS},
+    )
+
+
+Lines = tuple[list[str], list[str]]  # of source and target
+Encoded = tuple[np.ndarray, np.ndarray]  # ids and offsets of a side
+
+
+def _tokenizers(
+    tokenizer: Tokenizers, joint: bool, lowercase: bool, train: Lines
+) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
+    """Return what the tokenisers are called, and those of source and target."""
+    asked: Sequence[OneTokenizer]
+    texts: Sequence[list[str]] = train
+    if isinstance(tokenizer, (list, tuple)):
+        if len(tokenizer) != 2:
+            raise ArgumentError(
+                "tokenizer",
+                "must be one, or two, for source and target. Received: "
+                f"{len(tokenizer)} tokenisers.",
+            )
+        asked = tokenizer
+    elif joint:
+        asked, texts = [tokenizer], [train[0] + train[1]]
+    else:
+        asked = [tokenizer, tokenizer]
+    chosen = [choose_tokenizer(one, None, None, lowercase) for one in asked]
+    names = tuple(name for name, _ in chosen)
+    found = [
+        _learn(lines, name, lowercase) if one is None else one
+        for (name, one), lines in zip(chosen, texts)
+    ]
+    for one in found:
+        if one.eos_id is None:
+            raise ArgumentError(
+                "tokenizer", f"must contain {EOS}, which ends a text. Received: {one!r} without it."
+            )
+        if lowercase and not one.lowercase:
+            raise ArgumentError(
+                "lowercase",
+                "must be False with an existing tokeniser that keeps capitals. Received: "
+                f"lowercase=True, {one!r}.",
+            )
+    source, target = found[0], found[-1]
+    if target == source:
+        target = source
+    return names[0] if len({*names}) == 1 else names, (source, target)
+
+
+def _learn(lines: Iterable[str], name: str, lowercase: bool) -> Tokenizer:
+    """Return the tokeniser called `name`, learnt from `lines`."""
+    if name != Vocabulary.kind:
+        settings = Settings(
+            lowercase=lowercase, vocabulary_size=None, min_count=1, vocabulary=None,
+            tokenizer=name,
+        )  # fmt: skip
+        return learnt(lines, settings)
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update([*words_of(line.lower() if lowercase else line), EOS])
+    return Vocabulary.from_counts(counts, needs_unk=True, lowercase=lowercase)
+
+
+def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encoded:
+    """Return the ids of `lines` without `<eos>`, and their offsets."""
+    parts, lengths = [], [np.zeros(1, "int64")]
+    for start in range(0, len(lines), CHUNK_LINES):
+        chunk = lines[start : start + CHUNK_LINES]
+        text = "".join(line + END for line in chunk)
+        ids = tokenizer.encode_marked(text.lower() if tokenizer.lowercase else text)
+        ends = np.flatnonzero(ids == tokenizer.eos_id)
+        if len(ends) != len(chunk):
+            wrong = next(i for i, x in enumerate(chunk) if tokenizer.eos_id in tokenizer.encode(x))
+            raise ValueError(
+                f"A line must not contain {EOS}, which ends it. Received: line "
+                f"{start + wrong + 1} of {str(place)!r}. Remove it."
+            )
+        parts.append(np.delete(ids, ends))
+        lengths.append(np.diff(ends, prepend=-1) - 1)
+    return np.concatenate(parts), np.cumsum(np.concatenate(lengths))
+
+
+def _split(lines: Lines, sides: list[Encoded], max_tokens: int | None, *, whole: bool) -> PairSplit:
+    """Return the pairs of a split; unless `whole`, without those too long or empty."""
+    lengths = np.stack([np.diff(offsets) for _, offsets in sides])  # (2, pairs)
+    empty = (not whole) & (lengths.min(axis=0) == 0)
+    too_long = (not whole) & ~empty & (lengths.max(axis=0) > (max_tokens or np.inf))
+    kept = ~(empty | too_long)
+    fields: dict[str, Any] = {"too_long": int(too_long.sum()), "empty": int(empty.sum())}
+    for side, texts, (ids, _), length in zip(("source", "target"), lines, sides, lengths):
+        fields[f"{side}_lines"] = tuple(texts[i] for i in np.flatnonzero(kept))
+        fields[f"{side}_ids"] = ids[np.repeat(kept, length)]
+        fields[f"{side}_offsets"] = np.cumsum(np.append(0, length[kept]))
+    return PairSplit(**fields)
+
+
+def _hash(lines: Mapping[str, Lines]) -> str:
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        for side in lines[split]:
+            digest.update(f"{split} {len(side)}\n".encode())
+            digest.update("".join(line + "\n" for line in side).encode())
+    return digest.hexdigest()

@@ -1,0 +1,20 @@
+"""Text generation: prompts continued, texts translated, and beam search for any model."""
+
+from dualnet.generation.aligning import Alignment, alignments
+from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
+from dualnet.generation.sampling import continuations as continuations
+from dualnet.generation.sampling import draw as draw
+from dualnet.generation.texts import generate
+from dualnet.generation.translating import Translation, translate, translations
+
+__all__ = [
+    "Alignment",
+    "Hypothesis",
+    "Translation",
+    "alignments",
+    "beam_search",
+    "ensemble_step",
+    "generate",
+    "translate",
+    "translations",
+]

@@ -1,0 +1,215 @@
+"""Continues prompts by text that is drawn, or by the likeliest."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Sequence
+from typing import TypedDict, Unpack, overload
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_texts
+from dualnet._settings import check_beam_width, check_generation
+from dualnet.builders import LanguageModel
+from dualnet.evaluation.arguments import vocabulary_of
+from dualnet.generation.likeliest import likeliest_continuations
+from dualnet.generation.sampling import continuations, draw
+from dualnet.text import EOS, UNK, Tokenizer
+from dualnet.text.plain_text import check_text
+
+
+class Settings(TypedDict, total=False):
+    """Arguments of `generate`."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    stop_at_eos: bool
+    allow_unknown: bool
+    beam: int | None
+    length_normalization: float
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str
+    model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Unpack[Settings]
+) -> str: ...
+
+
+@overload
+def generate(
+    model: LanguageModel,
+    prompt: Sequence[str],
+    *,
+    n_best: None = None,
+    **settings: Unpack[Settings],
+) -> list[str]: ...
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: LanguageModel, prompt: str, *, n_best: int, **settings: Unpack[Settings]
+) -> list[str]: ...
+
+
+@overload
+def generate(
+    model: LanguageModel, prompt: Sequence[str], *, n_best: int, **settings: Unpack[Settings]
+) -> list[list[str]]: ...
+
+
+def generate(
+    model: LanguageModel,
+    prompt: str | Sequence[str],
+    *,
+    max_tokens: int = 50,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop_at_eos: bool = False,
+    allow_unknown: bool = False,
+    beam: int | None = None,
+    n_best: int | None = None,
+    length_normalization: float = 0.0,
+) -> str | list[str] | list[list[str]]:
+    """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
+
+    With `beam`, return each prompt with its likeliest continuation instead, as `beam_search` finds
+    it: nothing is drawn, and the text ends before its first `<eos>`.
+
+    Tokens are the units of the model's tokeniser: words, or parts of words, or bytes.
+    A text begins after `<eos>`, in the zero state. The state is carried, so each token is read
+    once. Prompts are read in parallel. Each has its own random generator, made from `seed` and
+    the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is
+    never drawn unless `allow_unknown`.
+
+    Logits are divided by `temperature`. Then `top_k` keeps the likeliest tokens, and of these
+    `top_p` keeps the fewest, likeliest first, whose probabilities reach it. One is drawn from
+    the rest with its renormalised probability. All of this is float64.
+
+    Args:
+        model: `LanguageModel` with a vocabulary.
+        prompt: str, or a sequence of at least one str, which the tokeniser reads: a newline, or
+            what else ends its documents, is `<eos>`. An empty prompt starts a document.
+        max_tokens: int, at least 1. Tokens to draw for each prompt.
+        temperature: float, at least 0. 0 is greedy: it takes the likeliest token; ties go to the
+            lower id.
+        top_k: int, at least 1, or None. Number of tokens to draw from.
+        top_p: float above 0 and at most 1, or None. Total probability of the tokens to draw from.
+        seed: int, at least 0, for reproducible draws; None for new ones each time.
+        stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn. With `beam`, it
+            always does.
+        allow_unknown: bool. Whether `<unk>` may be drawn like any other token, as in papers that
+            take the argmax of all words.
+        beam: int, from 1 to the size of the vocabulary, or None. Hypotheses that the search keeps
+            for each prompt; 1 is greedy. Not with `temperature`, `top_k`, `top_p` or `seed`.
+        n_best: int from 1 to `beam`, or None. The likeliest texts to return for each prompt.
+        length_normalization: float, at least 0. `beam` ranks continuations by log-probability
+            divided by `length ** length_normalization`; their length counts `<eos>`. Without it,
+            short ones win.
+
+    Returns:
+        str for a str: the tokens of the prompt and those drawn, decoded as one text. Words have
+        spaces between them, what is unknown is `<unk>`, and `<eos>` is a newline (an empty line
+        if blank lines end documents). The tokeniser of bytes, and byte-level BPE, give the prompt
+        back unchanged; a character of which the last bytes are missing becomes the replacement
+        character. For a sequence, a list in the same order. With `n_best`, there is a list of at
+        most `n_best` texts, the likeliest first, in place of each text.
+
+    Raises:
+        ValueError: if a word of the prompt is unknown and there is no `<unk>`; if a prompt holds
+            half of a surrogate pair; if `<eos>` is needed but not in the vocabulary; or if the
+            logits are not finite.
+
+    Example:
+        >>> import dualnet
+        >>> from dualnet import zoo
+        >>> from dualnet.text import Vocabulary
+        >>> model = zoo.build("lstm", vocabulary_size=3, units=4)
+        >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
+        >>> text = dualnet.generate(model, "the", max_tokens=5, seed=0)
+        >>> text.startswith("the"), len(model.vocabulary.encode(text))
+        (True, 6)
+        >>> len(dualnet.generate(model, "the", max_tokens=5, beam=3, n_best=2))
+        2
+    """
+    prompts = check_texts("prompt", prompt)
+    if not prompts:
+        raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
+    check_generation(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_at_eos=stop_at_eos,
+        allow_unknown=allow_unknown,
+        beam=beam,
+        n_best=n_best,
+        length_normalization=length_normalization,
+    )
+    vocabulary = vocabulary_of(model)
+    if vocabulary.words == (UNK,) and not allow_unknown:
+        message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
+        raise ArgumentError("model", message)
+    streams = _streams(vocabulary, prompts, stop_at_eos)
+    excluded_id = None if allow_unknown else vocabulary.unk_id
+    start = 0 if vocabulary.eos_id is None else 1
+    if beam is None:
+        drawn = continuations(
+            model,
+            streams,
+            functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p),
+            max_tokens,
+            seed=secrets.randbits(64) if seed is None else seed,
+            stop_id=vocabulary.eos_id if stop_at_eos else None,
+            excluded_id=excluded_id,
+        )
+        found = [[ids] for ids in drawn]
+    else:
+        check_beam_width(beam, len(vocabulary))
+        hypotheses = likeliest_continuations(
+            model,
+            streams,
+            beam=beam,
+            max_tokens=max_tokens,
+            eos_id=vocabulary.eos_id,
+            n_best=n_best or 1,
+            length_normalization=length_normalization,
+            excluded_ids=[] if excluded_id is None else [excluded_id],
+        )
+        found = [[list(item.ids) for item in several] for several in hypotheses]
+    texts = [
+        [vocabulary.decode([*stream[start:], *ids]) for ids in several]
+        for stream, several in zip(streams, found)
+    ]
+    if n_best is None:
+        first_texts = [several[0] for several in texts]
+        return first_texts[0] if isinstance(prompt, str) else first_texts
+    return texts[0] if isinstance(prompt, str) else texts
+
+
+def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
+    """Return the int32 ids to read for each prompt before one is drawn, `<eos>` first."""
+    eos_id = vocabulary.eos_id
+    if eos_id is None and stop_at_eos:
+        raise ArgumentError(
+            "stop_at_eos",
+            f"must be False for a vocabulary without {EOS}. "
+            f"Received: stop_at_eos={stop_at_eos!r}. Set max_tokens instead.",
+        )
+    encoded = [vocabulary.encode(check_text("prompt", prompt)) for prompt in prompts]
+    if eos_id is not None:
+        return [np.insert(ids, 0, eos_id) for ids in encoded]
+    for prompt, ids in zip(prompts, encoded):
+        if not len(ids):
+            raise ArgumentError(
+                "prompt",
+                f"must hold a word if the vocabulary has no {EOS} to start from. "
+                f"Received: {prompt!r}. Give the first word.",
+            )
+    return encoded

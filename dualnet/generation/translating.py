@@ -1,0 +1,263 @@
+"""Translation: texts encoded by an encoder-decoder, and decoded by beam search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_count, check_flag, check_texts
+from dualnet._settings import check_beam, check_beam_width
+from dualnet.builders import TranslationModel
+from dualnet.builders.bucketing import bucket_length
+from dualnet.builders.reader import ClearsAllGradients
+from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.generation.beam import Step, beam_search, ensemble_step
+from dualnet.layers import without_gradients
+from dualnet.text.plain_text import check_text
+
+ROWS = 320  # sentences times beam, which are searched side by side
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One of the translations of a text.
+
+    Attributes:
+        text: str.
+        score: Its log-probability in nats, that of `<eos>` included if it ended.
+        normalized_score: The score by which translations of a text are ranked.
+        ids: Its tokens, without `<eos>`.
+        ended: Whether it ended with `<eos>`; if not, `max_tokens` cut it off.
+
+    Example: see `translations`.
+
+    >>> from dualnet.generation import Translation
+    >>> Translation("forty two", -0.5, -0.25, ids=(7, 3), ended=True).text
+    'forty two'
+    """
+
+    text: str
+    score: float
+    normalized_score: float
+    ids: tuple[int, ...]
+    ended: bool
+
+
+Models = TranslationModel | Sequence[TranslationModel]
+
+
+@overload
+def translate(model: Models, texts: str, **settings: Any) -> str: ...
+
+
+@overload
+def translate(model: Models, texts: Sequence[str], **settings: Any) -> list[str]: ...
+
+
+def translate(model: Models, texts: str | Sequence[str], **settings: Any) -> str | list[str]:
+    """Return the translation of each text; an empty text gives an empty one.
+
+    Args:
+        model: `TranslationModel` with vocabularies, or a list of them with one target vocabulary,
+            whose probabilities are averaged.
+        texts: str, or a sequence of them, a sentence each.
+        **settings: `beam` (default 5), `length_normalization` (1.0), `max_tokens` and
+            `allow_unknown`, as for `translations`, which also gives several for each text.
+
+    Returns:
+        str for a str, else a list in the same order.
+
+    Example: an untrained model, so the words mean nothing.
+
+    >>> import dualnet
+    >>> from dualnet import corpora, zoo
+    >>> words = corpora.load_pairs("numbers").vocabulary
+    >>> model = zoo.build("encdec", vocabulary_size=len(words), units=4)
+    >>> model.vocabulary = model.source_vocabulary = words
+    >>> len(dualnet.translate(model, ["1 2", ""], beam=2))
+    2
+
+    Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215
+    """
+    found = translations(model, texts, n_best=1, **settings)
+    lines = [best.text for [best] in found]
+    return lines[0] if isinstance(texts, str) else lines
+
+
+def translations(
+    model: Models,
+    texts: str | Sequence[str],
+    *,
+    beam: int = 5,
+    n_best: int = 1,
+    length_normalization: float = 1.0,
+    max_tokens: int | None = None,
+    allow_unknown: bool = False,
+) -> list[list[Translation]]:
+    """Return the `n_best` likeliest translations of each text that a beam search finds.
+
+    Texts are encoded once, those of similar length side by side. The state is carried, so that
+    each token is read once. `<unk>` is never taken unless `allow_unknown`.
+
+    Args:
+        model: As for `translate`.
+        texts: str, or a sequence of them.
+        beam: int from 1 to the number of target words. 1 is greedy.
+        n_best: int from 1 to `beam`.
+        length_normalization: float, at least 0; see `beam_search`.
+        max_tokens: int, at least 1: of a translation, `<eos>` included. By default twice the
+            tokens of its source, and 10.
+        allow_unknown: bool. Whether `<unk>` may be taken like any other token.
+
+    Returns:
+        A list of at most `n_best` `Translation` for each text, best first. An empty text has one,
+        which is empty, with a score of 0.
+
+    Raises:
+        ValueError: if a model is no translator or has no vocabularies, or `beam` is wider than
+            the target vocabulary.
+
+    Example:
+
+    >>> from dualnet import corpora, zoo
+    >>> from dualnet.generation import translations
+    >>> words = corpora.load_pairs("numbers").vocabulary
+    >>> model = zoo.build("encdec", vocabulary_size=len(words), units=4)
+    >>> model.vocabulary = model.source_vocabulary = words
+    >>> [found] = translations(model, "4 2", n_best=3)
+    >>> len(found)
+    3
+    """
+    models = list(model) if isinstance(model, Sequence) else [model]
+    texts = check_texts("texts", texts)
+    check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
+    check_flag("allow_unknown", allow_unknown)
+    if max_tokens is not None:
+        check_count("max_tokens", max_tokens, least=1)
+    check_translators(models)
+    target = models[0].vocabulary
+    check_beam_width(beam, len(target))
+    ids = [
+        [one.source_vocabulary.encode(check_text("texts", text)) for text in texts]
+        for one in models
+    ]
+    lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
+    order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
+    found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
+    steps = [DecoderStep.of(one) for one in models]
+    count = max(1, ROWS // beam)
+    for first in range(0, len(order), count):
+        batch = order[first : first + count]
+        started = [
+            step.begin([of_model[i] for i in batch], beam) for step, of_model in zip(steps, ids)
+        ]
+        limits = [max_tokens or 2 * lengths[i] + 10 for i in batch]
+        hypotheses = beam_search(
+            ensemble_step([step for step, _ in started]),
+            [states for _, states in started],
+            first_ids=np.full(len(batch), target.eos_id),
+            beam=beam,
+            max_tokens=np.array(limits),
+            eos_id=target.eos_id,
+            n_best=n_best,
+            length_normalization=length_normalization,
+            excluded_ids=[] if allow_unknown or target.unk_id is None else [target.unk_id],
+        )
+        for i, several in zip(batch, hypotheses):
+            found[i] = [
+                Translation(
+                    target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
+                )
+                for each in several
+            ]
+    return found
+
+
+def check_translators(models: Sequence[Any]) -> None:
+    """Raise `ArgumentError` unless `models` translate into one vocabulary."""
+    for model in models:
+        if not isinstance(model, TranslationModel):
+            raise ArgumentError(
+                "model",
+                "must be a model that translates. Received: "
+                f"{getattr(model, 'name', model)!r} of type {type(model).__name__}. Train one "
+                "with `dualnet train encdec --pairs FOLDER`.",
+            )
+        if model.vocabulary is None or model.source_vocabulary is None:
+            raise ArgumentError(
+                "model",
+                "must have `vocabulary` and `source_vocabulary`. Received: one without. Set them, "
+                "or train it on a corpus of pairs.",
+            )
+    if len({model.vocabulary.sha256 for model in models}) != 1:
+        raise ArgumentError(
+            "model",
+            f"must be at least one, and all of one target vocabulary. Received: {len(models)} "
+            "models.",
+        )
+
+
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Return `rows` of ids as one int32 array, padded on the right to a bucket length."""
+    width = bucket_length(max(map(len, rows)) or 1)
+    array = np.full((len(rows), width), PADDING_ID, "int32")
+    for row, ids in zip(array, rows):
+        row[: len(ids)] = ids
+    return array
+
+
+class DecoderStep(ClearsAllGradients):
+    """The encoder and one step of the decoder, compiled once for a model; see `begin`.
+
+    `predict_on_batch` encodes a `source`, or reads `tokens` beside `constants` in `states`.
+    """
+
+    def __init__(self, translator: TranslationModel) -> None:
+        super().__init__()
+        self.translator = translator
+        self.built = True
+        self.compile()
+
+    @classmethod
+    def of(cls, translator: TranslationModel) -> DecoderStep:
+        """Return the step of `translator`, the same one each time: it is compiled once."""
+        kept = translator.compiled_steps
+        if not hasattr(kept, "decoder"):
+            kept.decoder = cls(translator)
+        return kept.decoder
+
+    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        graph = self.translator.graph
+        if "source" in inputs:
+            return {"encoded": list(self.translator.encoder(inputs["source"], training=False))}
+        state = [*inputs["constants"], *inputs["states"]]
+        logits, states = graph.logits(inputs["tokens"], state)
+        return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
+
+    def predict_step(self, *args: Any) -> Any:
+        with without_gradients():
+            return super().predict_step(*args)
+
+    def begin(self, sources: Sequence[np.ndarray], beam: int) -> tuple[Step, Any]:
+        """Return the step of `beam_search` for these sources, and the states that it begins in."""
+        source = ops.convert_to_tensor(padded(sources))
+        encoded = self.predict_on_batch({"source": source})["encoded"]
+        count = self.translator.graph.constants
+        # All hypotheses of a sentence share what was read of its source.
+        constants = [
+            ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in encoded[:count]
+        ]
+
+        def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
+            # All tensors: on torch, Keras takes no arrays beside them.
+            tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
+            found = self.predict_on_batch(
+                {"tokens": tokens, "constants": constants, "states": states}
+            )
+            return found["log_p"], found["states"]
+
+        return step, encoded[count:]

@@ -1,0 +1,79 @@
+"""What the tests of exports share: clients of a SavedModel, in this process and in another one."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+# Answers requests, a line of JSON each, where neither dualnet nor Keras can be imported.
+CLIENT = """
+import functools, json, resource, sys
+sys.modules["dualnet"] = sys.modules["keras"] = None
+import tensorflow as tf
+load = functools.cache(lambda folder: tf.saved_model.load(folder).signatures)
+for line in sys.stdin:
+    folder, name, columns = json.loads(line)
+    endpoint = load(folder)[name]
+    specs = endpoint.structured_input_signature[1]
+    inputs = {key: tf.constant(value, specs[key].dtype) for key, value in columns.items()}
+    answer = {
+        key: (value.numpy().astype("U") if value.dtype == tf.string else value.numpy()).tolist()
+        for key, value in endpoint(**inputs).items()
+    }
+    answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def remote_process():
+    """Yield `ask(folder, endpoint, **columns)`, answered by a process without dualnet."""
+    pytest.importorskip("resource")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CLIENT], **pipes) as client:
+
+        def ask(folder, endpoint, **columns):
+            request = [str(folder), endpoint, columns]
+            print(json.dumps(request, default=np.ndarray.tolist), file=client.stdin, flush=True)
+            return json.loads(client.stdout.readline())
+
+        yield ask
+        client.stdin.close()
+
+
+def client_of(path):
+    """Return a function that sends requests to the SavedModel at `path`."""
+    return asker(tf.saved_model.load(path).signatures)
+
+
+def asker(signatures):
+    def ask(endpoint, **columns):
+        specs = signatures[endpoint].structured_input_signature[1]
+        inputs = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
+        return {name: value.numpy() for name, value in signatures[endpoint](**inputs).items()}
+
+    ask.signatures = signatures
+    return ask
+
+
+def close(actual, expected, rtol=1e-4, atol=1e-5):
+    np.testing.assert_allclose(actual, ops.convert_to_numpy(expected), rtol=rtol, atol=atol)
+
+
+def check_table(section, endpoints, signatures):
+    """Check that a section of the documentation names all inputs and outputs of `endpoints`."""
+    for endpoint in endpoints:
+        (line,) = (row for row in section.splitlines() if row.startswith(f"| `{endpoint}` |"))
+        _, _, inputs, outputs, _ = line.split("|")
+        signature = signatures[endpoint]
+        specs = signature.structured_input_signature[1], signature.structured_outputs
+        for cell, names in zip((inputs, outputs), specs):
+            listed = set(re.findall("`([a-z_]+[0-9]?)`", cell)) - {"state_n"}
+            several = {name for name in names if re.fullmatch("state_(?!1$).*", name)}
+            assert listed == set(names) - several

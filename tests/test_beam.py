@@ -1,0 +1,256 @@
+"""Beam search finds what exhaustive search finds, and its scores are those of the model."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import zoo
+from dualnet.generation import beam_search, ensemble_step
+from dualnet.generation.likeliest import language_model_step
+from dualnet.text import Vocabulary
+
+SIZE, LENGTH, EOS = 6, 4, 2
+EVERY_PREFIX = SIZE**3
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, "float64")
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def candidates(length=LENGTH, eos_id=EOS, excluded=()):
+    """Yield every hypothesis: ids and whether `<eos>` follows them."""
+    words = [i for i in range(SIZE) if i != eos_id and i not in excluded]
+    for count in range(length):
+        yield from ((ids, True) for ids in itertools.product(words, repeat=count))
+    yield from ((ids, False) for ids in itertools.product(words, repeat=length))
+
+
+class Table:
+    """Random log-probabilities after each first token and ids; the state is what was read."""
+
+    def __init__(self, seed, length=LENGTH, scale=2.0):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(size=((SIZE + 1) ** length, SIZE), scale=scale)
+        self.log_probabilities = log_softmax(logits)
+        self.shapes = []
+
+    def state(self, sentences):
+        return [np.zeros((sentences, 1), "int64")]
+
+    def step(self, tokens, states):
+        self.shapes.append(tokens.shape)
+        read = np.asarray(states[0]) * (SIZE + 1) + tokens + 1
+        return self.log_probabilities[read[:, 0] % len(self.log_probabilities)], [read]
+
+    def score(self, first_id, ids, ended):
+        tokens = [*ids, EOS] if ended else ids
+        state, total = self.state(1), 0.0
+        for before, token in zip([first_id, *ids], tokens):
+            rows, state = self.step(np.array([[before]]), state)
+            total += rows[0, token]
+        return total
+
+    def search(self, first_ids=(EOS,), **settings):
+        settings = {"beam": 2, "max_tokens": LENGTH, "eos_id": EOS, **settings}
+        return beam_search(self.step, self.state(len(first_ids)), first_ids=first_ids, **settings)
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(3)
+    model = zoo.build("lstm", vocabulary_size=SIZE, units=4)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    model.vocabulary = Vocabulary(("the", "<unk>", "<eos>", "cat", "dog", "sees"))
+    return model
+
+
+def zeros(model, rows):
+    return [np.zeros((rows, size), "float32") for size in model.state_size]
+
+
+@pytest.mark.parametrize("excluded", [(), (1,)])
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_beam_of_every_prefix_finds_the_argmax_of_exhaustive_search(seed, alpha, excluded):
+    table = Table(seed)
+    ranked = sorted(
+        (table.score(0, ids, ended) / (len(ids) + ended) ** alpha, ids, ended)
+        for ids, ended in candidates(excluded=excluded)
+    )[::-1]
+    [found] = table.search(
+        [0], beam=EVERY_PREFIX, n_best=5, length_normalization=alpha, excluded_ids=excluded
+    )
+    assert [(item.ids, item.ended) for item in found] == [row[1:] for row in ranked[:5]]
+    for item, (normalized, ids, ended) in zip(found, ranked):
+        assert item.normalized_score == pytest.approx(normalized, rel=1e-12)
+        assert item.score == pytest.approx(table.score(0, ids, ended), rel=1e-12)
+
+
+def test_exhaustive_search_agrees_for_a_language_model_and_with_its_score(model):
+    sequences = np.array([[EOS, *ids] for ids in itertools.product(range(SIZE), repeat=3)])
+    predicted = log_softmax(ops.convert_to_numpy(model(sequences)))
+    rows = {tuple(sequence[1:]): row for sequence, row in zip(sequences, predicted)}
+
+    def score(ids, ended):
+        row = rows[(*ids, 0, 0, 0)[:3]]
+        return sum(row[i, token] for i, token in enumerate([*ids, EOS][: len(ids) + ended]))
+
+    ranked = sorted(((score(*item), *item) for item in candidates()), reverse=True)[:20]
+    [found] = beam_search(
+        language_model_step(model), zeros(model, 1), first_ids=[EOS], beam=EVERY_PREFIX,
+        max_tokens=LENGTH, eos_id=EOS, n_best=20,
+    )  # fmt: skip
+    assert [(item.ids, item.ended) for item in found] == [row[1:] for row in ranked]
+    texts = [model.vocabulary.decode([*item.ids, EOS][: len(item.ids) + item.ended])
+             for item in found]  # fmt: skip
+    for item, score in zip(found, dualnet.score(model, texts)):
+        assert item.score == pytest.approx(score.log_probabilities.sum(dtype="float64"), rel=1e-5)
+
+
+PROMPTS = ["the cat", "", "dog dog sees", "cat"]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+@pytest.mark.parametrize("allow_unknown", [True, False])
+def test_a_beam_of_one_is_greedy(model, alpha, allow_unknown):
+    settings = {"max_tokens": 7, "allow_unknown": allow_unknown}
+    greedy = dualnet.generate(model, PROMPTS, temperature=0, stop_at_eos=True, **settings)
+    texts = dualnet.generate(model, PROMPTS, beam=1, length_normalization=alpha, **settings)
+    assert texts == greedy and len({len(text.split()) for text in texts}) > 1
+
+
+def test_a_wider_beam_finds_likelier_texts(model):
+    scores = []
+    for beam in (1, 6):
+        texts = dualnet.generate(model, PROMPTS, max_tokens=5, beam=beam)
+        assert all(text.startswith(prompt) for text, prompt in zip(texts, PROMPTS))
+        ended = [text if len(text.split()) == len(prompt.split()) + 5 else text + "\n"
+                 for text, prompt in zip(texts, PROMPTS)]  # fmt: skip
+        starts = [len(prompt.split()) for prompt in PROMPTS]
+        scores.append([
+            score.log_probabilities[start:].sum()
+            for score, start in zip(dualnet.score(model, ended), starts)
+        ])  # fmt: skip
+    greedy, wide = np.array(scores)
+    assert (wide >= greedy - 1e-5).all() and (wide > greedy + 0.01).any()
+
+
+def test_n_best_texts_are_lists_in_place_of_texts(model):
+    settings = {"max_tokens": 4, "beam": 5}
+    several = dualnet.generate(model, PROMPTS, n_best=3, **settings)
+    assert [len({*texts}) for texts in several] == [3] * 4
+    assert [texts[0] for texts in several] == dualnet.generate(model, PROMPTS, **settings)
+    assert "<unk>" not in str(several)
+    for prompt, texts in zip(PROMPTS, several):  # batch composition changes nothing
+        assert dualnet.generate(model, prompt, n_best=3, **settings) == texts
+    assert dualnet.generate(model, "the", n_best=1, **settings) == [
+        dualnet.generate(model, "the", **settings)
+    ]
+
+
+def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities():
+    members, mean = [Table(0), Table(1)], Table(2)
+    mean.log_probabilities = np.log(
+        np.mean([np.exp(member.log_probabilities) for member in members], axis=0)
+    )
+    settings = {"first_ids": [0, 4], "beam": 4, "max_tokens": LENGTH, "eos_id": EOS, "n_best": 4}
+    step = ensemble_step([member.step for member in members])
+    found = beam_search(step, [member.state(2) for member in members], **settings)
+    for several, expected in zip(found, mean.search(**settings), strict=True):
+        assert [item.ids for item in several] == [item.ids for item in expected]
+        scores = [[item.score for item in items] for items in (several, expected)]
+        np.testing.assert_allclose(*scores, rtol=1e-12)
+    with pytest.raises(ValueError, match="`steps` must hold at least one step"):
+        ensemble_step([])
+    small, large = (lambda tokens, states, size=size: (np.zeros((1, size)), states)
+                    for size in (2, 3))  # fmt: skip
+    with pytest.raises(ValueError, match=r"`steps` must have the same tokens.* of \[2, 3\]"):
+        ensemble_step([small, large])(np.zeros((1, 1)), [[], []])
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_sentences_do_not_depend_on_each_other(tensors):
+    table = Table(4)
+    limits, first_ids = [4, 1, 3, 4], [0, 1, 3, 0]
+    settings = {"beam": 3, "n_best": 3, "length_normalization": 0.6, "eos_id": EOS}
+    states = table.state(4)
+    if tensors:
+        states = {"read": [ops.convert_to_tensor(states[0].astype("int32"))]}
+
+    def step(tokens, states):
+        if not tensors:
+            return table.step(tokens, states)
+        rows, new = table.step(tokens, [ops.convert_to_numpy(states["read"][0])])
+        return ops.convert_to_tensor(rows), {"read": [ops.convert_to_tensor(new[0])]}
+
+    together = beam_search(step, states, first_ids=first_ids, max_tokens=limits, **settings)
+    assert {*table.shapes} == {(12, 1)}  # one shape for the whole search
+    for first_id, limit, found in zip(first_ids, limits, together):
+        [alone] = table.search([first_id], max_tokens=limit, **settings)
+        assert [item.ids for item in alone] == [item.ids for item in found]
+        np.testing.assert_allclose(
+            [item.score for item in alone], [item.score for item in found], rtol=1e-6
+        )
+        assert all(len(item.ids) + item.ended <= limit for item in found)
+    assert together[0] == together[3]
+
+
+def test_a_search_ends_as_soon_as_no_open_hypothesis_can_overtake():
+    # After the first token, `<eos>` has probability 0.6: nothing open can be likelier.
+    table = Table(0)
+    table.log_probabilities[:] = np.log([0.1, 0.1, 0.6, 0.1, 0.05, 0.05])
+    [[best]] = table.search()
+    assert (best.ids, best.ended, len(table.shapes)) == ((), True, 1)
+    table.shapes.clear()
+    [[first, second]] = table.search(n_best=2)  # the second needs a step more
+    assert (first, second.ids, len(table.shapes)) == (best, (0,), 2)
+    table.shapes.clear()
+    # The mean over tokens grows with `<eos>` later: -0.51 / 1 is still higher.
+    assert table.search(length_normalization=1.0) == [[best]]
+    [[longest]] = table.search(length_normalization=9.0)
+    assert len(longest.ids) == 3 and longest.ended and len(table.shapes) > 3
+
+
+def test_ties_go_to_the_lower_id_and_then_to_the_likelier_parent():
+    table = Table(0)
+    table.log_probabilities[:] = np.log(1 / SIZE)
+    [found] = table.search(beam=4, n_best=4, eos_id=None, max_tokens=2)
+    assert [item.ids for item in found] == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    [found] = table.search(beam=4, n_best=4, eos_id=EOS, max_tokens=2)
+    assert [item.ids for item in found] == [(), (0, 0), (1, 0), (3, 0)]
+
+
+def test_fewer_hypotheses_than_asked_for_are_returned_if_there_are_no_more():
+    table = Table(0)
+    [found] = table.search(beam=9, n_best=9, max_tokens=1, excluded_ids=[0, 1, 3])
+    assert {item.ids for item in found} == {(), (4,), (5,)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam": 0}, "`beam` must be an integer of at least 1"),
+        ({"beam": 2, "n_best": 3}, "`n_best` must be at most beam.*n_best=3, beam=2"),
+        ({"length_normalization": -1.0}, "`length_normalization` must be a finite number"),
+        ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
+        ({"max_tokens": [1, 2]}, "`max_tokens` must be an integer, or one for each of the 1"),
+        ({"first_ids": np.zeros(0, "int32")}, "`first_ids` must hold at least 1"),
+    ],
+)
+def test_bad_arguments_of_a_search_are_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Table(0).search(**settings)
+
+
+def test_log_probabilities_that_are_nan_are_an_error():
+    table = Table(0)
+    table.log_probabilities[:] = np.nan
+    with pytest.raises(ValueError, match="`step` must return log-probabilities. Received: nan"):
+        table.search()

@@ -1,0 +1,390 @@
+"""Exported translators answer as the Keras model does, for every client."""
+
+import contextlib
+import io
+import pathlib
+import re
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+if keras.config.backend() != "tensorflow":
+    pytest.skip("TensorFlow alone exports", allow_module_level=True)
+
+import tensorflow as tf
+
+import dualnet
+from benchmarks import clients
+from dualnet import generation, serving, zoo
+from dualnet.builders import encoder_decoder
+from dualnet.cli import main
+from dualnet.serving import beam as graph
+from dualnet.serving import saved_model, translating
+from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
+from tests.checks import array
+from tests.serving_clients import asker, check_table, client_of, close, remote_process
+
+SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
+ENDPOINTS = ["encode", "step", "translate"]
+BOUND, WORDS = 60, 260
+DEFAULTS = {"beam": 1, "n_best": 1, "max_tokens": 0, "length_normalization": 1.0}
+TEXTS = ["a b c d", "", "d", "b b a c a d d a"]
+
+
+def a_model(**arguments):
+    """Return a translator whose weights are large enough for words to differ in likelihood."""
+    keras.utils.set_random_seed(3)
+    tokenizer = train_tokenizer(["a b c d"] * 9, "bpe", size=WORDS)
+    sizes = {"vocabulary_size": len(tokenizer), "units": 4, "recurrent_layers": 1}
+    model = encoder_decoder(**{**sizes, **arguments})
+    model.vocabulary = model.source_vocabulary = tokenizer
+    for weight in model.trainable_weights:
+        weight.assign(weight * 3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A model, the folder that the command line exported it to, and what was printed."""
+    folder, model, shown = tmp_path_factory.mktemp("served"), a_model(), io.StringIO()
+    model.save(folder / "model.keras")
+    with contextlib.redirect_stdout(shown):
+        arguments = [str(folder / "model.keras"), str(folder / "model")]
+        assert main(["export", *arguments, "--max-tokens", str(BOUND)]) == 0
+    path = folder / "model"
+    return SimpleNamespace(model=model, path=path, ask=client_of(path), shown=shown.getvalue())
+
+
+def columns(model, texts, *, width=None, padding=0, **settings):
+    """Return the inputs of `translate`; a setting is one value for all rows, or a list."""
+    rows = [model.source_vocabulary.encode(text) for text in texts]
+    ids = np.full((len(texts), width or max(map(len, rows))), padding)
+    for row, row_ids in zip(ids, rows):
+        row[: len(row_ids)] = row_ids
+    settings = {
+        name: value if isinstance(value, list) else [value] * len(texts)
+        for name, value in {**DEFAULTS, **settings}.items()
+    }
+    return {"ids": ids, "lengths": [len(row) for row in rows], **settings}
+
+
+def encoded(answer):
+    """Return what `encode` answered, in the order of `model.encode`."""
+    states = sum(name.startswith("state_") for name in answer)
+    names = ["memory", "keys", "mask", *(f"state_{i}" for i in range(1, states + 1))]
+    return [answer[name] for name in names]
+
+
+def check_equal(answer, expected, tokenizer):
+    """Check that `translate` answered what `dualnet.generation.translations` found."""
+    assert answer["counts"].tolist() == [len(several) for several in expected]
+    for row, several in enumerate(expected):
+        for place, one in enumerate(several):
+            length = answer["lengths"][row, place]
+            assert tokenizer.decode(answer["ids"][row, place, :length]) == one.text
+            close(answer["scores"][row, place], one.score, rtol=1e-5)
+            close(answer["normalized_scores"][row, place], one.normalized_score, rtol=1e-5)
+            assert (answer["ids"][row, place, length:] == tokenizer.eos_id).all()
+        for name in ("lengths", "scores", "normalized_scores"):
+            assert not answer[name][row, len(several) :].any()
+
+
+# --- the numbers
+
+
+def test_a_process_without_dualnet_and_keras_translates_as_the_model_does(served):
+    model, inputs = served.model, columns(served.model, TEXTS, beam=3, n_best=2)
+    source = {name: inputs[name] for name in ("ids", "lengths")}
+    sources = np.where(
+        np.arange(inputs["ids"].shape[1]) < np.c_[inputs["lengths"]], inputs["ids"], -1
+    )
+    with remote_process() as ask:
+        found = ask(served.path, "encode", **source)
+        del found["peak"]
+        state = model.encode(sources)
+        for part, expected in zip(encoded(found), state, strict=True):
+            close(part, expected, rtol=1e-5)
+        targets = np.random.default_rng(0).integers(model.vocabulary_size, size=(2, 4, 3))
+        for ids in targets:  # the second goes on from the first
+            answer = ask(served.path, "step", ids=ids, **found)
+            logits, state = model.advance(ids, state)
+            close(answer["logits"], logits, rtol=1e-5)
+            found |= {name: answer[name] for name in answer if name.startswith("state_")}
+        for part, expected in zip(encoded(found), state, strict=True):
+            close(part, expected, rtol=1e-5)
+        answer = ask(served.path, "translate", **inputs)
+    answer = {name: np.array(values) for name, values in answer.items()}
+    check_equal(answer, generation.translations(model, TEXTS, beam=3, n_best=2), model.vocabulary)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"beam": 4, "n_best": 4, "length_normalization": 0.5}, {"beam": 2, "max_tokens": 3}],
+)
+def test_translations_are_those_of_a_beam_search_in_python(served, settings):
+    model, limit = served.model, settings.get("max_tokens")
+    expected = generation.translations(
+        model, TEXTS, **{**DEFAULTS, **settings, "max_tokens": limit}
+    )
+    answer = served.ask("translate", **columns(model, TEXTS, **settings))
+    check_equal(answer, expected, model.vocabulary)
+
+
+def test_each_row_has_settings_of_its_own(served):
+    model = served.model
+    settings = {
+        "beam": [1, 2, 5, 3], "n_best": [1, 2, 3, 1], "max_tokens": [0, 1, 2, 7],
+        "length_normalization": [1.0, 0.0, 0.0, 0.5],
+    }  # fmt: skip
+    answer = served.ask("translate", **columns(model, TEXTS, **settings))
+    for row, text in enumerate(TEXTS):
+        own = {name: values[row] for name, values in settings.items()}
+        alone = served.ask("translate", **columns(model, [text], **own))
+        count, [length] = alone["counts"][0], alone["lengths"].max(axis=1)
+        assert count == answer["counts"][row] and count <= own["n_best"]
+        np.testing.assert_array_equal(answer["ids"][row, :count, :length], alone["ids"][0, :count])
+        for name in ("scores", "normalized_scores"):
+            close(answer[name][row, :count], alone[name][0, :count], rtol=1e-5)
+
+
+def test_source_padding_changes_nothing(served):
+    narrow = columns(served.model, TEXTS, beam=2)
+    wide = columns(served.model, TEXTS, beam=2, width=narrow["ids"].shape[1] + 5, padding=-9)
+    assert narrow["lengths"] == wide["lengths"]
+    answers = [served.ask("translate", **inputs) for inputs in (narrow, wide)]
+    for name, values in answers[0].items():
+        close(answers[1][name], values, rtol=1e-5)
+    sources = [{name: inputs[name] for name in ("ids", "lengths")} for inputs in (narrow, wide)]
+    narrow, wide = (served.ask("encode", **source) for source in sources)
+    width = narrow["mask"].shape[1]
+    assert not wide["mask"][:, width:].any()
+    mask = narrow["mask"][..., None]
+    for name in ("memory", "keys"):
+        close(wide[name][:, :width] * mask, narrow[name] * mask, rtol=1e-5)
+    for name in (name for name in narrow if name.startswith("state_")):
+        close(wide[name], narrow[name], rtol=1e-5)
+    np.testing.assert_array_equal(wide["mask"][:, :width], narrow["mask"])
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_request_of_nothing_gets_nothing(served, rows):
+    inputs = {**columns(served.model, ["a"] * rows or ["a"]), "ids": np.zeros((rows, 0))}
+    inputs = {name: values[:rows] for name, values in inputs.items()} | {"lengths": [0] * rows}
+    answer = served.ask("translate", **inputs)
+    assert answer["ids"].shape == (rows, 1, 0)
+    assert answer["counts"].tolist() == [1] * rows
+    encode = served.ask("encode", ids=inputs["ids"], lengths=inputs["lengths"])
+    assert encode["mask"].tolist() == [[False]] * rows
+
+
+def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
+    words, kinds, sentences, eos_id, unk_id = 5, 3, 6, 1, 3
+    rng = np.random.default_rng(0)
+    # Few distinct values, exact in float32: ties are common. Some words are impossible.
+    tables = -rng.integers(1, 4, (kinds, words, words)) / 4
+    tables[rng.random(tables.shape) < 0.1] = -np.inf
+    tables = tables.astype("float32")
+
+    def after(states, tokens):  # what follows depends on all words before
+        return [(2 * states[0] + tokens + 1) % kinds]
+
+    def in_python(tokens, states):
+        tokens = tokens[:, 0]
+        return tables[states[0], tokens], after(states, tokens)
+
+    def in_graph(tokens, states):
+        tokens = tokens[:, 0]
+        log_p = tf.gather_nd(tables, tf.stack([states[0], tokens], axis=1))
+        return log_p, after(states, tokens)
+
+    specs = [tf.TensorSpec((None,), dtype) for dtype in translating.SETTINGS.values()]
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.int32), *specs], autograph=False)
+    def search(states, *settings):
+        settings = dict(zip(translating.SETTINGS, settings))
+        found = graph.beam_search(
+            in_graph, [states], states < kinds, settings, eos_id=eos_id, unk_id=unk_id
+        )
+        return found._asdict()
+
+    ended = 0
+    for _ in range(20):
+        beam = rng.integers(1, 7, sentences)
+        settings = {
+            "beam": beam,
+            "n_best": rng.integers(1, beam + 1),
+            "max_tokens": rng.integers(1, 7, sentences),
+            "length_normalization": rng.choice([0, 0.5, 1], sentences),
+        }
+        states = rng.integers(kinds, size=sentences)
+        inputs = [
+            tf.constant(settings[name], dtype) for name, dtype in translating.SETTINGS.items()
+        ]
+        found = search(tf.constant(states, tf.int32), *inputs)
+        for row in range(sentences):
+            own = {name: values[row].item() for name, values in settings.items()}
+            [expected] = generation.beam_search(
+                in_python, [states[row : row + 1]], first_ids=[eos_id], eos_id=eos_id,
+                excluded_ids=[unk_id], **own,
+            )  # fmt: skip
+            scores = found["normalized_scores"][row].numpy()
+            assert np.isfinite(scores).sum() == len(expected)
+            for place, hypothesis in enumerate(expected):
+                length = found["lengths"][row, place]
+                ids = tuple(found["ids"][row, place, :length].numpy())
+                assert (ids, found["scores"][row, place].numpy()) == (
+                    hypothesis.ids,
+                    hypothesis.score,
+                )
+                assert scores[place] == pytest.approx(hypothesis.normalized_score, rel=1e-12)
+                ended += hypothesis.ended
+    assert ended > 100
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = a_model(
+            attention="additive", alignment_units=3, encoder="embeddings", first_state="learned",
+            tied=False,
+        )  # fmt: skip
+    finally:
+        keras.config.set_dtype_policy("float32")
+    ask = graph_client(model, ["encode", "step"])
+    source, target = [[5, 9, 7]], [[model.vocabulary.eos_id, 8]]
+    found = ask("encode", ids=source, lengths=[3])
+    logits, state = model.advance(target, model.encode(source))
+    answer = ask("step", ids=target, **found)
+    close(answer["logits"], array(logits), rtol=1e-5)
+    count = model.graph.constants
+    for name, expected in zip([f"state_{i}" for i in (1, 2)], state[count:]):
+        assert answer[name].dtype == found["memory"].dtype == np.float32
+        close(answer[name], array(expected), rtol=1e-5)
+
+
+def graph_client(model, names):
+    """Return a function that sends requests to the endpoints `names` as graphs, without export."""
+
+    def graph(function, specs):
+        graph = tf.function(lambda **inputs: function(inputs), autograph=False)
+        return graph.get_concrete_function(**specs)
+
+    built = translating.endpoints(model, names, BOUND)
+    return asker({name: graph(*built[name]) for name in names})
+
+
+# --- bad requests
+
+ROWS = "must have one row for each row of `ids`. Received rows of both:"
+LENGTHS = "`lengths` must be at least 0 and at most the number of columns of `ids`. Received"
+IDS = "`ids` must be ids of the vocabulary, 0 to 259. Received lowest and highest:"
+BEAM = "`beam` must be from 1 to 260, the number of target words. Received lowest and highest:"
+TOKENS = f"and 10) and at most {BOUND}, the bound of this export. Received lowest and highest:"
+PENALTY = "`length_normalization` must be finite and at least 0. Received:"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "changed", "message"),
+    [
+        ("translate", {"beam": [1, 261]}, f"{BEAM}] [1] [261]"),
+        ("translate", {"beam": [1, 0]}, f"{BEAM}] [0] [1]"),
+        ("translate", {"beam": [1]}, f"`beam` {ROWS}] [1] [2]"),
+        ("translate", {"n_best": [2, 4]}, "`n_best` must be at least 1 and at most `beam`."),
+        ("translate", {"n_best": [2, 0]}, "`n_best` must be at least 1 and at most `beam`."),
+        ("translate", {"max_tokens": [0, BOUND + 1]}, f"{TOKENS}] [0] [61]"),
+        ("translate", {"max_tokens": [-1, 3]}, f"{TOKENS}] [-1] [3]"),
+        ("translate", {"length_normalization": [0.0, -0.5]}, f"{PENALTY}] [-0.5]"),
+        ("translate", {"length_normalization": [float("nan"), 1.0]}, f"{PENALTY}] [nan]"),
+        ("translate", {"lengths": [2, 2, 2]}, f"`lengths` {ROWS}] [3] [2]"),
+        ("translate", {"lengths": [3, 1]}, LENGTHS),
+        ("translate", {"ids": [[3, 260], [3, 4]]}, f"{IDS}] [3] [260]"),
+        ("encode", {"ids": [[-1, 4], [3, 4]]}, f"{IDS}] [-1] [4]"),
+        ("encode", {"lengths": [2, -1]}, LENGTHS),
+        ("encode", {"lengths": [2]}, f"`lengths` {ROWS}] [1] [2]"),
+        ("step", {"ids": [[1], [260]]}, f"{IDS}] [1] [260]"),
+        ("step", {"ids": np.zeros((2, 0))}, "`ids` must hold at least one word in each row."),
+        ("step", {"state_2": np.zeros((1, 4))}, f"`state_2` {ROWS}] [1] [2]"),
+        ("step", {"memory": np.zeros((3, 2, 4))}, f"`memory` {ROWS}] [3] [2]"),
+        ("step", {"mask": np.ones((2, 3), bool)},
+         "`mask` must have one column for each column of `memory`. Received columns of both:] [3]"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_refused_and_says_which_input(served, endpoint, changed, message):
+    inputs = {"ids": [[3, 4], [3, 4]], "lengths": [2, 2]}
+    if endpoint == "translate":
+        settings = {**DEFAULTS, "beam": 3}
+        inputs |= {name: [value] * 2 for name, value in settings.items()}
+    elif endpoint == "step":
+        inputs = {"ids": [[1], [2]], **served.ask("encode", **inputs)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        served.ask(endpoint, **{**inputs, **changed})
+
+
+# --- clients
+
+
+def test_interleaved_clients_each_get_the_translations_they_would_get_alone(served):
+    signatures = served.ask.signatures
+    of_clients = clients.clients_of(40, 2, "abcdefg", seed=1, others=("translate",) * 20)
+    alone = [list(clients.answers(signatures, *client)) for client in of_clients]
+    assert len({str(answer["ids"]) for several in alone for answer in several}) > 5
+    assert clients.count_wrong(signatures, of_clients, alone, threads=8, seed=1) == 0
+    alone[3][1]["scores"] += 1e-3  # a wrong answer is counted
+    assert clients.count_wrong(signatures, of_clients, alone, threads=8, seed=1) == 1
+
+
+# --- the folder
+
+
+def test_the_command_says_what_it_wrote(served):
+    line, *others = served.shown.splitlines()
+    assert line == f"SavedModel with the endpoints encode, step, translate in {served.path}"
+    assert others == [f"No text endpoints: {serving.why_no_text(served.model)}"]
+    assert {*served.ask.signatures} - {"serving_default"} == {*ENDPOINTS}
+
+
+def test_the_tokenisers_of_both_sides_are_exported(served, tmp_path):
+    [joint] = (served.path / "assets.extra").iterdir()
+    assert load_tokenizer(joint) == served.model.vocabulary
+    sides = {
+        "source_vocabulary": Vocabulary(("<eos>", "1")),
+        "vocabulary": train_tokenizer(["one"], "characters"),
+    }
+    saved_model._save_tokenizers(SimpleNamespace(**sides), tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "source-vocabulary.txt", "tokenizer.json"
+    ]  # fmt: skip
+    assert load_tokenizer(tmp_path / "source-vocabulary.txt") == sides["source_vocabulary"]
+    assert load_tokenizer(tmp_path / "tokenizer.json") == sides["vocabulary"]
+
+
+def test_without_eos_there_is_no_search():
+    model = zoo.build("encdec", vocabulary_size=3, units=4)
+    assert serving.endpoints(model) == ENDPOINTS[:2]
+    assert "`translate` needs a tokeniser with <eos>" in serving.why_no_text(model)
+    model.vocabulary = Vocabulary(("a", "b", "c"))
+    assert serving.endpoints(model) == ENDPOINTS[:2]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "litert"])
+def test_one_step_of_a_translator_is_refused(tmp_path, kind):
+    model = zoo.build("encdec", vocabulary_size=3, units=4)
+    path = tmp_path / "new" / {"onnx": "a.onnx", "litert": "a.tflite"}[kind]
+    with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model that transl"):
+        dualnet.export(model, path)
+    assert not list(tmp_path.iterdir())
+
+
+# --- the documentation
+
+
+def test_the_documented_client_translates_as_dualnet_does(served):
+    section = SERVING_PAGE.read_text().partition("\n## Translators\n")[2].partition("\n## ")[0]
+    check_table(section, ENDPOINTS, served.ask.signatures)
+    _, client = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names = {}
+    exec(client.replace("models/numbers/1", str(served.path)), names)
+    assert names["translate"](TEXTS) == dualnet.translate(served.model, TEXTS)

@@ -1,0 +1,207 @@
+"""Pairs into a RUN, and translations out of it: training, resuming, beam search, bad input."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import corpora, runs, training, zoo
+from dualnet.corpora.pairs import PairSplit
+from dualnet.evaluation.pair_perplexity import evaluate_pairs
+from dualnet.generation import translations
+from tests.checks import array
+
+QUICK = {
+    "units": 8, "recurrent_layers": 1, "batch_size": 16, "epochs": 2, "optimizer": "adam",
+    "learning_rate": 0.01, "global_clipnorm": 1.0, "loss_reduction": "mean", "hold_epochs": 0,
+    "decay": 1.0, "progress": False,
+}  # fmt: skip
+
+
+def first(pairs, count):
+    """Return the first pairs of a split."""
+    return PairSplit(
+        pairs.source_lines[:count],
+        pairs.target_lines[:count],
+        pairs.source_ids[: pairs.source_offsets[count]],
+        pairs.target_ids[: pairs.target_offsets[count]],
+        pairs.source_offsets[: count + 1],
+        pairs.target_offsets[: count + 1],
+    )
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    corpus = corpora.load_pairs("numbers")
+    splits = {split: first(corpus.split(split), 40) for split in corpora.SPLITS}
+    return dataclasses.replace(corpus, **splits)
+
+
+@pytest.fixture(scope="module")
+def run(numbers, tmp_path_factory):
+    return dualnet.train("encdec", numbers, output=tmp_path_factory.mktemp("runs") / "RUN", **QUICK)
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return run.model
+
+
+# --- training
+
+
+def test_a_run_holds_a_translator_with_its_vocabularies_and_results(run, numbers):
+    again = dualnet.load(run.folder)
+    assert again.source_vocabulary is again.vocabulary
+    expected = evaluate_pairs(run.model, numbers, "test").perplexity
+    assert evaluate_pairs(again, numbers, "test").perplexity == pytest.approx(expected, rel=1e-6)
+    assert run.results["test_perplexity"] == pytest.approx(expected, rel=1e-6)
+    assert run.results["corpus"]["pairs"] == {"train": 40, "valid": 40, "test": 40}
+    assert runs.read_card(run.folder).trained_on["pairs"]["target"] == "words"
+
+
+def test_a_run_that_stopped_goes_on_as_if_it_had_not(run, numbers, tmp_path):
+    settings = {**QUICK, "output": tmp_path / "RUN"}
+    training.train("encdec", numbers, **settings, stop=lambda history: True, evaluate=False)
+    resumed = training.train(
+        "encdec", numbers, output=tmp_path / "RUN", progress=False, resume=True
+    )
+    assert [row["val_perplexity"] for row in resumed.history] == [
+        row["val_perplexity"] for row in run.history
+    ]
+
+
+def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
+    whole = corpora.load_pairs("numbers", joint=False)
+    splits = {split: first(whole.split(split), 20) for split in corpora.SPLITS}
+    corpus = dataclasses.replace(whole, **splits)
+    trained = dualnet.train("encdec", corpus, output=tmp_path / "RUN", **{**QUICK, "epochs": 1})
+    again = dualnet.load(trained.folder)
+    assert (len(again.source_vocabulary), len(again.vocabulary)) == (12, 32)
+    assert dualnet.translate(again, "1 2", beam=1) == dualnet.translate(
+        trained.model, "1 2", beam=1
+    )
+
+
+def test_fit_gives_a_model_the_vocabularies_of_its_batches(numbers):
+    words = {"vocabulary_size": 32, "source_vocabulary_size": 12}
+    model = dualnet.zoo.build("encdec", **words, units=4, recurrent_layers=1)
+    model.compile(optimizer="adam")
+    corpus = corpora.load_pairs("numbers", joint=False)
+    model.fit(corpus.batches("test", tokens_per_batch=2000), epochs=1, verbose=0)
+    assert model.source_vocabulary is corpus.source_vocabulary
+    assert model.vocabulary is corpus.vocabulary
+
+
+# --- translating
+
+
+def losses_of(model, source, target):
+    """Return -log p of each target word and of `<eos>` in nats, from one call of the model."""
+    source = model.source_vocabulary.encode(source)[None]
+    targets = np.append(model.vocabulary.encode(target), model.vocabulary.eos_id)
+    inputs = np.insert(targets[:-1], 0, model.vocabulary.eos_id)[None]
+    logits = array(model({"source": source, "target": inputs}))[0].astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -log_p[np.arange(len(targets)), targets]
+
+
+def greedy(model, source, limit):
+    """Return the likeliest word at each step, one call of `advance` for each."""
+    state = model.encode(model.source_vocabulary.encode(source)[None])
+    words, word = [], model.vocabulary.eos_id
+    for _ in range(limit):
+        logits, state = model.advance([[word]], state)
+        scores = array(logits)[0, -1].copy()
+        scores[model.vocabulary.unk_id] = -np.inf
+        word = int(scores.argmax())
+        if word == model.vocabulary.eos_id:
+            break
+        words.append(word)
+    return model.vocabulary.decode(words)
+
+
+def test_a_beam_of_one_is_greedy(model):
+    texts = ["1 2 3", "7", "9 0 4 1"]
+    expected = [greedy(model, text, 12) for text in texts]
+    assert dualnet.translate(model, texts, beam=1, max_tokens=12) == expected
+
+
+def test_the_score_of_a_translation_is_the_models_own(model):
+    texts = ["1 2 3", "5"]
+    found = translations(model, texts, beam=4, n_best=3, max_tokens=40)
+    for text, several in zip(texts, found):
+        assert len(several) == 3
+        ranks = [each.normalized_score for each in several]
+        assert ranks == sorted(ranks, reverse=True)
+        for each in several:
+            losses = losses_of(model, text, each.text)[:40]  # the limit cuts off `<eos>`
+            assert each.score == pytest.approx(-losses.sum(), rel=1e-5)
+
+
+def test_the_other_texts_change_nothing_and_an_empty_one_stays_empty(model):
+    texts = ["1 2 3", "", "7", "9 0 4 1", "   "]
+    together = translations(model, texts, beam=3)
+    alone = [translations(model, [text], beam=3)[0] for text in texts]
+    assert [one.text for [one] in together] == [one.text for [one] in alone]
+    np.testing.assert_allclose(
+        [one.score for [one] in together], [one.score for [one] in alone], atol=1e-4
+    )
+    assert (together[1][0].text, together[4][0].text) == ("", "")
+
+
+def test_a_model_beside_itself_translates_as_it_does_alone(model):
+    texts = ["1 2 3", "7"]
+    alone, twice = translations(model, texts), translations([model, model], texts)
+    assert [one.text for [one] in alone] == [one.text for [one] in twice]
+    np.testing.assert_allclose(
+        [one.score for [one] in alone], [one.score for [one] in twice], atol=1e-4
+    )
+
+
+def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
+    found = evaluate_pairs(model, numbers, "valid")
+    pairs = numbers.valid
+    lines = zip(pairs.source_lines, pairs.target_lines)
+    losses = [losses_of(model, source, target).sum() for source, target in lines]
+    np.testing.assert_allclose(found.pair_losses, losses, rtol=1e-4)
+    assert found.perplexity == pytest.approx(np.exp(sum(losses) / found.tokens), rel=1e-5)
+
+
+# --- bad input
+
+
+def test_models_of_the_wrong_kind_are_refused(model, numbers, corpus):
+    language_model = zoo.build("lstm", vocabulary_size=9, units=4)
+    with pytest.raises(ValueError, match="must be a model that translates"):
+        dualnet.translate(language_model, "a")
+    for function in (dualnet.generate, dualnet.score):
+        with pytest.raises(ValueError, match="must be a language model"):
+            function(model, "one")
+    with pytest.raises(ValueError, match="must be a language model"):
+        dualnet.evaluate(model, np.array([1, 2, 3]))
+    with pytest.raises(ValueError, match="must be a text, not pairs"):
+        dualnet.train("lstm", numbers, output="RUN")
+    with pytest.raises(ValueError, match="must be pairs of texts"):
+        dualnet.train("encdec", corpus, output="RUN")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam": 43}, "beam.*at most.*42"),
+        ({"beam": 0}, "beam"),
+        ({"beam": 2, "n_best": 3}, "n_best"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_bad_settings_get_one_sentence(model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        translations(model, ["1"], **settings)
+
+
+def test_a_source_of_unknown_words_alone_is_translated(model):
+    assert isinstance(dualnet.translate(model, "never seen"), str)
+    assert ops.shape(model.encode([[-1, -1]])[0]) == (1, 2, 8)
