@@ -1,7 +1,7 @@
 """Trains models at their published size, slice by slice, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_AND_multi30k python benchmarks/published.py OUTPUT
-       [--group NAME ...]
+       [--group NAME ...] [--model NAME ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
@@ -9,6 +9,7 @@ epoch and run, and `GROUP.png`, the validation perplexities with the published f
 lines. A model that translates is measured at the end: its RUN holds the translations of valid
 and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
+Several commands may share OUTPUT if each trains other models.
 """
 
 import argparse
@@ -135,9 +136,10 @@ class Group:
         folder = Path(os.environ["DUALNET_DATA"]) / self.corpus
         return corpora.load_pairs(folder, source=self.source, target=self.target)
 
-    def next_slice(self, output: Path) -> tuple[Run, int] | None:
-        """Return the run that is furthest behind and its next epoch count, or None at the end."""
-        unfinished = [run for run in self.runs if not run.results(output)]
+    def next_slice(self, output: Path, models: list[str]) -> tuple[Run, int] | None:
+        """Return the run of `models` that is furthest behind and its next epoch count, or None."""
+        runs = [run for run in self.runs if run.model in models]
+        unfinished = [run for run in runs if not run.results(output)]
         if not unfinished:
             return None
         run = min(unfinished, key=lambda run: len(run.history(output)) // self.epochs_per_slice)
@@ -213,11 +215,13 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     names = [group.name for group in read_queue()]
     parser.add_argument("--group", nargs="+", choices=names, help="train only these groups")
+    models = sorted({run.model for group in read_queue() for run in group.runs})
+    parser.add_argument("--model", nargs="+", choices=models, help="train only these models")
     options = parser.parse_args()
     groups = [group for group in read_queue() if group.name in (options.group or names)]
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while (step := group.next_slice(options.output)) is not None:
+        while (step := group.next_slice(options.output, options.model or models)) is not None:
             run, epochs = step
             print(f"{group.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
             run.train(options.output, epochs)

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -269,6 +270,16 @@ def test_bad_input_is_refused_in_one_sentence(capsys, translator_run, others, pa
     code, out, err = call(capsys, *arguments)
     assert code == 2 and message in err, err
     assert out == "" and err.count("\n") == 1 and not (others / "new").exists()
+
+
+def test_a_translator_is_refused_at_once_where_a_language_model_is_needed(translator_run):
+    code = (
+        "import sys; from dualnet.cli import main\n"
+        f"assert main(['generate', {str(translator_run)!r}, '--prompt', 'one']) == 2\n"
+        "assert not {'tensorflow', 'keras', 'jax', 'torch'} & set(sys.modules)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0 and "Use `dualnet translate`" in process.stderr, process.stderr
 
 
 def test_bleu_cannot_be_watched_without_the_extra(capsys, pairs_folder, tmp_path, monkeypatch):

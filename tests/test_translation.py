@@ -85,6 +85,16 @@ def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
     )
 
 
+def test_fit_gives_a_model_the_vocabularies_of_its_batches(numbers):
+    words = {"vocabulary_size": 32, "source_vocabulary_size": 12}
+    model = dualnet.zoo.build("encdec", **words, units=4, recurrent_layers=1)
+    model.compile(optimizer="adam")
+    corpus = corpora.load_pairs("numbers", joint=False)
+    model.fit(corpus.batches("test", tokens_per_batch=2000), epochs=1, verbose=0)
+    assert model.source_vocabulary is corpus.source_vocabulary
+    assert model.vocabulary is corpus.vocabulary
+
+
 # --- translating
 
 
@@ -155,7 +165,7 @@ def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
     found = evaluate_pairs(model, numbers, "valid")
     pairs = numbers.valid
     lines = zip(pairs.source_lines, pairs.target_lines)
-    losses = [losses_of(model, *each).sum() for each in lines]
+    losses = [losses_of(model, source, target).sum() for source, target in lines]
     np.testing.assert_allclose(found.pair_losses, losses, rtol=1e-4)
     assert found.perplexity == pytest.approx(np.exp(sum(losses) / found.tokens), rel=1e-5)
 

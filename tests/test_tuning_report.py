@@ -207,7 +207,7 @@ def test_the_recipe_of_the_best_card_leaves_out_what_is_off():
     assert training.Recipe(**used).epochs == 3
     assert set(used) == {
         "optimizer", "learning_rate", "weight_decay", "loss_reduction", "batching", "batch_size",
-        "sequence_length", "epochs", "dtype_policy",
+        "sequence_length", "epochs", "dtype_policy", "watch",
     }  # fmt: skip
 
 

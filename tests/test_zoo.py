@@ -199,7 +199,7 @@ def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
     )
     assert card.published["bleu"][1] > 20
     settings, recipe = split_overrides(zoo.card(name, "multi30k"), {})
-    assert (recipe.batching, recipe.patience, settings["vocabulary_size"]) == ("pairs", 5, 4_000)
+    assert (recipe.batching, recipe.epochs, settings["vocabulary_size"]) == ("pairs", 20, 4_000)
 
 
 @pytest.mark.parametrize("depth", [5, 10])

@@ -13,6 +13,7 @@ from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_texts, did_you_mean
 from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel
+from dualnet.builders.weights import check_language_model
 from dualnet.evaluation.arguments import check_tokens, vocabulary_of
 from dualnet.layers import IOGate
 
@@ -53,8 +54,9 @@ def favoured_words(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
     """
-    vocabulary = vocabulary_of(model)
+    check_language_model("model", model)
     gate = _gate_of(model)
+    vocabulary = vocabulary_of(model)
     check_count("count", count, least=1)
     check_count("least_occurrences", least_occurrences, least=0)
     words = check_texts("words", words)

@@ -248,7 +248,8 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
 
 def _check_kind(options: argparse.Namespace, translates: bool) -> None:
     """Refuse options of `evaluate` that do not apply to the kind of model."""
-    names, what, which = OF_TRANSLATORS, "models that translate", "a language model"
+    names: tuple[str, ...] = OF_TRANSLATORS
+    what, which = "models that translate", "a language model"
     if translates:
         names, what, which = OF_LANGUAGE_MODELS, "language models", "a model that translates"
     for name in names:

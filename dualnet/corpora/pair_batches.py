@@ -30,6 +30,7 @@ class PairBatches(EpochBatches):
     Args:
         pairs: `PairSplit`.
         vocabulary: The `Tokenizer` of the target, with `<eos>`.
+        source_vocabulary: The `Tokenizer` of the source. `fit` gives both to a model without.
         tokens_per_batch: int, at least 1. Maximum number of positions of source and target
             together, including padding. A longer pair has a batch of its own.
         batch_size: int, at least 1, or None for no limit. Maximum number of pairs.
@@ -71,6 +72,7 @@ class PairBatches(EpochBatches):
         pairs: PairSplit,
         *,
         vocabulary: Tokenizer,
+        source_vocabulary: Tokenizer | None = None,
         tokens_per_batch: int = 4096,
         batch_size: int | None = None,
         pad_to_multiple_of: int = 4,
@@ -89,6 +91,7 @@ class PairBatches(EpochBatches):
         self.num_tokens = len(pairs.target_ids) + len(pairs)
         self._pairs = pairs
         self._eos_id = vocabulary.require_eos()
+        self.source_vocabulary = source_vocabulary
         lengths = [np.diff(pairs.source_offsets), np.diff(pairs.target_offsets) + 1]
         blocks = -(-np.stack(lengths, axis=1) // pad_to_multiple_of)  # rounded up
         self._widths = np.maximum(blocks, 1) * pad_to_multiple_of  # (pairs, 2)

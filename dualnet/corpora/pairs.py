@@ -42,6 +42,13 @@ class PairSplit:
         source_offsets, target_offsets: int64 `(num_pairs + 1,)`.
         too_long: int. Pairs that were left out because a side exceeds `max_tokens`.
         empty: int. Pairs that were left out because a side has no token.
+
+    Example:
+
+    >>> from dualnet import corpora
+    >>> split = corpora.load_pairs("numbers").train
+    >>> len(split), split.source_lines[0], split.target_lines[0]
+    (4000, '1 0 3 9', 'one thousand thirty nine')
     """
 
     source_lines: tuple[str, ...]
@@ -143,7 +150,12 @@ class PairCorpus:
         """
         from dualnet.corpora.pair_batches import PairBatches  # here: it needs Keras
 
-        return PairBatches(self.split(split), vocabulary=self.target_vocabulary, **settings)
+        return PairBatches(
+            self.split(split),
+            vocabulary=self.target_vocabulary,
+            source_vocabulary=self.source_vocabulary,
+            **settings,
+        )
 
 
 def load_pairs(

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_ids
+from dualnet.builders import LanguageModel
+from dualnet.builders.weights import check_language_model
 from dualnet.text import EOS, Tokenizer
 
 
@@ -39,12 +41,8 @@ def check_tokens(
 
 def vocabulary_of(model: Any) -> Tokenizer:
     """Return the vocabulary of the language model `model`; raise `ValueError` without one."""
-    if getattr(model, "source_vocabulary_size", None) is not None:
-        raise ArgumentError(
-            "model",
-            f"must be a language model. Received: {model.name!r}, which translates. Use "
-            "dualnet.translate, or `dualnet evaluate RUN`.",
-        )
+    if isinstance(model, LanguageModel):
+        check_language_model("model", model)
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
         raise ArgumentError(

@@ -30,6 +30,13 @@ class Alignment:
         target: tuple of str, the tokens of the translation, `<eos>` included if it ended.
         weights: float32 `(target, source)`. Row t holds the weight of each source token when
             target token t is predicted, and sums to 1.
+
+    Example: see `alignments`.
+
+    >>> import numpy as np
+    >>> from dualnet.generation import Alignment
+    >>> Alignment(("4", "2"), ("forty", "two"), np.eye(2, dtype="float32")).weights.shape
+    (2, 2)
     """
 
     source: tuple[str, ...]

@@ -32,6 +32,12 @@ class Translation:
         normalized_score: The score by which translations of a text are ranked.
         ids: Its tokens, without `<eos>`.
         ended: Whether it ended with `<eos>`; if not, `max_tokens` cut it off.
+
+    Example: see `translations`.
+
+    >>> from dualnet.generation import Translation
+    >>> Translation("forty two", -0.5, -0.25, ids=(7, 3), ended=True).text
+    'forty two'
     """
 
     text: str
@@ -114,6 +120,17 @@ def translations(
     Raises:
         ValueError: if a model is no translator or has no vocabularies, or `beam` is wider than
             the target vocabulary.
+
+    Example:
+
+    >>> from dualnet import corpora, zoo
+    >>> from dualnet.generation import translations
+    >>> words = corpora.load_pairs("numbers").vocabulary
+    >>> model = zoo.build("encdec", vocabulary_size=len(words), units=4)
+    >>> model.vocabulary = model.source_vocabulary = words
+    >>> [found] = translations(model, "4 2", n_best=3)
+    >>> len(found)
+    3
     """
     models = list(model) if isinstance(model, Sequence) else [model]
     texts = check_texts("texts", texts)

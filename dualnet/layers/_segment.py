@@ -206,8 +206,8 @@ class Segment:
     def _plan(self, states):
         """Return the plan of a step. Tracing a step finds it; later segments look it up."""
         # Two constants may be one tensor in one segment, and not in the next.
-        constants = map(self._index_of_constant, self.constants)
-        mode = self.training, *self.locked, *self.fresh_names, *constants
+        indices = map(self._index_of_constant, self.constants)
+        mode = self.training, *self.locked, *self.fresh_names, *indices
         if mode not in self.plans:
             in_projection, self.traced_products = self.traced_products, []
             self._first_step(states)  # for its products alone
@@ -215,7 +215,7 @@ class Segment:
             matrices = weights_of(in_step)
             multiplied = {*matrices, *weights_of(in_projection)}
             vectors = [i for i in range(len(self.weights)) if i not in multiplied]
-            constants = sorted({p.index for p in in_step if isinstance(p, ConstantProduct)})
+            constants = sorted({p.constant for p in in_step if isinstance(p, ConstantProduct)})
             self.plans[mode] = StepPlan(in_step, matrices, vectors, constants)
         return self.plans[mode]
 
@@ -228,7 +228,7 @@ class Segment:
         kernels = []
         for product in plan.products:
             if isinstance(product, ConstantProduct):
-                kernel = constants[product.index]
+                kernel = constants[product.constant]
                 pair = kernel, ops.transpose(kernel, (0, 2, 1))
                 kernels.append(pair[::-1] if product.transposed else pair)
             else:

@@ -18,7 +18,7 @@ class WeightProduct(NamedTuple):
 class ConstantProduct(NamedTuple):
     """A product that every step makes with a constant, in which each row has its own matrix."""
 
-    index: int  # of the constant
+    constant: int  # its index
     transposed: bool  # as in `_products.matmul_per_row`
 
 
@@ -65,5 +65,5 @@ def constant_gradients(plan, operands, d_products):
         if isinstance(product, ConstantProduct):
             rows, columns = (d, a) if product.transposed else (a, d)
             rows, columns = ops.transpose(rows, (1, 2, 0)), ops.transpose(columns, (1, 0, 2))
-            gradients[product.index] = gradients[product.index] + ops.matmul(rows, columns)
+            gradients[product.constant] = gradients[product.constant] + ops.matmul(rows, columns)
     return list(gradients.values())
