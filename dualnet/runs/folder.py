@@ -116,12 +116,6 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
         )
 
 
-def builder_of(folder: str | os.PathLike[str]) -> str:
-    """Return the name of the builder of a RUN; `read_card` also checks the rest, with Keras."""
-    builder: str = _read_card_table(Path(folder))["builder"]
-    return builder
-
-
 def _read_card_table(folder: Path) -> dict[str, Any]:
     """Return the TOML table of a RUN's card, with its keys and their kinds checked."""
     file = folder / CARD
