@@ -169,7 +169,6 @@ def test_a_file_that_holds_no_tokens_of_the_model_is_refused(text, words, messag
     ("name", "arguments", "message"),
     [
         ("gru", {}, "with layers of GRUCell"),
-        ("attention_lstm", {}, "with a model that translates"),
         ("mdlstm", {"rounds": 1, "rank": 2}, "with layers of MogrifierLSTMCell"),
         ("lstm", {"units": None, "recurrent_units": 6, "embedding_units": 4, "recurrent_layers": 2},
          r"with states of sizes \[6, 6, 4, 4\]"),

@@ -184,16 +184,13 @@ def sherpa_bytes(model: LanguageModel, found: TokenMap) -> bytes:
 
 def _layers(model: LanguageModel) -> tuple[int, int]:
     """Return number and size of the LSTM layers of `model`; raise `ValueError` for others."""
-    if model.graph.constants:
-        received = "a model that translates"
-    else:
-        layers = [layer for layer in model.core._flatten_layers() if isinstance(layer, Recurrence)]
-        cells = sorted({type(layer.cell).__name__ for layer in layers})
-        sizes = model.state_size
-        plain = {LSTMCell.__name__, PerGateLSTMCell.__name__}.issuperset(cells)
-        if layers and plain and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
-            return len(layers), sizes[0]
-        received = f"layers of {' and '.join(cells)}" if not plain else f"states of sizes {sizes}"
+    layers = [layer for layer in model.core._flatten_layers() if isinstance(layer, Recurrence)]
+    cells = sorted({type(layer.cell).__name__ for layer in layers})
+    sizes = model.state_size
+    plain = {LSTMCell.__name__, PerGateLSTMCell.__name__}.issuperset(cells)
+    if layers and plain and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
+        return len(layers), sizes[0]
+    received = f"layers of {' and '.join(cells)}" if not plain else f"states of sizes {sizes}"
     raise ArgumentError(
         "format",
         "must be another for a model whose layers are not all plain LSTMs of one size, whose h and "
