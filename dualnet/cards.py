@@ -55,7 +55,8 @@ class Card:
             `settings` that differ from the card's, perplexities as in `published`, their
             `deviation` over seeds, and the coefficient of `variation` of the experts.
         measured: Our own results, a list of tables: `settings`, `parameters`,
-            `command`, and perplexities as in `published`.
+            `command`, and figures as in `published`; of models that translate also
+            `perplexity`, and `bleu_multi30k`, the BLEU of lower-cased Moses tokens.
         ours: Values that we chose because the source is silent, e.g. "recipe.beta_1".
         note: What a reader should know besides the numbers.
         seed: The seed of a run, in the card of its RUN folder; else None.
