@@ -832,7 +832,7 @@ def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     for arguments in [], ["--format", "litert", "--max-tokens", 7]:
         out = json.loads(called(capsys, "export", run, path, *arguments, "--json"))
         assert out["format"] == "litert" and out["endpoints"] == ["step"]
-    assert out["path"] == str({"format": "litert", "max_tokens": 7})
+    assert out["path"] == str({"format": "litert", "max_tokens": 7, "tokens": None})
 
 
 def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
