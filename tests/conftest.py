@@ -35,6 +35,7 @@ if keras.config.backend() != "tensorflow":
     collect_ignore = [
         "test_cli.py",
         "test_cli_rescoring.py",
+        "test_cli_rescoring.py",
         "test_cli_text.py",
         "test_cli_translation.py",
         "test_corpora.py",
