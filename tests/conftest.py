@@ -44,6 +44,7 @@ if keras.config.backend() != "tensorflow":
         "test_fuzz.py",
         "test_notebook.py",
         "test_schedules.py",
+        "test_trees.py",
         "test_tuning_budget.py",
         "test_tuning_jobs.py",
         "test_tuning_kills.py",
