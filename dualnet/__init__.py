@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
     from dualnet.generation import translate as translate
+    from dualnet.rescoring import rescore as rescore
     from dualnet.runs import load as load
     from dualnet.serving import export as export
     from dualnet.training import train as train
@@ -49,6 +50,7 @@ _FUNCTIONS = {
     "load": "runs",
     "minimal_pairs": "evaluation",
     "perplexity": "evaluation",
+    "rescore": "rescoring",
     "score": "evaluation",
     "surprisal": "adaptation",
     "train": "training",

@@ -28,7 +28,8 @@ RULES: dict[str, dict[str, Any]] = {
     "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
 }
 
-SUFFIXES = {"onnx": ".onnx", "litert": ".tflite"}  # of the single-file formats of export
+# Of the single-file formats of export; of those of one suffix, the last is the default.
+SUFFIXES = {"sherpa-onnx": ".onnx", "onnx": ".onnx", "litert": ".tflite"}
 FORMATS = ("saved_model", *SUFFIXES)
 
 
@@ -245,11 +246,21 @@ def check_beam_width(beam: int, vocabulary_size: int) -> None:
         )
 
 
-def check_export(*, format: str | None, max_tokens: int) -> None:
+def check_export(
+    *, format: str | None, max_tokens: int, tokens: str | os.PathLike[str] | None = None
+) -> None:
     """Check the settings of `dualnet.export`."""
     if format is not None:
         check_choice("format", format, FORMATS)
     check_count("max_tokens", max_tokens, least=1)
+    if (tokens is None) == (format == "sherpa-onnx"):
+        raise ArgumentError(
+            "tokens",
+            "must be the file tokens.txt of the recogniser for format='sherpa-onnx', and None for "
+            f"other formats. Received: tokens={tokens!r}, format={format!r}.",
+        )
+    if tokens is not None and not Path(tokens).is_file():
+        raise FileNotFoundError(f"`tokens` must name an existing file. Received: {str(tokens)!r}.")
 
 
 def format_of(path: str | os.PathLike[str]) -> str:

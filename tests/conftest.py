@@ -34,6 +34,8 @@ if keras.config.backend() != "tensorflow":
     # searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
         "test_cli.py",
+        "test_cli_rescoring.py",
+        "test_cli_rescoring.py",
         "test_cli_text.py",
         "test_cli_translation.py",
         "test_corpora.py",
@@ -42,6 +44,7 @@ if keras.config.backend() != "tensorflow":
         "test_fuzz.py",
         "test_notebook.py",
         "test_schedules.py",
+        "test_trees.py",
         "test_tuning_budget.py",
         "test_tuning_jobs.py",
         "test_tuning_kills.py",

@@ -111,6 +111,12 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
         "no beam": ([*generate, "--beam", 0], "`beam` must be an integer of at least 1"),
         "too many": ([*generate, "--beam", 2, "--n-best", 3], "`n_best` must be at most beam"),
         "no tokens": ([*generate, "--max-tokens", 0], "`max_tokens` must be an integer"),
+        "no n-best lists": (["rescore", run, tmp_path / "none"], "There is no file"),
+        "no line of Moses": (["rescore", run, tmp_path / "short.txt"], "short.txt, line 1: a line"),
+        "no rate to adapt": (
+            ["rescore", run, tmp_path / "x", "--adapt", "--set", "learning_rate=0"],
+            "`learning_rate` must be above 0",
+        ),
         "no scores": (["score", run, "--text", "the", "--temperature", 0], "`temperature` must be"),
         "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
         "no epochs": ([*train, "--epochs", 0], "`epochs` must be an integer of at least 1"),
@@ -826,7 +832,7 @@ def test_a_run_is_exported(capsys, run, tmp_path, monkeypatch):
     for arguments in [], ["--format", "litert", "--max-tokens", 7]:
         out = json.loads(called(capsys, "export", run, path, *arguments, "--json"))
         assert out["format"] == "litert" and out["endpoints"] == ["step"]
-    assert out["path"] == str({"format": "litert", "max_tokens": 7})
+    assert out["path"] == str({"format": "litert", "max_tokens": 7, "tokens": None})
 
 
 def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):

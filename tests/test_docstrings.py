@@ -13,8 +13,8 @@ import dualnet
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
     "dualnet.corpora", "dualnet.devices", "dualnet.evaluation", "dualnet.generation",
-    "dualnet.layers", "dualnet.lm_eval", "dualnet.runs", "dualnet.serving", "dualnet.text",
-    "dualnet.training", "dualnet.tuning", "dualnet.zoo",
+    "dualnet.layers", "dualnet.lm_eval", "dualnet.rescoring", "dualnet.runs",
+    "dualnet.serving", "dualnet.text", "dualnet.training", "dualnet.tuning", "dualnet.zoo",
 )  # fmt: skip
 MODULES = sorted(
     module.name

@@ -203,9 +203,10 @@ def learning(
 ) -> Iterator[tuple[Callable[..., float], dict[str, Any]]]:
     """Yield the function that learns a segment, and the settings of `rule`, those `given` among.
 
-    `learn(ids, alone=False)` scores the ids but the first, takes one step on their mean loss,
-    and returns it; state is carried from segment to segment, or is zero if `alone`. When the
-    context ends, the weights are restored, unless `keep` and there was no error.
+    `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
+    mean loss, and returns it; state is carried from segment to segment, or if `alone` is that of
+    `states`, by default zero. When the context ends, the weights are restored, unless `keep` and
+    there was no error.
     """
     settings = check_dynamic(rule=rule, temperature=temperature, **given)
     with unfrozen(model):
@@ -217,10 +218,12 @@ def learning(
         with unfrozen(model), whole_batches():
             learner = make_learner(model, optimizer, batch_size=1)
 
-            def learn(ids: np.ndarray, *, alone: bool = False) -> float:
+            def learn(ids: np.ndarray, *, alone: bool = False, states: Any = None) -> float:
                 segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:]}
                 if alone:
                     learner.stream_state.restart()
+                    if states is not None:
+                        learner.stream_state.write(states)
                     # Lengths vary, and each is compiled. What follows a word has no part in its
                     # loss, so that padding may be any word, if it does not count.
                     count = len(ids) - 1

@@ -298,23 +298,30 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    check_export(format=options.format, max_tokens=options.max_tokens)
+    settings = {"max_tokens": options.max_tokens, "tokens": options.tokens}
+    check_export(format=options.format, **settings)
     check_run(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet import serving
 
     model = runs.load(options.run_folder)
     format = options.format or serving.format_of(options.path)
-    path = serving.export(model, options.path, format=format, max_tokens=options.max_tokens)
+    path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)
+    found = serving.token_map(options.tokens, model.vocabulary) if options.tokens else None
     if options.json:
-        print(json.dumps({"path": str(path), "format": format, "endpoints": endpoints}))
+        result = {"path": str(path), "format": format, "endpoints": endpoints}
+        if found:
+            result |= {"unknown_tokens": found.unknown, "unused_units": found.unused}
+        print(json.dumps(result))
     elif format == "saved_model":
         print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
         if reason := serving.why_no_text(model):
             print(f"No text endpoints: {reason}")
     else:
         print(f"A single step of the model in {path}")
+        if found:
+            print(printable(found.summary()))
 
 
 def demo(options: argparse.Namespace) -> None:

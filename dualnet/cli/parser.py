@@ -10,6 +10,7 @@ from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.option_types import Version, number, number_or
 from dualnet.cli.pairs import minimal_pairs
+from dualnet.cli.rescoring import rescore
 from dualnet.cli.scoring import score
 from dualnet.cli.translating import translate
 
@@ -193,12 +194,46 @@ def make_parser() -> argparse.ArgumentParser:
            help="tokens of a translation (default: twice those of its text, and 10)")
     option("--allow-unknown", action="store_true", help="also take <unk>, like any other token")
 
+    option = add("rescore", rescore,
+                 "Score the hypotheses of n-best lists by RUNs, and choose the best.")
+    option("run_folders", metavar="RUN", nargs="+",
+           help="RUN folders or .keras files: language models, or with --input models that "
+           "translate")
+    option("nbest", metavar="NBEST", help="file of n-best lists")
+    option("--format", default="moses",
+           help="moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl "
+           "(objects with id and text) or trees (in brackets, a blank line between sentences) "
+           "(default: moses)")
+    option("--scores", nargs="+", action="extend", default=[], metavar="FILE",
+           help="scores of Kaldi lists, 'utterance-n number': a feature for each FILE")
+    option("--input", metavar="SOURCE", help="the texts that were translated, a line for each list")
+    option("--feature-weights", metavar="FILE",
+           help="weights of the features, as --save-weights writes them (default: 1 for each RUN, "
+           "0 for other features)")
+    option("--carry", action="store_true",
+           help="read each list in the state that the best hypothesis before left")
+    option("--adapt", action="store_true",
+           help="learn from the best hypothesis of a list before scoring the next list")
+    option("--rule", help="update rule of --adapt: nadam, sgd or rms (default: nadam)")
+    _add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
+    option("--best", action="store_true", help="write the best hypothesis of each list alone")
+    option("--output", metavar="FILE", help="file to write (default: standard output)")
+    option("--tune", metavar="REFERENCES",
+           help="learn the weights that are best for these references, a line for each list")
+    option("--compare", metavar="REFERENCES",
+           help="show what the weights are worth, by these references")
+    option("--metric", help="of --tune and --compare: bleu, wer or f1 (default: f1 for trees, "
+           "else bleu)")
+    option("--save-weights", metavar="FILE", help="write the weights of --tune, as TOML")
+    option("--seed", type=int, metavar="N", help="random seed of --tune and of the intervals")
+
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
     option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
     option("--format",
-           help="saved_model (a TensorFlow SavedModel), onnx or litert (default: by the suffix of "
-                "PATH, saved_model unless it is .onnx or .tflite)")
+           help="saved_model (a TensorFlow SavedModel), onnx, litert or sherpa-onnx (default: by "
+                "the suffix of PATH, saved_model unless it is .onnx or .tflite)")
+    option("--tokens", metavar="FILE", help="tokens.txt of the recogniser, for sherpa-onnx")
     option("--max-tokens", type=int, default=1000, metavar="N",
            help="most tokens that a request to generate_text or translate may ask for "
                 "(default: 1000)")

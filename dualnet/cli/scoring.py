@@ -131,14 +131,19 @@ def _rule(runs: Any, rule: str, run_folder: str, settings: dict[str, Any]) -> di
         settings.pop("sequence_length", None)
         rule = settings.pop("rule")
     if rule == "rms":
-        if card is None:
-            raise ArgumentError(
-                "--rule",
-                "rms needs a RUN folder, which says what text the model was trained on. "
-                f"Received: {run_folder!r}.",
-            )
-        settings["statistics"] = runs.corpus_of_run(run_folder).train
+        settings["statistics"] = statistics_of(runs, run_folder)
     return {**settings, "rule": rule}
+
+
+def statistics_of(runs: Any, run_folder: str) -> Any:
+    """Return the ids of the training text of a RUN, for the rule rms."""
+    if not os.path.isdir(run_folder):
+        raise ArgumentError(
+            "--rule",
+            "rms needs a RUN folder, which says what text the model was trained on. "
+            f"Received: {run_folder!r}.",
+        )
+    return runs.corpus_of_run(run_folder).train
 
 
 def _cell(value: Any) -> str:

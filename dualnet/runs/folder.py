@@ -86,6 +86,11 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     )
 
 
+def builder_of(folder: str | os.PathLike[str]) -> str:
+    """Return the name of the builder on the card of a RUN folder. Needs no Keras."""
+    return str(_read_card_table(Path(folder))["builder"])
+
+
 def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
     """Check that `path` is a RUN folder with a card, or an existing `.keras` file.
 
@@ -109,12 +114,6 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
             f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
             "alone, build the model and call model.load_weights.",
         )
-
-
-def builder_of(folder: str | os.PathLike[str]) -> str:
-    """Return the name of the builder of a RUN; `read_card` also checks the rest, with Keras."""
-    builder: str = _read_card_table(Path(folder))["builder"]
-    return builder
 
 
 def _read_card_table(folder: Path) -> dict[str, Any]:

@@ -2,5 +2,14 @@
 
 from dualnet._settings import FORMATS, format_of
 from dualnet.serving.exporting import endpoints, export, why_no_text
+from dualnet.serving.sherpa import TokenMap, token_map
 
-__all__ = ["FORMATS", "endpoints", "export", "format_of", "why_no_text"]
+__all__ = [
+    "FORMATS",
+    "TokenMap",
+    "endpoints",
+    "export",
+    "format_of",
+    "token_map",
+    "why_no_text",
+]

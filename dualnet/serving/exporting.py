@@ -88,6 +88,7 @@ def export(
     *,
     format: str | None = None,
     max_tokens: int = 1000,
+    tokens: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras.
 
@@ -165,16 +166,24 @@ def export(
     `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; any other to
     `model.onnx.tokenizer.json`.
 
+    `format="sherpa-onnx"` writes an ONNX file for the shallow fusion of the speech recogniser
+    sherpa-onnx, from a model whose layers are plain LSTMs of one size. It maps `token` int64
+    `(batch, 1)`, `h` and `c` float32 `(layers, batch, size)` to `score` float32 `(batch, tokens)`,
+    the log-probabilities in nats of the next token, and the new states `new_h` and `new_c`. Its
+    metadata are `num_layers`, `hidden_size` and `sos_id`, the token that is read first. Ids are
+    those of `tokens`; `serving.token_map` says how tokens become units of the model.
+
     Batch and time are dynamic. Dropout is off.
 
     Args:
         model: `LanguageModel`, or `TranslationModel` for a SavedModel.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
             is overwritten, as is the tokeniser beside it.
-        format: "saved_model", "onnx" or "litert". Default: by the suffix of `path`, "saved_model"
-            unless it is .onnx or .tflite.
+        format: "saved_model", "onnx", "litert" or "sherpa-onnx". Default: by the suffix of `path`,
+            "saved_model" unless it is .onnx or .tflite.
         max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
             `translate` may ask for.
+        tokens: the file `tokens.txt` of the recogniser, for `format="sherpa-onnx"` alone.
 
     Returns:
         The absolute path of the folder or file.
@@ -193,7 +202,7 @@ def export(
         ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
-    check_export(format=format, max_tokens=max_tokens)
+    check_export(format=format, max_tokens=max_tokens, tokens=tokens)
     format = format or format_of(path)
     if keras.config.backend() != "tensorflow":
         raise ImportError(
@@ -205,7 +214,7 @@ def export(
     if format == "saved_model":
         _export_folder(model, path, max_tokens)
     else:
-        _export_file(model, path, format)
+        _export_file(model, path, format, tokens)
     return path
 
 
@@ -222,7 +231,9 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
             _check_new_or_empty(directory)  # another export may have finished first
 
 
-def _export_file(model: LanguageModel, path: Path, format: str) -> None:
+def _export_file(
+    model: LanguageModel, path: Path, format: str, tokens: str | os.PathLike[str] | None
+) -> None:
     if isinstance(model, TranslationModel):
         raise ArgumentError(
             "format",
@@ -235,6 +246,9 @@ def _export_file(model: LanguageModel, path: Path, format: str) -> None:
             f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
             f"Received: path={str(path)!r}.",
         )
+    from dualnet.serving import one_step, sherpa
+
+    found = None if tokens is None else sherpa.check_sherpa(model, tokens)
     with _explained("path", path):  # before the slow work
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -245,17 +259,19 @@ def _export_file(model: LanguageModel, path: Path, format: str) -> None:
             f"Received: format={format!r} with a cache of {model.cache_size} words. "
             "Export the model without the cache, or as a SavedModel.",
         )
-    from dualnet.serving import one_step
 
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
-        data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
+        if found is not None:
+            data = sherpa.sherpa_bytes(model, found)
+        else:
+            data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
     beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
     with (
         _explained("path", path),
         tempfile.TemporaryDirectory(prefix=_unfinished_prefix(path), dir=path.parent) as folder,
     ):
         unfinished = Path(folder)
-        if model.vocabulary is not None:
+        if model.vocabulary is not None and tokens is None:  # whose ids are those of the file
             model.vocabulary.save(unfinished / beside.pop(model.vocabulary.file_name).name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)

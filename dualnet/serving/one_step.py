@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,29 +17,46 @@ from dualnet.layers._mixture import in_one_piece
 
 def onnx_bytes(model: LanguageModel) -> bytes:
     """Return one step of `model` as an ONNX file."""
+    # In ONNX, an output with the name of an input would be that input.
+    return to_onnx(*_one_step(in_float32(model), output_prefix="new_"))
+
+
+def to_onnx(
+    step: Any,
+    specs: list[Any],
+    *,
+    outputs: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return the function `step` of arguments of `specs` as an ONNX file.
+
+    `outputs` says their order, by name; `metadata` is for the programs that run the file.
+    """
     try:
         import onnx
         import tf2onnx
     except ImportError as error:
         raise ImportError(
-            "`format='onnx'` needs the packages onnx and tf2onnx. Received: "
+            "An ONNX file needs the packages onnx and tf2onnx. Received: "
             f'{error}. Run: pip install "dualnet[onnx]"'
         ) from None
-    # In ONNX, an output with the name of an input would be that input.
-    step, specs = _one_step(_in_float32(model), output_prefix="new_")
     with _without_warnings():
         proto, _ = tf2onnx.convert.from_function(
             tf.function(step, input_signature=specs, autograph=False),
             input_signature=specs,
             opset=18,
         )
+    found = {output.name: output for output in proto.graph.output}
+    del proto.graph.output[:]
+    proto.graph.output.extend(found[name] for name in outputs or found)
+    onnx.helper.set_model_props(proto, {k: str(v) for k, v in (metadata or {}).items()})
     onnx.checker.check_model(proto)  # tf2onnx keeps operations that it cannot convert
     return bytes(proto.SerializeToString())
 
 
 def litert_bytes(model: LanguageModel) -> bytes:
     """Return one step of `model` as a LiteRT file with the signature `step`."""
-    model = _in_float32(model)
+    model = in_float32(model)
     step, specs = _one_step(model)
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.core.variables]
@@ -65,7 +82,7 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
     return step, [tf.TensorSpec((None, 1), tf.int32, name="ids"), *specs]
 
 
-def _in_float32(model: LanguageModel) -> LanguageModel:
+def in_float32(model: LanguageModel) -> LanguageModel:
     """Return `model`, or a float32 copy of it: LiteRT handles no other type well."""
     if all(layer.compute_dtype == "float32" for layer in model.core.layers):
         return model

@@ -1,0 +1,229 @@
+"""The command `rescore`: n-best lists in, the same lists or their best hypotheses out."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._files import written_beside
+from dualnet._settings import RULES, check_dynamic
+from dualnet.cli.console import print_table, printable, quietly, settings_of
+from dualnet.cli.early import is_translator
+from dualnet.cli.evaluating import check_known, settable
+from dualnet.cli.scoring import statistics_of
+from dualnet.rescoring.formats import (
+    FORMATS,
+    check_name,
+    keyed_lines,
+    lines_of,
+    read_nbest,
+    write_nbest,
+)
+from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
+from dualnet.rescoring.metrics import METRICS, Metric, metric_of
+from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
+from dualnet.runs.folder import check_run
+
+
+def rescore(options: argparse.Namespace) -> None:
+    settings = settings_of(options.set)
+    _check_options(options, settings)
+    names = _check_runs(options)
+    weights = load_weights(options.feature_weights) if options.feature_weights else None
+    metric = metric_of(_metric_name(options)) if options.tune or options.compare else None
+    ids, firsts = _check_lists(options, names, weights)
+    sources = references = None
+    if options.input is not None:
+        format = "jsonl" if options.format == "trees" else options.format
+        sources = keyed_lines(options.input, ids, format=format, name="--input")
+    if metric is not None:
+        option, path = ("--tune", options.tune) if options.tune else ("--compare", options.compare)
+        references = keyed_lines(path, ids, format=options.format, name=option)
+        for text, reference in zip(firsts, references):
+            metric.statistics(text, reference)  # tells of a malformed one before hours of scoring
+    runs = quietly("dualnet.runs")
+    from dualnet.rescoring.rescoring import rescored
+
+    if options.adapt:
+        settings["rule"] = options.rule or "nadam"
+        if options.rule == "rms":
+            settings["statistics"] = {
+                name: statistics_of(runs, run)
+                for name, run in zip(names, options.run_folders)
+                if not is_translator(run)
+            }
+    lists = rescored(
+        {name: runs.load(run) for name, run in zip(names, options.run_folders)},
+        read_nbest(options.nbest, format=options.format, scores=options.scores),
+        weights=weights,
+        sources=sources,
+        carry=options.carry,
+        adapt=options.adapt,
+        **settings,
+    )
+    if metric is None or references is None:
+        _write(options, lists)
+    else:
+        weights = weights or dict.fromkeys(names, 1.0)
+        _tune(options, list(lists), references, metric, weights)
+
+
+def _tune(
+    options: argparse.Namespace,
+    lists: Sequence[NBest],
+    references: Sequence[str],
+    metric: Metric,
+    weights: Mapping[str, float],
+) -> None:
+    """Learn weights, print what they are worth, and write them and the lists."""
+    seed = {} if options.seed is None else {"seed": options.seed}
+    if options.tune:
+        weights = tune(lists, references, metric=metric, **seed)
+    found = dataclasses.asdict(compare(lists, references, weights, metric=metric, **seed))
+    name = _metric_name(options)
+    if options.save_weights is not None:
+        about = {"metric": name, "lists": len(lists), **found["rescored"]}
+        save_weights(options.save_weights, weights, **about)
+    if options.output is not None:
+        _write(options, (weighted(nbest, weights) for nbest in lists))
+    if options.json:
+        print(json.dumps({"metric": name, "lists": len(lists), **found, "weights": weights}))
+        return
+    rows = [
+        [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
+        for what, figure in found.items()
+    ]
+    print_table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
+    print()
+    print_table(
+        ["feature", "weight"], [[name, f"{weight:.6g}"] for name, weight in weights.items()]
+    )
+
+
+def _write(options: argparse.Namespace, lists: Iterable[NBest]) -> None:
+    """Write lists, or the best of each, into --output or to standard output."""
+    if options.output is not None and not options.best:
+        write_nbest(options.output, lists, format=options.format)
+        return
+    lines: Iterator[str]
+    if options.best:
+        lines = (_best_line(nbest, options.format) for nbest in lists)
+    else:
+        lines = itertools.chain.from_iterable(lines_of(nbest, options.format) for nbest in lists)
+    if options.output is None:
+        for line in lines:
+            print(printable(line))
+        return
+    with (
+        written_beside(options.output) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _best_line(nbest: NBest, format: str) -> str:
+    best = nbest.best
+    if format == "trees":
+        return str(best.rest)
+    line = " ".join(best.text.splitlines())
+    return f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line
+
+
+def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Check what needs no file but those of --output and --save-weights."""
+    check_choice("format", options.format, FORMATS)
+    if options.metric is not None:
+        check_choice("metric", options.metric, METRICS)
+    if options.seed is not None:
+        check_count("seed", options.seed, least=0)
+    table = options.tune or options.compare
+    needs: dict[str, tuple[Any, dict[str, Any]]] = {
+        "--adapt": (options.adapt, {"--rule": options.rule, "--set": options.set}),
+        "--tune": (options.tune, {"--save-weights": options.save_weights}),
+        "--tune or --compare": (
+            table,
+            {"--metric": options.metric, "--seed": options.seed, "--json": options.json},
+        ),
+    }
+    for needed, (there, values) in needs.items():
+        for option, value in values.items():
+            if value is not None and value is not False and value != [] and not there:
+                raise ArgumentError(option, f"needs {needed}.")
+    if options.tune and (options.compare or options.feature_weights):
+        other = "--compare" if options.compare else "--feature-weights"
+        raise ArgumentError("--tune", f"learns weights, and cannot be combined with {other}.")
+    if options.best and table and options.output is None:
+        raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
+    if options.format == "kaldi" and options.output is None and not (options.best or table):
+        raise ArgumentError(
+            "--output", "must be given for lists of Kaldi, which are several files, or --best."
+        )
+    if options.adapt:
+        not_by_text = ("temperature", "sequence_length", "by_sentence")
+        known = [name for name in settable(check_dynamic) if name not in not_by_text]
+        check_known("--set", settings, known)
+        rule = options.rule or "nadam"
+        check_choice("rule", rule, RULES)
+        check_dynamic(rule=rule, **settings)
+    for option in ("output", "save_weights"):
+        path = getattr(options, option)
+        if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+            name = f"--{option.replace('_', '-')}"
+            raise ArgumentError(
+                name, f"must be a file in an existing folder. Received: {str(path)!r}."
+            )
+
+
+def _metric_name(options: argparse.Namespace) -> str:
+    return options.metric or ("f1" if options.format == "trees" else "bleu")
+
+
+def _name(run: str) -> str:
+    """Return the name of the feature of a RUN: that of its folder or file."""
+    path = Path(run).resolve()
+    return check_name(path.stem if path.suffix == ".keras" else path.name, "RUN")
+
+
+def _check_runs(options: argparse.Namespace) -> list[str]:
+    """Return the names of the features of the RUNs."""
+    for run in options.run_folders:
+        check_run(run)
+    translators = [run for run in options.run_folders if is_translator(run)]
+    folders = [run for run in options.run_folders if Path(run).is_dir()]
+    if translators and options.input is None:
+        raise ArgumentError("--input", f"must be given for {translators[0]!r}, which translates.")
+    if options.input is not None and not translators and folders == options.run_folders:
+        raise ArgumentError("--input", "is for models that translate. Received: no RUN of one.")
+    for option in ("adapt", "carry"):
+        if getattr(options, option) and translators == options.run_folders:
+            raise ArgumentError(f"--{option}", "needs a RUN of a language model.")
+    return numbered(map(_name, options.run_folders))
+
+
+def _check_lists(
+    options: argparse.Namespace, names: Sequence[str], weights: Mapping[str, float] | None
+) -> tuple[list[str | int], list[str]]:
+    """Read all lists, to tell of mistakes before anything is scored.
+
+    Returns:
+        The id and the first text of each list.
+    """
+    ids, firsts = [], []
+    for nbest in read_nbest(options.nbest, format=options.format, scores=options.scores):
+        first = NBest(nbest.id, nbest.hypotheses[:1])
+        first = with_scores(first, {name: iter([0.0]) for name in names})
+        if weights is not None:
+            check_features(weights, first)
+        ids.append(nbest.id)
+        firsts.append(nbest.hypotheses[0].text)
+    if not ids:
+        raise ArgumentError(
+            "NBEST", f"must hold n-best lists. Received: {options.nbest!r}, which is empty."
+        )
+    return ids, firsts

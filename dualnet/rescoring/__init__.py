@@ -1,0 +1,62 @@
+"""N-best lists rescored: read, scored by models, combined by weights that a metric chose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dualnet.rescoring.bracket_f1 import BracketF1
+from dualnet.rescoring.formats import read_nbest, write_nbest
+from dualnet.rescoring.lists import Hypothesis, NBest
+from dualnet.rescoring.metrics import Bleu, Wer
+from dualnet.rescoring.trees import (
+    Candidate,
+    Tree,
+    clean,
+    linearize,
+    parse_tree,
+    read_tree_nbest,
+    read_trees,
+)
+from dualnet.rescoring.tuning import (
+    Comparison,
+    Figure,
+    compare,
+    load_weights,
+    save_weights,
+    tune,
+)
+
+if TYPE_CHECKING:
+    from dualnet.rescoring.rescoring import rescore as rescore
+
+__all__ = [
+    "Bleu",
+    "BracketF1",
+    "Candidate",
+    "Comparison",
+    "Figure",
+    "Hypothesis",
+    "NBest",
+    "Tree",
+    "Wer",
+    "clean",
+    "compare",
+    "linearize",
+    "load_weights",
+    "parse_tree",
+    "read_nbest",
+    "read_tree_nbest",
+    "read_trees",
+    "rescore",
+    "save_weights",
+    "tune",
+    "write_nbest",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "rescore":  # which alone needs Keras
+        raise AttributeError(f"module 'dualnet.rescoring' has no attribute {name!r}")
+    from dualnet.rescoring.rescoring import rescore
+
+    return rescore

@@ -1,0 +1,118 @@
+"""N-best lists: the hypotheses of one utterance or sentence, and their features."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from dualnet._checks import ArgumentError
+
+BASE = "base"  # the feature that keeps the score that a list came with
+LENGTH = "length"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One of the texts of an n-best list.
+
+    Attributes:
+        text: str.
+        features: dict of a name to a number, or to a tuple of numbers.
+        score: float, by which the hypotheses are ranked, or None.
+        rest: What else its line holds, which is written back: a dict of the other keys of a JSON
+            object, a tuple of the other fields of a Moses line, the number of a Kaldi key, or the
+            bracketed tree.
+
+    Example:
+
+    >>> from dualnet.rescoring import Hypothesis
+    >>> Hypothesis("a cat", {"tm": (-1.5, -2.0)}).numbers()
+    {'tm_1': -1.5, 'tm_2': -2.0}
+    """
+
+    text: str
+    features: Mapping[str, float | tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    score: float | None = None
+    rest: Any = None
+
+    def numbers(self) -> dict[str, float]:
+        """Return the features, those of several numbers as `name_1`, `name_2` and so on."""
+        numbers: dict[str, float] = {}
+        for name, value in self.features.items():
+            if isinstance(value, tuple):
+                numbers |= {f"{name}_{i}": number for i, number in enumerate(value, start=1)}
+            else:
+                numbers[name] = value
+        return numbers
+
+    def total(self, weights: Mapping[str, float]) -> float:
+        """Return the sum of the features times their `weights`; one without a weight has 0."""
+        numbers = self.numbers()
+        return math.fsum(weight * numbers.get(name, 0.0) for name, weight in weights.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class NBest:
+    """The hypotheses of one sentence or utterance, in the order of their list.
+
+    Attributes:
+        id: str or int. As the list has it.
+        hypotheses: tuple of `Hypothesis`, at least one.
+
+    Example:
+
+    >>> from dualnet.rescoring import Hypothesis, NBest
+    >>> NBest("7", (Hypothesis("a", score=-2.0), Hypothesis("b", score=-1.0))).best.text
+    'b'
+    """
+
+    id: str | int
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def best(self) -> Hypothesis:
+        """The hypothesis of the highest score, or the first of equal ones or without scores."""
+        scores = [-math.inf if each.score is None else each.score for each in self.hypotheses]
+        return self.hypotheses[scores.index(max(scores))]
+
+
+def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
+    """Return a list with more features: the old score, the length, and the next of `scores`."""
+    hypotheses = []
+    for each in nbest.hypotheses:
+        features = dict(each.features)
+        if each.score is not None:
+            features.setdefault(BASE, each.score)
+        features.setdefault(LENGTH, float(len(each.text.split())))
+        for name, column in scores.items():
+            if name in features:
+                raise ArgumentError(
+                    "models",
+                    "must have names that no feature of the lists has. Received: "
+                    f"{name!r}. Give a dict of other names, or rename the RUN.",
+                )
+            features[name] = next(column)
+        hypotheses.append(dataclasses.replace(each, features=features, score=None))
+    return NBest(nbest.id, tuple(hypotheses))
+
+
+def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
+    """Return a list whose scores are the sums of the features times their weights."""
+    return NBest(
+        nbest.id,
+        tuple(dataclasses.replace(each, score=each.total(weights)) for each in nbest.hypotheses),
+    )
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return names of which no two are equal: the second `lm` is `lm_2`."""
+    found: list[str] = []
+    for base in names:
+        name, number = base, 1
+        while name in found:
+            number += 1
+            name = f"{base}_{number}"
+        found.append(name)
+    return found

@@ -1,0 +1,268 @@
+"""N-best lists rescored by language models and translators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_finite, check_flag
+from dualnet.adaptation.dynamic import learning
+from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
+from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
+from dualnet.rescoring.prefixes import log_probabilities, state_after
+from dualnet.rescoring.tuning import check_features
+from dualnet.text import Tokenizer
+from dualnet.text.plain_text import check_text
+
+BLOCK_TOKENS = 2**15  # of lists that are read together, about
+DIGITS = 6  # of a log-probability, so that a written list has the numbers that were used
+
+Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
+
+
+def rescore(
+    models: Models,
+    nbest: Iterable[NBest],
+    *,
+    weights: Mapping[str, float] | None = None,
+    sources: Iterable[str] | None = None,
+    carry: bool = False,
+    adapt: bool = False,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    statistics: Any = None,
+) -> list[NBest]:
+    """Return n-best lists with the scores of models as new features, and a new score.
+
+    The features of a hypothesis are those that it came with, its old score as `base`, its number
+    of words as `length`, and for each model its log-probability in nats, that of the `<eos>` at
+    its end included. The new score is the sum of the features times their weights. The order of
+    the hypotheses stays; `NBest.best` is the one of the highest score.
+
+    Each hypothesis is read from the zero state, after `<eos>`; with `carry`, in the state in which
+    the best hypothesis of the list before left the model, as in running text. With `adapt`, the
+    language models learn from the best hypothesis of a list, in one step, before they score the
+    next list, by the rules of `dynamic_evaluation`. Their weights are restored at the end, and on
+    error. Both read the lists one by one, in their order, and so are slower.
+
+    Args:
+        models: a `LanguageModel` with a vocabulary, several, or a dict of the name of a feature to
+            a model. A `TranslationModel` scores its target given the source. May be empty.
+        nbest: `NBest`, any iterable, such as what `read_nbest` returns.
+        weights: dict of a feature to its weight, such as `tune` returns; one that is not there has
+            0. By default each model has 1.
+        sources: str for each list: the texts that were translated. For translators alone.
+        carry: bool.
+        adapt: bool.
+        rule, learning_rate, decay, epsilon, beta_1, clipnorm, statistics: As for
+            `dynamic_evaluation`; only with `adapt`. `statistics` may be a dict by the name of the
+            feature.
+
+    Returns:
+        A list of `NBest`.
+
+    Raises:
+        ValueError: if a name is taken by a feature of the lists, if a weight has no feature, or if
+            sources are missing.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.rescoring import Hypothesis, NBest
+    >>> from dualnet.text import Vocabulary
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=4, units=4)
+    >>> model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    >>> lists = [NBest(0, (Hypothesis("the cat", score=-2.0), Hypothesis("the the cat")))]
+    >>> [found] = dualnet.rescore({"lm": model}, lists, weights={"length": 1.0})
+    >>> found.best.text, list(found.hypotheses[0].features)
+    ('the the cat', ['base', 'length', 'lm'])
+
+    References: Yao et al., 2015, https://arxiv.org/abs/1508.03790, Table 2; Takase et al., 2018,
+    https://aclanthology.org/D18-1489, section 7
+    """
+    return list(
+        rescored(
+            models, nbest, weights=weights, sources=sources, carry=carry, adapt=adapt, rule=rule,
+            learning_rate=learning_rate, decay=decay, epsilon=epsilon, beta_1=beta_1,
+            clipnorm=clipnorm, statistics=statistics,
+        )
+    )  # fmt: skip
+
+
+def rescored(
+    models: Models,
+    nbest: Iterable[NBest],
+    *,
+    weights: Mapping[str, float] | None = None,
+    sources: Iterable[str] | None = None,
+    carry: bool = False,
+    adapt: bool = False,
+    rule: str = "nadam",
+    statistics: Any = None,
+    **settings: Any,
+) -> Iterator[NBest]:
+    """Yield the lists of `rescore` one by one; few lists are held at a time."""
+    check_flag("carry", carry)
+    check_flag("adapt", adapt)
+    named = {name: _Scorer(name, model) for name, model in _named(models).items()}
+    if weights is None:
+        weights = dict.fromkeys(named, 1.0)
+    weights = {name: check_finite(f"weights[{name!r}]", w) for name, w in weights.items()}
+    given = {"rule": None if rule == "nadam" else rule, "statistics": statistics, **settings}
+    for name, value in given.items():
+        if value is not None and not adapt:
+            raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    scorers = list(named.values())
+    translators = [each.name for each in scorers if each.translates]
+    if bool(translators) != (sources is not None):
+        received = f"{translators[0]!r}, which does" if translators else "no model that does"
+        raise ArgumentError(
+            "sources", f"must be given if a model translates, else not. Received: {received}."
+        )
+    if (carry or adapt) and len(translators) == len(scorers):
+        raise ArgumentError(
+            "adapt" if adapt else "carry", "must be False without a language model. Received: True."
+        )
+    for each in scorers if adapt else []:
+        if not each.translates:
+            check_sentences(each.model)
+    lists = _with_sources(nbest, sources)
+    with contextlib.ExitStack() as stack:
+        learners: dict[str, Callable[..., float]] = {}
+        if adapt:
+            for each in scorers:
+                if not each.translates:
+                    of_model = statistics
+                    if isinstance(statistics, Mapping):
+                        of_model = statistics.get(each.name)
+                    learners[each.name], _ = stack.enter_context(
+                        learning(
+                            each.model, rule, settings,
+                            temperature=1.0, statistics=of_model, keep=False,
+                        )
+                    )  # fmt: skip
+        blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)
+        for block in blocks:
+            several = _scored(block, scorers, weights)
+            yield from several
+            for each in scorers if carry or adapt else []:
+                if not each.translates:
+                    each.read(several[0].best, learners.get(each.name), carry=carry)
+
+
+class _Scorer:
+    """A model, the name of its feature, and the states that its next hypotheses begin in."""
+
+    def __init__(self, name: str, model: LanguageModel) -> None:
+        self.name, self.model = name, model
+        self.translates = isinstance(model, TranslationModel)
+        self.vocabulary: Tokenizer
+        if isinstance(model, TranslationModel):
+            if model.vocabulary is None or model.source_vocabulary is None:
+                raise ArgumentError(
+                    "models",
+                    "must have `vocabulary` and `source_vocabulary`. Received: "
+                    f"{name!r} without. Set them, or train it on a corpus of pairs.",
+                )
+            self.vocabulary = model.vocabulary
+            self.eos_id = self.vocabulary.require_eos()
+        else:
+            self.vocabulary, self.eos_id = vocabulary_with_eos(
+                model, begins="hypothesis", otherwise="Train one with documents='line'."
+            )
+        self.states: list[np.ndarray] | None = None
+
+    def stream(self, text: str) -> np.ndarray:
+        ids = self.vocabulary.encode(check_text("nbest", text))
+        return np.concatenate([[self.eos_id], ids, [self.eos_id]]).astype(np.int32)
+
+    def score(self, block: Sequence[tuple[NBest, str | None]]) -> np.ndarray:
+        streams = [self.stream(each.text) for nbest, _ in block for each in nbest.hypotheses]
+        given: dict[str, Any] = {"states": self.states}
+        if isinstance(self.model, TranslationModel):
+            encode = self.model.source_vocabulary.encode
+            owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
+            sources = [encode(check_text("sources", source or "")) for _, source in block]
+            given = {"sources": sources, "owners": owners}
+        return np.round(log_probabilities(self.model, streams, **given), DIGITS)
+
+    def read(self, best: Hypothesis, learn: Callable[..., float] | None, *, carry: bool) -> None:
+        """Learn from the best hypothesis of a list, and carry the state over it."""
+        stream = self.stream(best.text)
+        states = state_after(self.model, stream[:-1], self.states) if carry else None
+        if learn is not None:
+            learn(stream, alone=True, states=self.states)
+        self.states = states
+
+
+def _scored(
+    block: Sequence[tuple[NBest, str | None]],
+    scorers: Sequence[_Scorer],
+    weights: Mapping[str, float],
+) -> list[NBest]:
+    columns = {each.name: iter(each.score(block).tolist()) for each in scorers}
+    found = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
+    for nbest in found:
+        check_features(weights, nbest)
+    return found
+
+
+def _named(models: Models) -> dict[str, LanguageModel]:
+    """Return models by the names of their features; the second of a name ends in `_2`."""
+    if isinstance(models, Mapping):
+        named = dict(models)
+    else:
+        several = [models] if isinstance(models, LanguageModel) else list(models)
+        names = numbered(getattr(model, "name", "model") for model in several)
+        named = dict(zip(names, several))
+    for name, model in named.items():
+        if not isinstance(model, LanguageModel):
+            raise ArgumentError(
+                "models",
+                f"must be models of dualnet. Received: {name!r} of type {type(model).__name__}.",
+            )
+    return named
+
+
+def _with_sources(
+    nbest: Iterable[NBest], sources: Iterable[str] | None
+) -> Iterator[tuple[NBest, str | None]]:
+    if sources is None:
+        yield from ((each, None) for each in nbest)
+        return
+    lines, count = iter(sources), 0
+    for count, each in enumerate(nbest, start=1):
+        source = next(lines, None)
+        if source is None:
+            raise ArgumentError(
+                "sources", f"must be one for each list. Received: {count - 1} for more lists."
+            )
+        yield each, source
+    if next(lines, None) is not None:
+        raise ArgumentError(
+            "sources", f"must be one for each list. Received: more than {count} for {count} lists."
+        )
+
+
+def _blocks(
+    lists: Iterable[tuple[NBest, str | None]],
+) -> Iterator[list[tuple[NBest, str | None]]]:
+    """Yield the lists in blocks of about `BLOCK_TOKENS` words."""
+    block: list[tuple[NBest, str | None]] = []
+    words = 0
+    for pair in lists:
+        block.append(pair)
+        words += sum(len(each.text.split()) + 1 for each in pair[0].hypotheses)
+        if words >= BLOCK_TOKENS:
+            yield block
+            block, words = [], 0
+    if block:
+        yield block

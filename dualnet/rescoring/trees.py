@@ -1,0 +1,378 @@
+"""Bracketed trees: read from files, and written as the text that a language model learns.
+
+Source of the linear form: Choe and Charniak, 2016, *Parsing as Language Modeling*,
+https://aclanthology.org/D16-1257.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from dualnet._checks import ArgumentError
+
+TAG = "XX"  # of a word whose own the linear form has dropped
+TRACE = "-NONE-"
+ROOTS = ("", "TOP", "ROOT", "S1")
+DEEPEST = 200  # levels, many times those of the sentences of a treebank
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+_CLOSING = re.compile(r"(?:^|\s)\)[^\s()]")  # of the linear form alone
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A constituent, or a word under its tag.
+
+    `str(tree)` is the tree in brackets, on one line.
+
+    Args:
+        label: str. The category, or the tag of the word; "" for the outer bracket of a treebank.
+        children: tuple of `Tree`, or of one word.
+
+    Raises:
+        ValueError: if the children are neither, or a label or word holds a space or a bracket.
+
+    Example:
+
+    >>> from dualnet.rescoring import Tree
+    >>> noun = Tree("NN", ("dog",))
+    >>> print(Tree("NP", (Tree("DT", ("the",)), noun)))
+    (NP (DT the) (NN dog))
+    """
+
+    label: str
+    children: tuple[Tree | str, ...]
+
+    def __post_init__(self) -> None:
+        words = [child for child in self.children if isinstance(child, str)]
+        if words and len(self.children) > 1:
+            raise ArgumentError(
+                "children",
+                "must be trees, or one word. Received: "
+                f"{len(self.children)} children with the word {words[0]!r} in the bracket "
+                f"{self.label!r}. Give each word a bracket with its tag, as in (NN dog).",
+            )
+        if not self.children and self.label:
+            raise ArgumentError(
+                "children", f"must not be empty. Received: the bracket {self.label!r} of nothing."
+            )
+        for name, text in [("label", self.label or "X"), *(("children", word) for word in words)]:
+            if _TOKEN.fullmatch(text) is None or text in "()":
+                raise ArgumentError(
+                    name,
+                    f"must hold no spaces and no brackets. Received: {text!r}. "
+                    "Write a bracket in a text as -LRB- or -RRB-.",
+                )
+
+    def __str__(self) -> str:
+        return f"({' '.join([self.label, *map(str, self.children)])})"
+
+    @property
+    def word(self) -> str | None:
+        """The word, if this is a word under its tag."""
+        return next((child for child in self.children if isinstance(child, str)), None)
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The children that are trees."""
+        return tuple(child for child in self.children if isinstance(child, Tree))
+
+    def leaves(self) -> list[Tree]:
+        """Return the words in reading order, each under its tag."""
+        return [self] if self.word is not None else list(chain(*(t.leaves() for t in self.trees)))
+
+
+class Candidate(NamedTuple):
+    """A tree of an n-best list, with its score if the list has one.
+
+    Example:
+
+    >>> from dualnet.rescoring import Candidate, parse_tree
+    >>> Candidate(parse_tree("(NP (NN dogs))"), score=-2.5).score
+    -2.5
+    """
+
+    tree: Tree
+    score: float | None
+
+
+def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
+    """Read bracketed trees, such as those of the Penn Treebank, one after the other.
+
+    A tree may span several lines. Brackets may be spaced in any way; the outer one may lack its
+    label.
+
+    Args:
+        path: a file in UTF-8.
+
+    Yields:
+        Each `Tree`, as it is read.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is not one of trees; the message names the file and the line.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from dualnet.rescoring import read_trees
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "wsj_0001.mrg")
+    ...     _ = path.write_text("( (S\\n    (NP (NNS dogs))\\n    (VP (VBP bark)) ))\\n")
+    ...     [tree] = read_trees(path)
+    >>> str(tree)
+    '( (S (NP (NNS dogs)) (VP (VBP bark))))'
+    """
+    for tree, _, before in _read(_tokens(_lines(path)), path):
+        _no_words(before, path)
+        if tree is not None:
+            yield tree
+
+
+def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
+    """Read n-best lists of bracketed trees, those of one sentence after the other.
+
+    A blank line stands between sentences. A tree may have its score before it, on the same line
+    or on the one above. The first may have the number of trees and the name of its sentence
+    before it, as the parser of Charniak and Johnson writes them.
+
+    Args:
+        path: a file in UTF-8.
+
+    Yields:
+        A list of `Candidate` for each sentence.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is not such a list; the message names the file and the line.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from dualnet.rescoring import read_tree_nbest
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "kbest.txt")
+    ...     _ = path.write_text("2 sentence-1\\n-1.5\\n(NP (NN fish))\\n-2\\n(VP (VB fish))\\n\\n")
+    ...     [candidates] = read_tree_nbest(path)
+    >>> [(candidate.score, str(candidate.tree)) for candidate in candidates]
+    [(-1.5, '(NP (NN fish))'), (-2.0, '(VP (VB fish))')]
+    """
+    for group in _groups(_lines(path)):
+        candidates: list[Candidate] = []
+        header: list[str] = []
+        line = 0
+        for tree, line, before in _read(_tokens(group), path):
+            words = [word for _, word in before]
+            if not candidates and len(words) > 1:
+                header, words = words[:2], words[2:]
+            if tree is not None:
+                candidates.append(Candidate(tree, _score(words, path, line)))
+            elif words:
+                _no_words(before[-len(words) :], path)
+        if header and header[0] != str(len(candidates)):
+            raise _malformed(
+                path,
+                line,
+                f"the list of {header[1]!r} has {len(candidates)} trees, not {header[0]}",
+            )
+        yield candidates
+
+
+def parse_tree(text: str, *, tag: str = TAG) -> Tree:
+    """Return the one tree that `text` holds, in brackets or in the linear form.
+
+    Args:
+        text: str. A tree in brackets, or one written by `linearize`.
+        tag: str. The tag of a word that has none, which is each one in the linear form.
+
+    Raises:
+        ValueError: if `text` is not one tree.
+
+    Example:
+
+    >>> from dualnet.rescoring import parse_tree
+    >>> print(parse_tree("(S (NP dogs )NP (VP bark )VP )S"))
+    (S (NP (XX dogs)) (VP (XX bark)))
+    >>> parse_tree("(S (NP (NNS dogs)) (VP (VBP bark)))").leaves()[1]
+    Tree(label='VBP', children=('bark',))
+    """
+    lines = enumerate(text.splitlines() or [""], start=1)
+    linear = "(" not in text or _CLOSING.search(text) is not None
+    tokens = _expanded(lines, tag) if linear else _tokens(lines)
+    found = list(_read(tokens, "text"))
+    for _, _, before in found:
+        _no_words(before, "text")
+    trees = [tree for tree, *_ in found if tree is not None]
+    if len(trees) != 1:
+        raise ArgumentError("text", f"must hold one tree. Received: {len(trees)} in {text!r}.")
+    return trees[0]
+
+
+def linearize(tree: Tree) -> str:
+    """Return a tree as the text that a language model learns: `(X … )X`, without tags.
+
+    A constituent is opened by `(X` and closed by `)X`. The tags of words are dropped; `parse_tree`
+    is the way back. `clean` first takes away what belongs to the annotation alone.
+
+    Example:
+
+    >>> from dualnet.rescoring import linearize, parse_tree
+    >>> linearize(parse_tree("(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"))
+    '(S (NP the dog )NP (VP barks )VP )S'
+    """
+    if tree.word is not None:
+        return tree.word
+    return " ".join([f"({tree.label}", *map(linearize, tree.trees), f"){tree.label}"])
+
+
+def clean(tree: Tree) -> Tree:
+    """Return `tree` as parsers write it: without traces, functions and the outer bracket.
+
+    - Traces (`-NONE-`) go, and constituents that hold nothing else.
+    - Labels end before their first `-` or `=`: NP-SBJ-1 is NP.
+    - An outer bracket without a label, or of the label TOP, ROOT or S1, goes if it holds one tree.
+
+    Example:
+
+    >>> from dualnet.rescoring import clean, parse_tree
+    >>> print(clean(parse_tree("( (S (NP-SBJ-1 (NNS dogs)) (VP (VBP bark) (NP (-NONE- *)))))")))
+    (S (NP (NNS dogs)) (VP (VBP bark)))
+    """
+    tree = _without_annotation(tree) or Tree("", ())
+    while tree.label in ROOTS and len(tree.trees) == 1:
+        (tree,) = tree.trees
+    return tree
+
+
+def category(label: str) -> str:
+    """Return a label without its functions; one that begins with a dash has none."""
+    return re.split(r"(?<!^)[-=]", label, maxsplit=1)[0]
+
+
+def _without_annotation(tree: Tree) -> Tree | None:
+    if tree.word is not None:
+        return None if tree.label == TRACE else tree
+    children = tuple(filter(None, map(_without_annotation, tree.trees)))
+    return Tree(category(tree.label), children) if children else None
+
+
+Line = tuple[int, str]
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterator[Line]:
+    """Read the numbered lines of a file."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise _malformed(path, number, "the text is not UTF-8") from None
+
+
+def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
+    """Return the lines between blank ones."""
+    group: list[Line] = []
+    for number, line in chain(lines, [(0, "")]):
+        if line.strip():
+            group.append((number, line))
+        elif group:
+            yield group
+            group = []
+
+
+def _tokens(lines: Iterable[Line]) -> Iterator[Line]:
+    """Return the brackets, labels and words of trees in brackets, each with its line."""
+    for number, line in lines:
+        for token in _TOKEN.findall(line):
+            yield number, token
+
+
+def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
+    """Return the tokens of trees in the linear form, as if they stood in brackets."""
+    labels: list[str] = []
+    for number, line in lines:
+        for token in line.split():
+            if token.startswith("("):
+                labels.append(token[1:])
+                parts = ["(", token[1:]] if token[1:] else ["("]
+            elif token.startswith(")"):
+                if not labels or labels.pop() != token[1:]:
+                    raise _malformed("text", number, f"{token!r} closes no bracket of its label")
+                parts = [")"]
+            else:
+                parts = ["(", tag, token, ")"]
+            for part in parts:
+                yield number, part
+
+
+def _read(
+    tokens: Iterable[Line], source: str | os.PathLike[str]
+) -> Iterator[tuple[Tree | None, int, list[Line]]]:
+    """Yield each tree, the line of its end, and the words that stand before it.
+
+    The last is None, with the words behind the last tree.
+    """
+    opened: list[tuple[int, list[Any]]] = []  # brackets: the line, the label and the children
+    before: list[Line] = []
+    line = 0
+    for line, token in tokens:
+        if token == "(":
+            opened.append((line, []))
+            if len(opened) > DEEPEST:
+                raise _malformed(source, line, f"more than {DEEPEST} brackets are open")
+        elif token != ")":
+            if opened:
+                opened[-1][1].append(token)
+            else:
+                before.append((line, token))
+        elif not opened:
+            raise _malformed(source, line, "')' closes no bracket")
+        else:
+            tree = _tree(opened.pop()[1], source, line)
+            if opened:
+                opened[-1][1].append(tree)
+            else:
+                yield tree, line, before
+                before = []
+    if opened:
+        raise _malformed(source, opened[0][0], "the bracket that opens here is never closed")
+    yield None, line, before
+
+
+def _tree(parts: list[Any], source: str | os.PathLike[str], line: int) -> Tree:
+    """Return the tree of a label, which may be missing, and children."""
+    label = parts.pop(0) if parts and isinstance(parts[0], str) else ""
+    try:
+        return Tree(label, tuple(parts))
+    except ArgumentError as error:
+        reason = str(error).partition("Received: ")[2]
+        raise _malformed(source, line, reason.rstrip(".")) from None
+
+
+def _score(words: list[str], path: str | os.PathLike[str], line: int) -> float | None:
+    if not words:
+        return None
+    try:
+        (score,) = map(float, words)
+        if not math.isfinite(score):
+            raise ValueError
+    except ValueError:
+        raise _malformed(path, line, f"{' '.join(words)!r} before a tree is no score") from None
+    return score
+
+
+def _no_words(before: list[Line], source: str | os.PathLike[str]) -> None:
+    for line, word in before:
+        raise _malformed(source, line, f"{word!r} stands outside of all brackets")
+
+
+def _malformed(source: str | os.PathLike[str], line: int, reason: str) -> ArgumentError:
+    if source == "text":
+        return ArgumentError("text", f"must hold one tree. Received: in line {line}, {reason}.")
+    place = f"{os.fspath(source)}, line {line}"
+    return ArgumentError("path", f"must hold bracketed trees. Received: {place}: {reason}.")

@@ -1,0 +1,232 @@
+"""Language models for sherpa-onnx: one step as an ONNX file, in the ids of a recogniser.
+
+Source: `OnlineRnnLM` of sherpa-onnx, https://github.com/k2-fsa/sherpa-onnx.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError
+from dualnet._files import TooLargeError, read_bounded
+from dualnet.builders import LanguageModel
+from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
+from dualnet.text import Tokenizer
+
+STARTS = ("<sos/eos>", "<sos>", "<s>", "<bos>", "<eos>", "</s>")  # what is read first, best first
+UNKNOWN = ("<unk>", "<UNK>", "[UNK]", "<oov>")
+SILENT = re.compile(r"<blk>|<blank>|<eps>|<pad>|#\d+")  # a recogniser never writes these
+LARGEST_FILE = 64 * 10**6  # bytes
+NEVER = -1e30  # finite, so that a recogniser's weight of 0 gives no nan
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenMap:
+    """The result of `token_map`: the tokens of a recogniser as the units of a model.
+
+    Attributes:
+        read: The unit that each token is read as, and at last that of the start of a text: int64
+            `(tokens + 1,)`.
+        scored: The unit whose log-probability each token has: int64 `(tokens,)`. The number of
+            units for a token that is never written.
+        sos_id: int. The token that stands for the start of a text.
+        unknown: tuple of str. The tokens that the model does not know, which are `<unk>`.
+        unused: tuple of str. The units of the model that no token stands for.
+    """
+
+    read: np.ndarray
+    scored: np.ndarray
+    sos_id: int
+    unknown: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Return a line about what tokens and units do not share."""
+        unknown = f"{len(self.unknown)}{_some(self.unknown)}"
+        unused = f"{len(self.unused)}{_some(self.unused)}"
+        return (
+            f"Tokens: {len(self.scored)}; unknown to the model: {unknown}. "
+            f"Units of the model that are no token: {unused}."
+        )
+
+
+def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
+    """Return how the tokens of a recogniser are read and scored by a model.
+
+    - A token is the unit of the same spelling, lower-cased first if the tokeniser does so.
+    - `<sos/eos>`, `<sos>`, `<s>`, `<bos>`, `<eos>` and `</s>` are `<eos>`. The first of them that
+      the file has is the start of a text; if it has none, an id behind the last is.
+    - A token that the model does not know is read and scored as `<unk>`.
+    - `<blk>`, `<blank>`, `<eps>`, `<pad>`, `#0`, `#1` and so on, and `<unk>` of a file where the
+      model has none, are never written: their log-probability is -1e30.
+
+    Units of the model that are no token keep their share of the probability, so that scores are
+    those of `dualnet.score`.
+
+    Args:
+        tokens: the file `tokens.txt` of the recogniser, in UTF-8: a token and its id on each
+            line; ids from 0 on, in any order. A line with an id alone is the space.
+        tokenizer: of the model; with `<eos>`.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is no such file, has no unit of the model, or has unknown tokens and the
+            model no `<unk>`.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from dualnet import serving
+    >>> from dualnet.text import Vocabulary
+    >>> vocabulary = Vocabulary(("the", "cat", "<eos>", "<unk>"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "tokens.txt")
+    ...     _ = path.write_text("<blk> 0\\n<sos/eos> 1\\n<unk> 2\\ncat 3\\nzebra 4\\n")
+    ...     tokens = serving.token_map(path, vocabulary)
+    >>> tokens.read.tolist(), tokens.sos_id
+    ([2, 2, 3, 1, 3, 2], 1)
+    >>> tokens.unknown, tokens.unused
+    (('zebra',), ('the',))
+    """
+    eos_id, unk_id = tokenizer.eos_id, tokenizer.unk_id
+    if eos_id is None:
+        raise ArgumentError(
+            "model", "must know <eos>, which begins a text. Received: a tokeniser without it."
+        )
+    names = _read_tokens(tokens)
+    units = {word: i for i, word in reversed([*enumerate(tokenizer.words)])}
+    read, scored, unknown, matched = [], [], [], 0
+    for name in names:
+        unit = units.get(name.lower() if tokenizer.lowercase else name)
+        if unit is not None and unit not in (eos_id, unk_id):
+            matched += 1
+        elif unit is None and name in STARTS:
+            unit = eos_id
+        elif unit is None and (SILENT.fullmatch(name) or (unk_id is None and name in UNKNOWN)):
+            read.append(eos_id)
+            scored.append(len(tokenizer))
+            continue
+        elif unit is None:
+            if name not in UNKNOWN:
+                unknown.append(name)
+            unit = unk_id if unk_id is not None else eos_id
+        read.append(unit)
+        scored.append(unit)
+    place = f"Received: {os.fspath(tokens)!r}"
+    if not matched:
+        raise ArgumentError(
+            "tokens",
+            f"must be a file with units of the model{_some(tokenizer.words)}. {place}, whose "
+            f"{len(names)} tokens{_some(names)} are none of them. Train the model on text in the "
+            "recogniser's units.",
+        )
+    if unknown and unk_id is None:
+        raise ArgumentError(
+            "tokens",
+            f"must be a file with units of the model alone, since it has no <unk>. {place}, where "
+            f"{len(unknown)} are others{_some(unknown)}.",
+        )
+    used = {*scored, eos_id, unk_id}
+    return TokenMap(
+        read=np.array([*read, eos_id], "int64"),
+        scored=np.array(scored, "int64"),
+        sos_id=next((names.index(name) for name in STARTS if name in names), len(names)),
+        unknown=tuple(unknown),
+        unused=tuple(word for i, word in enumerate(tokenizer.words) if i not in used),
+    )
+
+
+def check_sherpa(model: LanguageModel, tokens: str | os.PathLike[str]) -> TokenMap:
+    """Return `token_map` for a model that sherpa-onnx can run; raise `ValueError` for others."""
+    _layers(model)
+    if model.vocabulary is None:
+        raise ArgumentError(
+            "model", "must have a vocabulary to find `tokens` in. Received: one without."
+        )
+    return token_map(tokens, model.vocabulary)
+
+
+def sherpa_bytes(model: LanguageModel, found: TokenMap) -> bytes:
+    """Return one step of `model` as an ONNX file for sherpa-onnx, see `export`."""
+    import tensorflow as tf
+
+    from dualnet.layers._mixture import in_one_piece
+    from dualnet.serving import one_step
+
+    layers, units = _layers(model)
+    model = one_step.in_float32(model)
+
+    def step(token: Any, h: Any, c: Any) -> dict[str, Any]:
+        ids = tf.gather(tf.constant(found.read, tf.int32), token)
+        states = [state[i] for i in range(layers) for state in (h, c)]
+        with in_one_piece():
+            logits, *new_states = model.core([ids, *states], training=False)
+        scores = tf.pad(tf.nn.log_softmax(logits[:, 0]), [[0, 0], [0, 1]], constant_values=NEVER)
+        return {
+            "score": tf.gather(scores, found.scored, axis=1),  # (batch, tokens)
+            "new_h": tf.stack(new_states[::2]),  # (layers, batch, units)
+            "new_c": tf.stack(new_states[1::2]),
+        }
+
+    specs = [tf.TensorSpec((None, 1), tf.int64, name="token")]
+    specs += [tf.TensorSpec((layers, None, units), tf.float32, name=name) for name in "hc"]
+    metadata = {"num_layers": layers, "hidden_size": units, "sos_id": found.sos_id}
+    # sherpa-onnx knows inputs and outputs by their order.
+    return one_step.to_onnx(step, specs, outputs=("score", "new_h", "new_c"), metadata=metadata)
+
+
+def _layers(model: LanguageModel) -> tuple[int, int]:
+    """Return number and size of the LSTM layers of `model`; raise `ValueError` for others."""
+    layers = [layer for layer in model.core._flatten_layers() if isinstance(layer, Recurrence)]
+    cells = sorted({type(layer.cell).__name__ for layer in layers})
+    sizes = model.state_size
+    plain = {LSTMCell.__name__, PerGateLSTMCell.__name__}.issuperset(cells)
+    if layers and plain and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
+        return len(layers), sizes[0]
+    received = f"layers of {' and '.join(cells)}" if not plain else f"states of sizes {sizes}"
+    raise ArgumentError(
+        "format",
+        "must be another for a model whose layers are not all plain LSTMs of one size, whose h and "
+        f"c are all that sherpa-onnx keeps. Received: format='sherpa-onnx' with {received}.",
+    )
+
+
+def _read_tokens(path: str | os.PathLike[str]) -> list[str]:
+    """Return the tokens of the file `path` in the order of their ids."""
+    try:
+        text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
+    except (UnicodeDecodeError, TooLargeError):
+        raise ArgumentError(
+            "tokens", f"must be a text file in UTF-8. Received: {os.fspath(path)!r}."
+        ) from None
+    names: dict[int, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        parts = re.findall(r"[^ \t\r\v\f]+", line)  # white space of ASCII alone, as sherpa-onnx
+        if not parts:
+            continue
+        *name, last = parts
+        if len(name) > 1 or re.fullmatch("[0-9]+", last) is None or int(last) in names:
+            raise ArgumentError(
+                "tokens",
+                "must hold a token and its id on each line, each id once. Received: "
+                f"{os.fspath(path)}, line {number}: {line.strip()!r}.",
+            )
+        names[int(last)] = name[0] if name else " "
+    if not names or max(names) != len(names) - 1:
+        raise ArgumentError(
+            "tokens",
+            f"must number its tokens from 0 on, without gaps. Received: {Path(path).name!r} with "
+            f"{len(names)} tokens" + (f", the last of id {max(names)}." if names else "."),
+        )
+    return [names[i] for i in range(len(names))]
+
+
+def _some(words: Sequence[str]) -> str:
+    return f" ({', '.join(words[:3])}{', ...' if len(words) > 3 else ''})" if words else ""

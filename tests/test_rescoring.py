@@ -1,0 +1,613 @@
+"""N-best lists: their formats, what models say of them, weights that a metric chose."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+
+import dualnet
+from dualnet import zoo
+from dualnet.rescoring import (
+    Bleu,
+    Hypothesis,
+    NBest,
+    Wer,
+    compare,
+    load_weights,
+    prefixes,
+    read_nbest,
+    rescore,
+    rescoring,
+    save_weights,
+    tune,
+    tuning,
+    write_nbest,
+)
+from dualnet.text import Vocabulary
+from tests.conftest import nll, values
+from tests.test_translation import losses_of
+
+pytestmark = pytest.mark.usefixtures("without_tracing")
+
+WORDS = ["the", "a", "cat", "dog", "bird", "sees", "finds"]
+VOCABULARY = Vocabulary((*WORDS, "<unk>", "<eos>"))
+TEXTS = [
+    ["the cat sees a dog", "the cat sees a bird", "the cat sees a bird the dog finds a cat", ""],
+    ["a zebra finds the dog", "a dog"],
+    ["the", "the cat sees a dog the cat sees a dog", "the"],
+]
+LISTS = [
+    NBest(str(k), tuple(Hypothesis(text, {"tm": -0.5 * i}, -1.0 * i) for i, text in enumerate(row)))
+    for k, row in enumerate(TEXTS)
+]
+
+
+def random_weights(model):
+    """Give a model large weights: each word changes what comes after it."""
+    numbers = np.random.default_rng(4)
+    for weight in model.weights:
+        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = VOCABULARY
+    return model
+
+
+@pytest.fixture(scope="module", params=["dual_lstm", "lstm"])
+def model(request):
+    return random_weights(zoo.build(request.param, vocabulary_size=len(VOCABULARY), units=4))
+
+
+@pytest.fixture(scope="module")
+def translator():
+    sizes = {"vocabulary_size": len(VOCABULARY), "units": 4, "depth": 1}
+    model = random_weights(zoo.build("attention_gru", **sizes))
+    model.source_vocabulary = VOCABULARY
+    return model
+
+
+def column(lists, name):
+    return [each.features[name] for nbest in lists for each in nbest.hypotheses]
+
+
+# --- formats
+
+TREE = "(S (NP (NNS dogs)) (VP (VBP bark)))"
+WRITTEN = {
+    "moses": [
+        NBest("0", (Hypothesis("a cat", {"tm": (-1.5, 2.0), "lm": -1e-7}, -3.25, ("0-0", "x")),)),
+        NBest("3", (Hypothesis(""), Hypothesis("the cat", {"tm": 1e300}))),
+        NBest("1", (Hypothesis("scored", score=-1.0), Hypothesis("kept", rest=("1-1",)))),
+    ],
+    "jsonl": [
+        NBest("a|||b", (Hypothesis("läuft |||", {"a b": (1.0, 2.0)}, 0.0, {"start": [1, None]}),)),
+        NBest(7, (Hypothesis(""), Hypothesis("two\nlines \u2028", {"lm": -2.0}))),
+    ],
+    "kaldi": [
+        NBest("speaker-1-utt", tuple(Hypothesis(t, {"am": 0.1, "ngram": (1.0, 2.0)}, -1.0, n)
+                                     for t, n in (("猫 は", 2), ("", 3)))),
+        NBest("b", (Hypothesis("the cat", {"am": 5.0, "ngram": (0.0, -1.0)}, 0.5, 1),)),
+    ],
+    "trees": [
+        NBest(0, (Hypothesis("(S (NP dogs )NP (VP bark )VP )S", {}, -1.5, TREE),)),
+        NBest(1, (Hypothesis("(NP dogs )NP", rest="( (NP-SBJ (NNS dogs)))"),) * 2),
+    ],
+}  # fmt: skip
+
+
+def read_again(path, format):
+    scores = [f"{path}.{name}" for name in ("am", "ngram", "score")] if format == "kaldi" else []
+    return list(read_nbest(path, format=format, scores=scores))
+
+
+@pytest.mark.parametrize("format", WRITTEN)
+def test_lists_that_are_written_are_read_again(format, tmp_path):
+    write_nbest(tmp_path / "list", WRITTEN[format], format=format)
+    found = read_again(tmp_path / "list", format)
+    assert found == WRITTEN[format]
+    write_nbest(tmp_path / "again", found, format=format)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "list").read_bytes()
+
+
+@pytest.mark.parametrize("format", ["moses", "kaldi", "jsonl"])
+@pytest.mark.parametrize("source", WRITTEN)
+def test_lists_of_one_format_are_written_in_another(source, format, tmp_path):
+    lists = [
+        NBest(k, tuple(dataclasses.replace(each, text=each.text.replace("|||", "").strip(),
+                                           features={"lm": 1.0}, score=None)
+                       for each in nbest.hypotheses if "\n" not in each.text))
+        for k, nbest in enumerate(WRITTEN[source])
+    ]  # fmt: skip
+    write_nbest(tmp_path / "list", lists, format=format)
+    scores = [tmp_path / "list.lm"] if format == "kaldi" else []
+    found = list(read_nbest(tmp_path / "list", format=format, scores=scores))
+    for nbest, again in zip(lists, found, strict=True):
+        assert str(nbest.id) == str(again.id)
+        for each, same in zip(nbest.hypotheses, again.hypotheses, strict=True):
+            assert (same.text, same.features) == (each.text, {"lm": 1.0})
+
+
+def test_linear_trees_are_written_in_brackets(tmp_path):
+    write_nbest(tmp_path / "list", [NBest("x", (Hypothesis("(NP dogs )NP"),))], format="trees")
+    assert (tmp_path / "list").read_text() == "(NP (XX dogs))\n\n"
+
+
+def test_spellings_of_other_programs_are_read(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes(
+        b"\xef\xbb\xbf0 ||| a  cat ||| d: 0 -1 lm=-3 ||| -4\r\n\n0 ||| b ||| -1 -2\r\n"
+    )
+    [nbest] = read_nbest(path)
+    first, second = nbest.hypotheses
+    assert (first.text, first.features, first.score) == ("a  cat", {"d": (0, -1), "lm": -3}, -4)
+    assert second.features == {"features": (-1, -2)} and second.score is None
+    path.write_text("u-1\tthe cat\nu-2\n")
+    (tmp_path / "lm_cost.txt").write_text("u-1 3.5\nu-2\t4\n")
+    [nbest] = read_nbest(path, format="kaldi", scores=[tmp_path / "lm_cost.txt"])
+    assert [(each.text, each.features) for each in nbest.hypotheses] == [
+        ("the cat", {"lm_cost": 3.5}), ("", {"lm_cost": 4.0}),
+    ]  # fmt: skip
+
+
+def test_lists_are_read_as_they_come(tmp_path):
+    (tmp_path / "list").write_text("0 ||| a\n0 ||| b\n1 ||| c\nbroken\n")
+    lists = read_nbest(tmp_path / "list")
+    assert [each.text for each in next(lists).hypotheses] == ["a", "b"]
+    with pytest.raises(ValueError, match="line 4"):
+        next(lists)
+
+
+GOOD = {"moses": "0 ||| a", "jsonl": '{"id": 0, "text": "a"}', "kaldi": "u-1 a", "trees": TREE}
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "message"),
+    [
+        ("moses", "a ||| b", "must be 'id ||| words"),
+        ("moses", "0", "must be 'id ||| words"),
+        ("moses", "0 ||| a ||| lm= x", "'x' must be a finite number"),
+        ("moses", "0 ||| a ||| lm= nan", "'nan' must be a finite number"),
+        ("moses", "0 ||| a ||| lm= 1 lm= 2", "the feature 'lm' is there twice"),
+        ("moses", "0 ||| a ||| lm= tm= 1", "the feature 'lm' has no number"),
+        ("moses", "0 ||| a ||| ||| inf", "'inf' must be a finite number"),
+        ("moses", "1 ||| b\n0 ||| c", "the hypotheses of '0' must stand together"),
+        ("moses", "0 ||| \udcff", "not UTF-8"),
+        ("jsonl", "{", "no JSON"),
+        ("jsonl", "[" * 100_000, "no JSON"),
+        ("jsonl", "[]", "an object with `id` and `text`"),
+        ("jsonl", '{"id": true, "text": "a"}', "an object with `id` and `text`"),
+        ("jsonl", '{"id": 0, "text": 1}', "an object with `id` and `text`"),
+        ("jsonl", '{"id": 0, "text": "\\ud800"}', "not UTF-8"),
+        ("jsonl", '{"id": 0, "text": "a", "score": true}', "True must be a finite number"),
+        ("jsonl", '{"id": 0, "text": "a", "score": 1e999}', "inf must be a finite number"),
+        ("jsonl", '{"id": 0, "text": "a", "features": 1}', "`features` must be an object"),
+        ("jsonl", '{"id": 0, "text": "a", "features": {"lm": []}}', r"\[\] must be a finite"),
+        ("kaldi", "u a", "must be 'utterance-n words"),
+        ("kaldi", " ", "must be 'utterance-n words"),
+        ("trees", "(S", "is never closed"),
+        ("trees", "-inf (S (X x))", "no score"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_file(format, line, message, tmp_path):
+    path = tmp_path / "list"
+    text = "\n".join([GOOD[format], line])
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_nbest(path, format=format))
+    assert f"{path}, line {text.count(chr(10)) + 1}: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scores", "line", "message"),
+    [
+        ("u-1 1\nu-3 1\n", 2, "'u-2' and a number must stand here"),
+        ("u-1\nu-2 1\n", 1, "'u-1' and a number must stand here"),
+        ("u-1 1\n", 2, "'u-2' and a number must stand here"),
+        ("u-1 1\nu-2 1\nu-3 1\n", 3, "there are more lines than in"),
+        ("u-1 1\nu-2 one\n", 2, "'one' must be a finite number"),
+    ],
+)
+def test_scores_of_other_lines_are_named(scores, line, message, tmp_path):
+    (tmp_path / "list").write_text("u-1 a\nu-2 b\n")
+    (tmp_path / "lm").write_text(scores)
+    with pytest.raises(ValueError, match=message) as error:
+        list(read_nbest(tmp_path / "list", format="kaldi", scores=[tmp_path / "lm"]))
+    assert f"lm, line {line}: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("format", "hypothesis", "message"),
+    [
+        ("moses", Hypothesis("a ||| b"), "must not hold '|||'"),
+        ("moses", Hypothesis("a\nb"), "texts of one line"),
+        ("moses", Hypothesis("a", {"l m": 1.0}), "name features without spaces"),
+        ("kaldi", Hypothesis("a", {"tm": 1.0}), "the same features throughout"),
+        ("kaldi", Hypothesis("a", {"../lm": 1.0}), "name features without spaces"),
+        ("trees", Hypothesis("a )S"), "must hold one tree"),
+    ],
+)
+def test_lists_without_a_place_in_a_format_leave_files_untouched(
+    format, hypothesis, message, tmp_path
+):
+    (tmp_path / "list").write_text("kept")
+    good = Hypothesis("(S a )S", {} if "/" in str(hypothesis) else {"lm": 1.0})
+    with pytest.raises(ValueError, match=message.replace("|", r"\|")):
+        write_nbest(tmp_path / "list", [NBest(0, (good, hypothesis))], format=format)
+    assert [path.name for path in tmp_path.iterdir()] == ["list"]
+    assert (tmp_path / "list").read_text() == "kept"
+
+
+def test_files_and_formats_that_do_not_exist_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file 'nowhere'"):
+        read_nbest("nowhere")
+    with pytest.raises(ValueError, match="Did you mean 'moses'"):
+        read_nbest("nowhere", format="mosis")
+    with pytest.raises(ValueError, match="`scores` are files of Kaldi lists"):
+        read_nbest("nowhere", scores=["x"])
+
+
+# --- scores
+
+
+def test_features_are_the_log_probabilities_of_score(model):
+    found = rescore({"lm": model}, LISTS)
+    texts = [f"{text}\n" for row in TEXTS for text in row]
+    expected = [score.log_probabilities.sum() for score in dualnet.score(model, texts)]
+    np.testing.assert_allclose(column(found, "lm"), expected, rtol=1e-5)
+    for nbest, old in zip(found, LISTS, strict=True):
+        assert nbest.id == old.id
+        for each, before in zip(nbest.hypotheses, old.hypotheses, strict=True):
+            words = len(each.text.split())
+            others = {"tm": before.features["tm"], "base": before.score, "length": words}
+            assert each.features == {**others, "lm": each.score} and each.text == before.text
+
+
+def test_weights_choose_the_best_hypotheses(model):
+    weights = {"length": 2.0, "tm": 0.25, "lm": 0.5}
+    for nbest in rescore({"lm": model}, LISTS, weights=weights):
+        totals = [
+            sum(weight * each.features[name] for name, weight in weights.items())
+            for each in nbest.hypotheses
+        ]
+        assert [each.score for each in nbest.hypotheses] == pytest.approx(totals)
+        assert nbest.best == nbest.hypotheses[int(np.argmax(totals))]
+
+
+def test_hypotheses_are_scored_as_if_each_were_alone(model, monkeypatch):
+    together = column(rescore({"lm": model}, LISTS), "lm")
+    hypotheses = [NBest(0, (each,)) for nbest in LISTS for each in nbest.hypotheses]
+    alone = [column(rescore({"lm": model}, [each]), "lm")[0] for each in hypotheses]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    monkeypatch.setattr(prefixes, "ROWS", 2)  # several calls for each piece
+    monkeypatch.setattr(rescoring, "BLOCK_TOKENS", 5)  # several blocks
+    np.testing.assert_allclose(column(rescore({"lm": model}, LISTS), "lm"), together, rtol=1e-5)
+
+
+def test_equal_prefixes_are_read_once(model, monkeypatch):
+    rows = []
+    read = prefixes._read
+
+    def counted(reader, segment, tokens, *others):
+        rows.append(len(tokens))
+        return read(reader, segment, tokens, *others)
+
+    monkeypatch.setattr(prefixes, "_read", counted)
+    start = "the cat sees a dog the cat sees"  # 8 words, after <eos>
+    texts = [f"{start} {end}" for end in ("a cat", "a dog", "the bird", "", "")]
+    [found] = rescore({"lm": model}, [NBest(0, tuple(map(Hypothesis, texts)))])
+    assert rows == [1, 1, 4]  # in pieces of 4 words; the last one is there twice
+    scores = dualnet.score(model, [f"{text.strip()}\n" for text in texts])
+    expected = [score.log_probabilities.sum() for score in scores]
+    np.testing.assert_allclose(column([found], "lm"), expected, rtol=1e-5)
+
+
+def test_several_models_are_features_side_by_side(model, translator):
+    sources = ["dog a", "bird", "the zebra sees"]
+    models = [model, translator, model]
+    found = rescore(models, LISTS, sources=sources)
+    assert column(found, model.name) == column(found, f"{model.name}_2")
+    expected = [
+        -losses_of(translator, source, text).sum()
+        for source, row in zip(sources, TEXTS)
+        for text in row
+    ]
+    np.testing.assert_allclose(column(found, translator.name), expected, rtol=1e-5)
+    for nbest in found:
+        for each in nbest.hypotheses:
+            parts = [each.features[name] for name in (model.name, translator.name, model.name)]
+            assert each.score == pytest.approx(sum(parts))
+
+
+def test_an_empty_source_has_translations(translator):
+    scores = column(rescore(translator, LISTS, sources=["", "a", ""]), translator.name)
+    assert np.isfinite(scores).all() and max(scores) < 0
+
+
+def test_without_models_old_features_are_weighted():
+    [first, *_] = rescore([], LISTS, weights={"base": -1.0})
+    assert first.best.text == "" and first.best.score == 3.0
+
+
+def test_a_carried_state_is_that_of_running_text(model):
+    found = rescore({"lm": model}, LISTS, carry=True)
+    eos_id = VOCABULARY.eos_id
+    running = np.array([eos_id])
+    for nbest in found:
+        for each in nbest.hypotheses:
+            words = VOCABULARY.encode(each.text)
+            ids = np.concatenate([running, words, [eos_id]])[None]
+            losses = nll(model(ids[:, :-1]), ids[:, 1:])[0]
+            lm = -losses[len(running) - 1 :].sum()
+            assert each.features["lm"] == pytest.approx(lm, rel=1e-4)
+        running = np.concatenate([running, VOCABULARY.encode(nbest.best.text), [eos_id]])
+
+
+# --- adaptation
+
+RULES = [{"rule": "sgd", "learning_rate": 0.5, "decay": 0.01}, {"learning_rate": 0.05}]
+
+
+@pytest.mark.parametrize("settings", RULES, ids=["sgd", "nadam"])
+def test_a_model_learns_from_each_best_hypothesis_by_the_rules_of_dynamic_evaluation(
+    model, settings
+):
+    before = values(model)
+    found = rescore({"lm": model}, LISTS, adapt=True, **settings)
+    for weight, value in zip(model.weights, before):
+        np.testing.assert_array_equal(weight, value)
+    best = "".join(f"{nbest.best.text}\n" for nbest in found)
+    dynamic = dualnet.dynamic_evaluation(
+        model, VOCABULARY.encode(best), by_sentence=True, **settings
+    )
+    losses = dynamic.segment_losses * dynamic.segment_lengths
+    np.testing.assert_allclose([-nbest.best.score for nbest in found], losses, rtol=1e-4)
+    # The others are scored by the weights of the same moment.
+    first = VOCABULARY.encode(f"{found[0].best.text}\n")
+    try:
+        dualnet.dynamic_evaluation(model, first, by_sentence=True, keep=True, **settings)
+        texts = [f"{text}\n" for text in TEXTS[1]]
+        expected = [score.log_probabilities.sum() for score in dualnet.score(model, texts)]
+    finally:
+        for weight, value in zip(model.weights, before):
+            weight.assign(value)
+    np.testing.assert_allclose(column(found[1:2], "lm"), expected, rtol=1e-4)
+    static = column(rescore({"lm": model}, LISTS), "lm")
+    assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
+
+
+def test_a_carried_state_is_that_of_the_weights_before_the_step(model):
+    settings = RULES[0]
+    found = rescore({"lm": model}, LISTS[:2], adapt=True, carry=True, **settings)
+    before = values(model)
+    best = VOCABULARY.encode(f"{found[0].best.text}\n")
+    read = np.append(VOCABULARY.eos_id, best[:-1]).astype("int32")
+    states = prefixes.state_after(model, read)
+    try:
+        dualnet.dynamic_evaluation(model, best, by_sentence=True, keep=True, **settings)
+        streams = [
+            np.array([VOCABULARY.eos_id, *VOCABULARY.encode(f"{text}\n")]) for text in TEXTS[1]
+        ]
+        expected = prefixes.log_probabilities(model, streams, states=states)
+    finally:
+        for weight, value in zip(model.weights, before):
+            weight.assign(value)
+    np.testing.assert_allclose(column(found[1:], "lm"), expected, rtol=1e-4)
+
+
+def test_weights_are_restored_when_a_list_is_malformed(model):
+    def lists():
+        yield from LISTS
+        raise ValueError("line 9")
+
+    before = values(model)
+    with pytest.raises(ValueError, match="line 9"):
+        rescore({"lm": model}, lists(), adapt=True, **RULES[0])
+    for weight, value in zip(model.weights, before):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_each_model_has_its_own_statistics_for_rms(model):
+    tokens = np.arange(len(VOCABULARY)).repeat(3)
+    statistics = dualnet.gradient_statistics(model, tokens, batch_size=1)
+    settings = {"adapt": True, "rule": "rms", "learning_rate": 0.01}
+    one = rescore({"lm": model}, LISTS, statistics=statistics, **settings)
+    several = rescore({"lm": model}, LISTS, statistics={"lm": statistics}, **settings)
+    assert column(several, "lm") == column(one, "lm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": {"tn": 1.0}}, "of features of the lists.*Did you mean 'tm'"),
+        ({"weights": {"tm": np.nan}}, "must be a finite number"),
+        ({"sources": ["a"]}, "`sources` must be given if a model translates, else not"),
+        ({"rule": "sgd"}, "`rule` needs adapt=True"),
+        ({"learning_rate": 0.1}, "`learning_rate` needs adapt=True"),
+        ({"adapt": True, "rule": "sgd", "epsilon": 1.0}, "not a setting of the rule 'sgd'"),
+        ({"adapt": 1}, "`adapt` must be a truth value"),
+        ({"models": {"tm": "model"}}, "must have names that no feature of the lists has"),
+        ({"models": [], "carry": True}, "`carry` must be False without a language model"),
+        ({"models": "translator"}, "`sources` must be given if a model translates"),
+        ({"models": "translator", "sources": ["a"] * 2}, "Received: 2 for more lists"),
+        ({"models": "translator", "sources": ["a"] * 4}, "Received: more than 3 for 3 lists"),
+        ({"models": {"lm": 3}}, "must be models of dualnet. Received: 'lm' of type int"),
+        ({"models": "bare"}, "must be a LanguageModel with a vocabulary"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(model, translator, arguments, message):
+    arguments = dict(arguments)
+    models = arguments.pop("models", {"lm": model})
+    if models == {"tm": "model"}:
+        models = {"tm": model}
+    elif models == "translator":
+        models = translator
+    elif models == "bare":
+        models = zoo.build("lstm", vocabulary_size=9, units=4)
+    with pytest.raises(ValueError, match=message):
+        rescore(models, LISTS, **arguments)
+
+
+# --- metrics
+
+ENGLISH = ["The cat, it sees a dog.", "a cat", "a b c d e f g", "x", "no such words at all here"]
+REFERENCES = ["The cat sees a dog.", "a cat", "a b c x d e f g h", "a longer one", "ja"]
+
+
+def summed(metric, hypotheses, references):
+    rows = [metric.statistics(*pair) for pair in zip(hypotheses, references)]
+    return metric.value(sum(rows))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_sums_of_sentences_are_the_bleu_and_the_wer_of_the_corpus(count):
+    sacrebleu, jiwer = pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    ours, theirs = ENGLISH[:count], REFERENCES[:count]
+    bleu = sacrebleu.corpus_bleu(ours, [theirs]).score
+    assert summed(Bleu(), ours, theirs) == pytest.approx(bleu)
+    assert summed(Wer(), ours, theirs) == pytest.approx(100 * jiwer.wer(theirs, ours))
+
+
+def test_empty_texts_and_no_matches_have_a_value():
+    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    assert summed(Bleu(), ["", "x"], ["a", "b"]) == 0
+    assert summed(Wer(), ["", "b"], ["a", "b"]) == 50
+    assert summed(Wer(), ["a"], [""]) == 100  # an error for one word at least
+
+
+def test_missing_packages_are_named_with_their_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    with pytest.raises(ImportError, match=r'pip install "dualnet\[rescore\]"'):
+        tune(LISTS, ["a"] * 3, metric="wer")
+
+
+# --- weights
+
+
+class Share:
+    """The share of lists whose hypothesis is the right one: a metric of one's own."""
+
+    higher_is_better = True
+
+    def statistics(self, hypothesis, reference):
+        return np.array([hypothesis == reference, 1.0])
+
+    def value(self, sums):
+        return 100 * sums[0] / sums[1]
+
+
+TRUE = {"a": 0.6, "b": -0.3, "c": 0.1}
+
+
+def made_up(count=40, size=6, noise=0.0):
+    """Return lists whose right hypothesis is the one that known weights choose."""
+    numbers = np.random.default_rng(5)
+    lists, references = [], []
+    for k in range(count):
+        rows = numbers.normal(size=(size, 3))
+        totals = rows @ list(TRUE.values()) + noise * numbers.normal(size=size)
+        hypotheses = tuple(
+            Hypothesis(f"w{i}", dict(zip(TRUE, row.tolist()))) for i, row in enumerate(rows)
+        )
+        lists.append(NBest(k, hypotheses))
+        references.append(f"w{totals.argmax()}")
+    return lists, references
+
+
+def test_known_weights_are_found_again():
+    lists, references = made_up()
+    weights = tune(lists, references, metric=Share(), starts=3)
+    assert sum(map(abs, weights.values())) == pytest.approx(1)
+    assert weights == pytest.approx(TRUE, abs=0.1)
+    assert compare(lists, references, weights, metric=Share()).rescored.value == 100
+
+
+def test_a_seed_decides_the_starts():
+    lists, references = made_up(noise=0.5)
+    several = [tune(lists, references, metric=Share(), starts=2, seed=seed) for seed in (1, 1, 2)]
+    assert several[0] == several[1] != several[2]
+
+
+def test_the_best_point_of_a_line_is_found():
+    lists, references = made_up(count=12, noise=0.5)
+    rows = tuning._statistics(lists, references, Share())
+    search = tuning._Search(lists, Share(), rows)
+    numbers = np.random.default_rng(3)
+    for _ in range(5):
+        weights, direction = numbers.normal(size=(2, 3))
+        step = search.line_search(weights, direction)
+        found = search._gain(weights + step * direction)
+        grid = np.concatenate([np.linspace(-30, 30, 3001), [step]])
+        best = max(search._gain(weights + each * direction) for each in grid)
+        assert found == pytest.approx(best)
+
+
+def test_weights_never_do_worse_than_the_order_of_the_lists():
+    first = [NBest(0, (Hypothesis("right", {"a": 1.0}), Hypothesis("wrong", {"a": 1.0})))]
+    assert tune(first, ["right"], metric=Share()) == {"a": 0.0}
+
+
+@pytest.mark.parametrize("metric", ["bleu", "wer", "f1"])
+def test_weights_are_tuned_on_each_metric(metric):
+    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    right, wrong = {
+        "f1": ("(S (NP a b )NP c d )S", "(S a (NP b c d )NP )S"),
+    }.get(metric, ("a b c d e", "a x c d"))
+    bad = [Hypothesis(wrong, {"lm": -2.0, "tm": float(k)}) for k in range(4)]
+    good = Hypothesis(right, {"lm": -1.0, "tm": 0.0})
+    lists = [NBest(k, (each, good)) for k, each in enumerate(bad)]
+    reference = "(S (NP (D a) (N b)) (V c) (R d))" if metric == "f1" else right
+    references = [reference] * 4
+    found = compare(lists, references, tune(lists, references, metric=metric), metric=metric)
+    assert found.rescored.value == found.oracle.value == (0 if metric == "wer" else 100)
+    assert found.base.value != found.rescored.value
+    assert found.difference.value == pytest.approx(found.rescored.value - found.base.value)
+
+
+@pytest.mark.parametrize("metric", ["wer", "bleu"])
+def test_no_choice_is_better_than_the_oracle(metric):
+    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    numbers = np.random.default_rng(2)
+    words = [" ".join(numbers.choice(WORDS, size=6)) for _ in range(60)]
+    lists = [
+        NBest(k, tuple(Hypothesis(text, {"a": float(numbers.normal())}) for text in words[k::10]))
+        for k in range(10)
+    ]
+    references = [" ".join(numbers.choice(WORDS, size=6)) for _ in lists]
+    found = compare(lists, references, {"a": 1.0}, metric=metric)
+    again = compare(lists, references, {"a": -1.0}, metric=metric)
+    sign = 1 if metric == "bleu" else -1
+    for figures in (found, again):
+        assert sign * figures.oracle.value >= sign * figures.rescored.value
+        for figure in (figures.base, figures.rescored, figures.oracle):
+            assert figure.low <= figure.value <= figure.high
+    assert found.oracle == again.oracle and found.base == again.base
+    assert found == compare(lists, references, {"a": 1.0}, metric=metric)
+    if metric == "wer":
+        best = [min(Wer().statistics(each.text, reference)[0] for each in nbest.hypotheses)
+                for nbest, reference in zip(lists, references)]  # fmt: skip
+        assert found.oracle.value == pytest.approx(100 * sum(best) / 60)
+
+
+def test_lists_without_references_or_features_are_refused():
+    with pytest.raises(ValueError, match="2 references for 3 lists"):
+        tune(LISTS, ["a", "b"], metric=Share())
+    with pytest.raises(ValueError, match="must have features"):
+        tune([NBest(0, (Hypothesis("a"),))], ["a"], metric=Share())
+    with pytest.raises(ValueError, match="Did you mean 'bleu'"):
+        tune(LISTS, ["a"] * 3, metric="blue")
+
+
+def test_weights_are_kept_in_a_file(tmp_path):
+    path = tmp_path / "weights.toml"
+    save_weights(path, {"lm": 0.1, "tm_1": -1e-9, "a.b c": 2.0}, metric="wer", seed=3)
+    assert load_weights(path) == {"lm": 0.1, "tm_1": -1e-9, "a.b c": 2.0}
+    assert path.read_text().startswith('metric = "wer"\nseed = 3\n\n[weights]\n')
+
+
+@pytest.mark.parametrize(
+    "text", ["", "weights = 3", "[weights]", '[weights]\nlm = "1"', "[weights]\nlm = true", "=",
+             "[weights]\nlm = nan"],
+)  # fmt: skip
+def test_a_file_that_holds_no_weights_is_refused(text, tmp_path):
+    (tmp_path / "weights.toml").write_text(text)
+    with pytest.raises(ValueError, match=r"weights.toml|TOML"):
+        load_weights(tmp_path / "weights.toml")
