@@ -1,10 +1,11 @@
 """Checks of arguments, shared by the whole package."""
 
+import contextlib
 import difflib
 import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,20 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
 def is_number(value: Any) -> bool:
     """Return whether `value` is a real number, but not a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+@contextlib.contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Say of a package that is missing that the extra `name` installs it.
+
+    Args:
+        name: An extra of setup.cfg.
+        needs: What needs which packages, the beginning of a sentence.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f'{needs} ({error}). Install with `pip install "dualnet[{name}]"`, or in a checkout '
+            f"with `pip install '.[{name}]'`."
+        ) from error

@@ -26,6 +26,12 @@ UNTRACED = [
 ]
 
 
+def needed(extra, *packages):
+    """Return optional `packages`, or skip the test and say which extra installs them."""
+    reason = f'this test needs optional packages: pip install "dualnet[{extra}]"'
+    return [pytest.importorskip(name, reason=reason) for name in packages]
+
+
 def array(tensor):
     """Return `tensor`, a bfloat16 one too, as a NumPy array."""
     tensor = ops.convert_to_tensor(tensor)

@@ -19,7 +19,7 @@ from dualnet.rescoring import (
     tune,
     write_nbest,
 )
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, needed
 from tests.conftest import NO_DROPOUT, sentences
 from tests.test_cli import call, called
 
@@ -168,7 +168,7 @@ def test_a_model_carries_its_state_and_adapts(
 def test_weights_are_tuned_and_shown_in_a_table(
     capsys, run, model, nbest, references, tmp_path, metric
 ):
-    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    needed("rescore", "sacrebleu", "jiwer")
     command = ["rescore", run, nbest, "--tune", references, "--metric", metric, "--seed", 3]
     command += ["--save-weights", tmp_path / "weights", "--output", tmp_path / "out"]
     out = called(capsys, *command)
@@ -192,7 +192,7 @@ def test_weights_are_tuned_and_shown_in_a_table(
 def test_weights_of_a_file_are_compared_on_other_lists(
     capsys, run, model, nbest, references, tmp_path
 ):
-    pytest.importorskip("jiwer")
+    needed("rescore", "jiwer")
     save_weights(tmp_path / "weights", {"lm": 1.0, "length": 0.5})
     command = ["rescore", run, nbest, "--compare", references, "--metric", "wer", "--json"]
     command += ["--feature-weights", tmp_path / "weights"]
@@ -244,7 +244,7 @@ def bad(run="", translator="", path=pathlib.Path()):
             "`--adapt` needs a RUN of a language model",
         ),
         "a name that is taken": (["rescore", path / "tm.keras", lists], "that no feature of the l"),
-        "a name that cannot be written": (
+        "a RUN with a space in its name": (
             ["rescore", path / "a b.keras", lists], "`RUN` must name features without spaces",
         ),
         "a rule without adaptation": ([*rescore, "--rule", "sgd"], "`--rule` needs --adapt."),

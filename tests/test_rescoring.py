@@ -25,6 +25,7 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from dualnet.text import Vocabulary
+from tests.checks import needed
 from tests.conftest import nll, values
 from tests.test_translation import losses_of
 
@@ -459,7 +460,7 @@ def summed(metric, hypotheses, references):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_sums_of_sentences_are_the_bleu_and_the_wer_of_the_corpus(count):
-    sacrebleu, jiwer = pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    sacrebleu, jiwer = needed("rescore", "sacrebleu", "jiwer")
     ours, theirs = ENGLISH[:count], REFERENCES[:count]
     bleu = sacrebleu.corpus_bleu(ours, [theirs]).score
     assert summed(Bleu(), ours, theirs) == pytest.approx(bleu)
@@ -467,7 +468,7 @@ def test_sums_of_sentences_are_the_bleu_and_the_wer_of_the_corpus(count):
 
 
 def test_empty_texts_and_no_matches_have_a_value():
-    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    needed("rescore", "sacrebleu", "jiwer")
     assert summed(Bleu(), ["", "x"], ["a", "b"]) == 0
     assert summed(Wer(), ["", "b"], ["a", "b"]) == 50
     assert summed(Wer(), ["a"], [""]) == 100  # an error for one word at least
@@ -547,7 +548,7 @@ def test_weights_never_do_worse_than_the_order_of_the_lists():
 
 @pytest.mark.parametrize("metric", ["bleu", "wer", "f1"])
 def test_weights_are_tuned_on_each_metric(metric):
-    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    needed("rescore", "sacrebleu", "jiwer")
     right, wrong = {
         "f1": ("(S (NP a b )NP c d )S", "(S a (NP b c d )NP )S"),
     }.get(metric, ("a b c d e", "a x c d"))
@@ -564,7 +565,7 @@ def test_weights_are_tuned_on_each_metric(metric):
 
 @pytest.mark.parametrize("metric", ["wer", "bleu"])
 def test_no_choice_is_better_than_the_oracle(metric):
-    pytest.importorskip("sacrebleu"), pytest.importorskip("jiwer")
+    needed("rescore", "sacrebleu", "jiwer")
     numbers = np.random.default_rng(2)
     words = [" ".join(numbers.choice(WORDS, size=6)) for _ in range(60)]
     lists = [

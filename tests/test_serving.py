@@ -37,7 +37,7 @@ from dualnet.serving import exporting, one_step, sampling, saved_model
 from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import in_graph
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import normal
+from tests.checks import needed, normal
 from tests.serving_clients import asker, check_table, client_of, close, remote_process
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
@@ -808,11 +808,6 @@ def check_steps(step, runs):
             close(step_logits, logits[:, t : t + 1], rtol=1e-5)
         for state, last_state in zip(states, last_states, strict=True):
             close(state, last_state, rtol=1e-5)
-
-
-def needed(extra, *packages):
-    reason = f'this test needs optional packages: pip install "dualnet[{extra}]"'
-    return [pytest.importorskip(name, reason=reason) for name in packages]
 
 
 def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):

@@ -15,11 +15,10 @@ from dualnet import serving, zoo
 from dualnet.cli import main
 from dualnet.serving import sherpa
 from dualnet.text import Vocabulary
+from tests.checks import needed
 from tests.conftest import NO_DROPOUT
 
-REASON = 'this test needs optional packages: pip install "dualnet[onnx]"'
-onnxruntime = pytest.importorskip("onnxruntime", reason=REASON)
-pytest.importorskip("tf2onnx", reason=REASON)
+onnxruntime, _ = needed("onnx", "onnxruntime", "tf2onnx")
 
 WORDS = ("▁THE", "▁CAT", "<eos>", "S", "<unk>", "▁SEES", "▁A")
 # Not in the order of the model's ids, nor of their own; "▁A" is missing, "▁ZEBRA" unknown.

@@ -20,6 +20,7 @@ from dualnet.rescoring import (
     read_tree_nbest,
     read_trees,
 )
+from tests.checks import needed
 from tests.conftest import NO_DROPOUT
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP bark)))"
@@ -326,8 +327,7 @@ def sentence_with_attachment(subject, verb, thing, noun):
 
 
 def test_a_language_model_of_trees_finds_attachments_that_a_grammar_cannot(tmp_path):
-    reason = 'this test needs optional packages: pip install "dualnet[rescore]"'
-    nltk = pytest.importorskip("nltk", reason=reason)
+    [nltk] = needed("rescore", "nltk")
     golds = [
         sentence_with_attachment(*choice)
         for choice in itertools.product(NOUNS, VERBS, NOUNS, TOOLS + MARKS)

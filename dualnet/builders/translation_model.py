@@ -1,7 +1,5 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
-import types
-
 import keras
 import numpy as np
 from keras import ops
@@ -52,8 +50,6 @@ class TranslationModel(LanguageModel):
         self.core = core
         self.source_vocabulary_size = int(arguments["source_vocabulary_size"])
         self._source_vocabulary = None
-        # Of a search. Keras would track a model, or a dict, and save it.
-        self.compiled_steps = types.SimpleNamespace()
 
     @property
     def input_shape(self):

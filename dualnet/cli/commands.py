@@ -308,11 +308,11 @@ def export(options: argparse.Namespace) -> None:
     format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)
-    found = serving.token_map(options.tokens, model.vocabulary) if options.tokens else None
+    shared = serving.token_map(options.tokens, model.vocabulary) if options.tokens else None
     if options.json:
         result = {"path": str(path), "format": format, "endpoints": endpoints}
-        if found:
-            result |= {"unknown_tokens": found.unknown, "unused_units": found.unused}
+        if shared:
+            result |= {"unknown_tokens": shared.unknown, "unused_units": shared.unused}
         print(json.dumps(result))
     elif format == "saved_model":
         print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
@@ -320,8 +320,8 @@ def export(options: argparse.Namespace) -> None:
             print(f"No text endpoints: {reason}")
     else:
         print(f"A single step of the model in {path}")
-        if found:
-            print(printable(found.summary()))
+        if shared:
+            print(printable(shared.summary()))
 
 
 def demo(options: argparse.Namespace) -> None:

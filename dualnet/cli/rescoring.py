@@ -85,19 +85,19 @@ def _tune(
     seed = {} if options.seed is None else {"seed": options.seed}
     if options.tune:
         weights = tune(lists, references, metric=metric, **seed)
-    found = dataclasses.asdict(compare(lists, references, weights, metric=metric, **seed))
+    figures = dataclasses.asdict(compare(lists, references, weights, metric=metric, **seed))
     name = _metric_name(options)
     if options.save_weights is not None:
-        about = {"metric": name, "lists": len(lists), **found["rescored"]}
+        about = {"metric": name, "lists": len(lists), **figures["rescored"]}
         save_weights(options.save_weights, weights, **about)
     if options.output is not None:
         _write(options, (weighted(nbest, weights) for nbest in lists))
     if options.json:
-        print(json.dumps({"metric": name, "lists": len(lists), **found, "weights": weights}))
+        print(json.dumps({"metric": name, "lists": len(lists), **figures, "weights": weights}))
         return
     rows = [
         [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
-        for what, figure in found.items()
+        for what, figure in figures.items()
     ]
     print_table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
     print()

@@ -42,7 +42,7 @@ def translate(options: argparse.Namespace) -> None:
     from dualnet.generation import translations
 
     models = [runs.load(folder) for folder in folders]
-    found = translations(
+    translated = translations(
         models,
         texts,
         beam=options.beam,
@@ -52,7 +52,7 @@ def translate(options: argparse.Namespace) -> None:
         **settings,
     )
     if options.plot is not None:
-        _plot(options, models[0], texts, [best for best, *_ in found])
+        _plot(options, models[0], texts, [best for best, *_ in translated])
     if options.json:
         fields = ("text", "score", "normalized_score")
         rows = [
@@ -62,11 +62,11 @@ def translate(options: argparse.Namespace) -> None:
                     {name: getattr(each, name) for name in fields} for each in several
                 ],
             }
-            for text, several in zip(texts, found)
+            for text, several in zip(texts, translated)
         ]
         print(json.dumps({"texts": rows, "beam": options.beam, **settings}))
         return
-    for number, several in enumerate(found):
+    for number, several in enumerate(translated):
         for each in several:
             line = " ".join(each.text.splitlines())  # one line for each, always
             if options.format == "moses":
@@ -95,7 +95,7 @@ def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
         raise ArgumentError("--plot", f"must be in an existing folder. Received: {str(path)!r}.")
 
 
-def _plot(options: argparse.Namespace, model: Any, texts: list[str], found: list[Any]) -> None:
+def _plot(options: argparse.Namespace, model: Any, texts: list[str], translated: list[Any]) -> None:
     """Draw the attention of each translation into the file or the folder of `--plot`."""
     from dualnet.generation import alignments
 
@@ -103,7 +103,7 @@ def _plot(options: argparse.Namespace, model: Any, texts: list[str], found: list
     is_file = path.suffix.lower() == ".png"
     if not is_file:
         make_folder("--plot", path)
-    for number, alignment in enumerate(alignments(model, texts, found), start=1):
+    for number, alignment in enumerate(alignments(model, texts, translated), start=1):
         if alignment.source:
             alignment.plot(path if is_file else path / f"{number}.png")
 
@@ -122,7 +122,7 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     corpus = pairs_to_evaluate(options, model)
     check_beam_width(beam, len(model.vocabulary))
     pairs = corpus.split(options.split)
-    found = evaluate_pairs(model, corpus, options.split)
+    evaluated = evaluate_pairs(model, corpus, options.split)
     lines = translate(model, pairs.source_lines, beam=beam)
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
@@ -132,9 +132,9 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
             lines, pairs.target_lines, protocol=protocol, **language
         )
     result: dict[str, Any] = {
-        "perplexity": found.perplexity,
-        "tokens": found.tokens,
-        **found.figures(),
+        "perplexity": evaluated.perplexity,
+        "tokens": evaluated.tokens,
+        **evaluated.figures(),
         **scores,
         "beam": beam,
         "pairs": len(pairs),
@@ -147,8 +147,10 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     if options.json:
         print(json.dumps(result))
         return
-    print(f"perplexity {found.perplexity:.2f} on {found.tokens:,} target tokens of {corpus.name} "
-          f"{options.split}, {corpus.source} to {corpus.target}")  # fmt: skip
+    print(
+        f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
+        f"{corpus.name} {options.split}, {corpus.source} to {corpus.target}"
+    )
     if protocol == "rouge":
         for name in ("rouge_1", "rouge_2", "rouge_l"):
             figures = ", ".join(f"{key} {value:.2f}" for key, value in scores[name].items())

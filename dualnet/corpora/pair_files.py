@@ -68,7 +68,7 @@ def _given(
 
 def read(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """Return the lines of both files, whose number must be the same."""
-    lines = _lines(source), _lines(target)
+    lines = read_lines(source), read_lines(target)
     counts = tuple(map(len, lines))
     if counts[0] != counts[1]:
         longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
@@ -80,7 +80,8 @@ def read(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return lines
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file, which must not be empty."""
     text = text_of(path.read_bytes(), str(path))
     if not text:
         raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_texts
+from dualnet._checks import ArgumentError, check_choice, check_texts, extra
 
+EXTRA = ("translate", "BLEU, chrF and ROUGE need sacrebleu, sacremoses and rouge-score")
 PROTOCOLS = ("sacrebleu", "multi30k")
 PACKAGES = {  # of each protocol
     "sacrebleu": ["sacrebleu"],
@@ -61,11 +61,11 @@ def translation_metrics(
     """
     check_choice("protocol", protocol, PROTOCOLS)
     hypotheses, references = _check_pairs(hypotheses, references)
-    with _extra():
+    with extra(*EXTRA):
         import sacrebleu
     result: dict[str, Any] = {"protocol": protocol}
     if protocol == "multi30k":
-        with _extra():
+        with extra(*EXTRA):
             import sacremoses
         split = sacremoses.MosesTokenizer(lang=language).tokenize
         hypotheses, references = (
@@ -124,7 +124,7 @@ def rouge(
     {'recall': 50.0, 'precision': 66.7, 'f1': 57.1}
     """
     hypotheses, references = _check_pairs(hypotheses, references)
-    with _extra():
+    with extra(*EXTRA):
         from rouge_score import rouge_scorer
     scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=bool(stem))
     scores = [scorer.score(*texts) for texts in zip(references, hypotheses)]
@@ -144,7 +144,7 @@ def check_packages(protocol: str) -> None:
     Args:
         protocol: One of `PACKAGES`.
     """
-    with _extra():
+    with extra(*EXTRA):
         for name in PACKAGES[protocol]:
             importlib.import_module(name)
 
@@ -160,16 +160,3 @@ def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]
     if not pairs[0]:
         raise ArgumentError("hypotheses", "must hold at least one text. Received: none.")
     return pairs
-
-
-@contextlib.contextmanager
-def _extra() -> Iterator[None]:
-    """Say which extra a missing package belongs to."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"BLEU, chrF and ROUGE need sacrebleu, sacremoses and rouge-score ({error}). Install "
-            'them with `pip install "dualnet[translate]"`, or in a checkout with `pip install '
-            "'.[translate]'`."
-        ) from error

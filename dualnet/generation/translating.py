@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -148,7 +149,7 @@ def translations(
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
-    steps = [DecoderStep.of(one) for one in models]
+    steps = [_step_of(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
         batch = order[first : first + count]
@@ -218,24 +219,16 @@ class DecoderStep(ClearsAllGradients):
 
     def __init__(self, translator: TranslationModel) -> None:
         super().__init__()
-        self.translator = translator
+        self.graph, self.encoder = translator.graph, translator.encoder
+        self.core = self.graph.core
         self.built = True
         self.compile()
 
-    @classmethod
-    def of(cls, translator: TranslationModel) -> DecoderStep:
-        """Return the step of `translator`, the same one each time: it is compiled once."""
-        kept = translator.compiled_steps
-        if not hasattr(kept, "decoder"):
-            kept.decoder = cls(translator)
-        return kept.decoder
-
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        graph = self.translator.graph
         if "source" in inputs:
-            return {"encoded": list(self.translator.encoder(inputs["source"], training=False))}
+            return {"encoded": list(self.encoder(inputs["source"], training=False))}
         state = [*inputs["constants"], *inputs["states"]]
-        logits, states = graph.logits(inputs["tokens"], state)
+        logits, states = self.graph.logits(inputs["tokens"], state)
         return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
 
     def predict_step(self, *args: Any) -> Any:
@@ -246,7 +239,7 @@ class DecoderStep(ClearsAllGradients):
         """Return the step of `beam_search` for these sources, and the states that it begins in."""
         source = ops.convert_to_tensor(padded(sources))
         encoded = self.predict_on_batch({"source": source})["encoded"]
-        count = self.translator.graph.constants
+        count = self.graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [
             ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in encoded[:count]
@@ -261,3 +254,13 @@ class DecoderStep(ClearsAllGradients):
             return found["log_p"], found["states"]
 
         return step, encoded[count:]
+
+
+_steps: weakref.WeakKeyDictionary[TranslationModel, DecoderStep] = weakref.WeakKeyDictionary()
+
+
+def _step_of(translator: TranslationModel) -> DecoderStep:
+    """Return the step of a translator, which is kept as long as the translator."""
+    if translator not in _steps:
+        _steps[translator] = DecoderStep(translator)
+    return _steps[translator]

@@ -14,6 +14,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import written_beside
+from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lists import Hypothesis, NBest
 from dualnet.rescoring.trees import clean, linearize, parse_tree, read_tree_nbest, read_trees
 
@@ -179,7 +180,7 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
     if format == "trees":
         lines = [str(tree) for tree in read_trees(path)]
     else:
-        lines = [line for _, line in _lines(path)]
+        lines = read_lines(Path(path))
     if format in ("jsonl", "trees"):
         if len(lines) != len(ids):
             raise ArgumentError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dualnet._checks import check_choice
+from dualnet._checks import check_choice, extra
 
+EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
 # The name of a metric: its module in this room, and its class.
 METRICS = {
     "bleu": ("metrics", "Bleu"),
@@ -54,7 +53,7 @@ class Bleu:
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        with _extra():
+        with extra(*EXTRA):
             import sacrebleu
         self._bleu: Any = sacrebleu.BLEU(effective_order=True)  # counts are the same without
 
@@ -96,7 +95,7 @@ class Wer:
     higher_is_better: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        with _extra():
+        with extra(*EXTRA):
             import jiwer
         self._process: Any = jiwer.process_words
 
@@ -129,15 +128,3 @@ def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:
     values = getattr(metric, "values", None)
     found = values(sums) if values else np.array([metric.value(row) for row in sums])
     return found if metric.higher_is_better else -found
-
-
-@contextlib.contextmanager
-def _extra() -> Iterator[None]:
-    """Say which extra a missing package belongs to."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"Tuning needs sacrebleu and jiwer ({error}). Install them with `pip install "
-            "\"dualnet[rescore]\"`, or in a checkout with `pip install '.[rescore]'`."
-        ) from error

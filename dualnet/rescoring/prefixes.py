@@ -10,10 +10,10 @@ import numpy as np
 from keras import ops
 
 from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.reader import ClearsAllGradients
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation import scoring
+from dualnet.generation.translating import padded
 from dualnet.layers import without_gradients
 
 STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
@@ -114,15 +114,15 @@ def _read(
     for begin in range(0, len(tokens), ROWS):
         chosen = np.arange(begin, min(begin + ROWS, len(tokens)))
         rows = 1 << (len(chosen) - 1).bit_length()  # few numbers of rows are compiled
-        padded = np.append(chosen, np.full(rows - len(chosen), begin))
+        filled = np.append(chosen, np.full(rows - len(chosen), begin))
         part = {
-            "tokens": np.maximum(tokens[padded], 0),
-            "targets": np.maximum(targets[padded], 0),
-            "states": [state[places[padded]] for state in states],
+            "tokens": np.maximum(tokens[filled], 0),
+            "targets": np.maximum(targets[filled], 0),
+            "states": [state[places[filled]] for state in states],
             **segment,
         }
         if segment:
-            part["owners"] = owners[padded]
+            part["owners"] = owners[filled]
         found = reader.predict_on_batch(part)
         losses = found["losses"][: len(chosen)].astype(np.float64)
         sums.append(np.sum(losses * counted[chosen], axis=1))
@@ -134,11 +134,7 @@ def _encoded(
     model: TranslationModel, sources: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the states in which translations of the sources begin, and their constants."""
-    width = bucket_length(max(map(len, sources), default=0) or 1)
-    padded = np.full((len(sources), width), PADDING_ID, np.int32)
-    for row, ids in zip(padded, sources):
-        row[: len(ids)] = ids
-    arrays = [ops.convert_to_numpy(array) for array in model.encode(padded)]
+    arrays = [ops.convert_to_numpy(array) for array in model.encode(padded(sources))]
     count = model.graph.constants
     return arrays[count:], arrays[:count]
 

@@ -58,7 +58,11 @@ def train_gate(
     True
     """
     card = read_card(run)
-    _check_language_models("run", [run], [card], "Use `dualnet translate`.")
+    if card.builder == "encoder_decoder":
+        raise ArgumentError(
+            "run",
+            f"must be of a language model. Received: {os.fspath(run)!r}, which translates.",
+        )
     if is_gated(card.config):
         raise ArgumentError(
             "run",
@@ -103,9 +107,7 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
         raise ArgumentError(
             "runs", f"must be at least two RUN folders. Received: {[str(run) for run in runs]}."
         )
-    cards = [read_card(run) for run in runs]
-    _check_language_models("runs", runs, cards, "Use `dualnet translate --ensemble`.")
-    first = cards[0]
+    first, *_ = [read_card(run) for run in runs]
     model = builders.ensemble([load(run) for run in runs])
     folder = Path(output)
     card = Card(
@@ -119,15 +121,3 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
     )
     write_run(folder, model, card)
     return folder
-
-
-def _check_language_models(
-    name: str, runs: Sequence[str | os.PathLike[str]], cards: Sequence[Card], way_out: str
-) -> None:
-    for run, card in zip(runs, cards):
-        if card.builder == "encoder_decoder":
-            raise ArgumentError(
-                name,
-                f"must be of a language model. Received: {os.fspath(run)!r}, which translates. "
-                + way_out,
-            )
