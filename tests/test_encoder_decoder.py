@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from dualnet import assign, weight_names
 from dualnet.builders import TranslationModel, encoder_decoder
 from tests import reference
-from tests.checks import array, assert_close, gradients
+from tests.checks import UNTRACED, array, assert_close, gradients
+
+pytestmark = UNTRACED
 
 VOCABULARY, SOURCES = 7, 6
 SOURCE = np.array([[3, 4, 5, -1], [1, 2, 0, 5]])

@@ -11,7 +11,9 @@ from dualnet import corpora, runs, training, zoo
 from dualnet.corpora.pairs import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import translations
-from tests.checks import array
+from tests.checks import UNTRACED, array
+
+pytestmark = UNTRACED
 
 QUICK = {
     "units": 8, "recurrent_layers": 1, "batch_size": 16, "epochs": 2, "optimizer": "adam",

@@ -130,7 +130,7 @@ class StreamTrainer(ClearsAllGradients):
                 "must be False: the batches of a language model are streams, read in order. "
                 f"Received: shuffle={shuffle!r}.",
             )
-        self._check_trainable()
+        self._prepare_training()
         x = self._open(self.training_rows, x, batch_size)
         self._validation_layout = None
         if validation_data is not None:
@@ -171,7 +171,7 @@ class StreamTrainer(ClearsAllGradients):
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, *args, **kwargs):
-        self._check_trainable()
+        self._prepare_training()
         self._open(self.training_rows, x, len(x))
         return super().train_on_batch(x, *args, **kwargs)
 
@@ -197,7 +197,11 @@ class StreamTrainer(ClearsAllGradients):
             inputs["targets"] = targets
         return inputs, targets, weight
 
-    def _check_trainable(self):
+    def _prepare_training(self):
+        """Check what is trainable, and make the optimizer's variables.
+
+        TensorFlow would trace a step that makes variables twice.
+        """
         if self.gated:
             below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
             if below:
@@ -206,6 +210,8 @@ class StreamTrainer(ClearsAllGradients):
                     f"{below[0]!r} is trainable. Set trainable = False on all layers of "
                     "model.core whose name does not begin with 'gate'."
                 )
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
 
     def _uses_buckets(self):
         """Return whether to bucket: each length is compiled, and padding is masked out."""
