@@ -10,8 +10,9 @@ PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 pytho
 BACKENDS ?= jax torch
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
-SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,cli_rescoring.py cli_text.py cli_translation.py \
-	combinations.py demo.py fuzz.py lm_eval.py notebook.py pages.py serving_translation.py)
+SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
+	cli_translation.py combinations.py demo.py fuzz.py lm_eval.py notebook.py pages.py resume.py \
+	serving_translation.py tuning_limits.py tuning_report.py)
 
 .PHONY: demo test test-all lint docs wheel tables clean
 

@@ -30,8 +30,8 @@ settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=
 settings.load_profile("dualnet")
 
 if keras.config.backend() != "tensorflow":
-    # Words, files, rules and counts, which no backend has a part in; and the command line, the
-    # searches' processes and the demo, made of parts that have tests of their own on each.
+    # Words, files, rules and counts, which no backend has a part in; and the command line,
+    # the searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
         "test_cli.py",
         "test_cli_rescoring.py",
@@ -39,10 +39,14 @@ if keras.config.backend() != "tensorflow":
         "test_cli_translation.py",
         "test_corpora.py",
         "test_corpora_cached_ids.py",
+        "test_corpora_pairs.py",
         "test_demo.py",
         "test_fuzz.py",
         "test_notebook.py",
         "test_schedules.py",
+        "test_text.py",
+        "test_toml.py",
+        "test_translations.py",
         "test_trees.py",
         "test_tuning_budget.py",
         "test_tuning_jobs.py",

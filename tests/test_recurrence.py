@@ -42,6 +42,9 @@ CELLS = {kind.__name__: (kind, {}) for kind in STEPS} | {
 }
 DROPPED = {"recurrent_dropout": 0.4, "mogrifier_dropout": 0.3}
 
+# Other backends compile each.
+IN_BFLOAT16 = CELLS if keras.config.backend() == "tensorflow" else ("LSTMCell", "low_rank", "stack")
+
 each_cell = pytest.mark.parametrize("name", ["LSTMCell", "low_rank", "stack"])
 
 
@@ -188,7 +191,7 @@ def the_plain_loop(layer, sequence, states, padding_mask):
     ("name", "time", "policy"),
     [
         *[(name, 4, "float32") for name in PLAIN_LOOP],
-        *[(name, 3, "mixed_bfloat16") for name in CELLS],
+        *[(name, 3, "mixed_bfloat16") for name in IN_BFLOAT16],
         ("low_rank", 1, "float32"),
     ],
 )
