@@ -20,12 +20,12 @@ demo: .venv/.base
 	@$(BIN)/dualnet demo
 
 test: lint
-	@$(PYTEST) $(SLOW:%=--ignore=%) tests
+	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) $(SLOW:%=--ignore=%) tests
 
 test-all: .venv/.test,jax,torch docs wheel
-	@echo "== tensorflow, slow tests"; $(PYTEST) $(SLOW)
+	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) $(SLOW)
 	@set -e; for backend in $(BACKENDS); do \
-		echo "== $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
+		echo "== $$(date +%T) $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
 	done
 
 lint: .venv/.test
@@ -35,11 +35,11 @@ lint: .venv/.test
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
 docs: .venv/.docs
-	@$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs docs/_build
+	@echo "== $$(date +%T) docs"; $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs docs/_build
 	@echo "The pages are in docs/_build/index.html"
 
 wheel: .venv/.test
-	@.ci/wheel $(BIN)/python
+	@echo "== $$(date +%T) wheel"; .ci/wheel $(BIN)/python
 
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
