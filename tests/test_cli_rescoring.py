@@ -19,6 +19,7 @@ from dualnet.rescoring import (
     tune,
     write_nbest,
 )
+from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, needed
 from tests.conftest import NO_DROPOUT, sentences
 from tests.test_cli import call, called
@@ -309,6 +310,18 @@ def test_bad_input_is_refused_in_one_sentence(capsys, run, translator_run, path,
     code, out, err = call(capsys, *arguments)
     assert code == 2 and message in err, err
     assert out == "" and err.count("\n") == 1 and sorted(path.iterdir()) == files
+
+
+def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_scored(
+    capsys, nbest, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
+    closed = dualnet.zoo.build("lstm", vocabulary_size=5, units=4)
+    closed.vocabulary = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
+    closed.save(tmp_path / "closed.keras")
+    code, _, error = call(capsys, "rescore", tmp_path / "closed.keras", nbest)
+    assert code == 2 and "`NBEST` must hold words of 'closed', which has no <unk>" in error
+    assert "list '1', 'the dog likes the cat'" in error
 
 
 def test_an_error_late_in_a_file_leaves_the_output_untouched(capsys, run, tmp_path, monkeypatch):

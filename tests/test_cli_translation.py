@@ -205,6 +205,7 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "a translator to generate": (["generate", run, "--prompt", "1"], must),
         "a translator to score": (["score", run, *text], must),
         "a translator to be surprised": (["score", run, *text, "--format", "surprisal"], must),
+        "a translator to look at": (["look", run, *text, "--output", others / "page.html"], must),
         "a translator for pairs": (["minimal-pairs", run, others / "sentences.jsonl"], must),
         "a translator under a gate": (["gate", run, "--output", others / "new"], must),
         "translators in one": (["ensemble", run, run, "--output", others / "new"], "--ensemble`."),

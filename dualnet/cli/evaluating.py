@@ -104,9 +104,9 @@ def evaluate(options: argparse.Namespace) -> None:
         if fixed["rule"] == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
-        if options.plot:  # read before --keep changes the weights
-            shared = settings.keys() & {"temperature", "by_sentence"}
-            static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
+        # Read before --keep changes the weights.
+        shared = settings.keys() & {"temperature", "by_sentence"}
+        static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
@@ -115,7 +115,7 @@ def evaluate(options: argparse.Namespace) -> None:
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
-                  **dynamic.figures()}  # fmt: skip
+                  **dynamic.figures(), "static_perplexity": static.perplexity}  # fmt: skip
     else:
         static = evaluation.evaluate(model, tokens, **settings)
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
@@ -141,8 +141,10 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
+    static = result.get("static_perplexity")
+    beside = "" if static is None else f", where static evaluation has {static:.2f}"
     print(f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
-          f"{result['corpus']} {result['split']}")  # fmt: skip
+          f"{result['corpus']} {result['split']}{beside}")  # fmt: skip
     print(comparison(result))
     for k, accuracy in result.get("top_k_accuracy", {}).items():
         print(f"top-{k} accuracy {accuracy:.2%}")

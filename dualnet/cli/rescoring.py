@@ -29,6 +29,7 @@ from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
 from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
 from dualnet.runs.folder import check_run
+from dualnet.text import Vocabulary
 
 
 def rescore(options: argparse.Namespace) -> None:
@@ -58,8 +59,10 @@ def rescore(options: argparse.Namespace) -> None:
                 for name, run in zip(names, options.run_folders)
                 if not is_translator(run)
             }
+    models = {name: runs.load(run) for name, run in zip(names, options.run_folders)}
+    _check_words(options, models)
     lists = rescored(
-        {name: runs.load(run) for name, run in zip(names, options.run_folders)},
+        models,
         read_nbest(options.nbest, format=options.format, scores=options.scores),
         weights=weights,
         sources=sources,
@@ -72,6 +75,30 @@ def rescore(options: argparse.Namespace) -> None:
     else:
         weights = weights or dict.fromkeys(names, 1.0)
         _tune(options, list(lists), references, metric, weights)
+
+
+def _check_words(options: argparse.Namespace, models: Mapping[str, Any]) -> None:
+    """Raise `ArgumentError` for a word that a model without `<unk>` cannot read."""
+    tokenizers = {name: model.vocabulary for name, model in models.items()}
+    closed = {
+        name: words
+        for name, words in tokenizers.items()
+        if isinstance(words, Vocabulary) and words.unk_id is None
+    }
+    if not closed:
+        return
+    for nbest in read_nbest(options.nbest, format=options.format, scores=options.scores):
+        for name, vocabulary in closed.items():
+            for hypothesis in nbest.hypotheses:
+                try:
+                    vocabulary.encode(hypothesis.text)
+                except ArgumentError as error:
+                    raise ArgumentError(
+                        "NBEST",
+                        f"must hold words of {name!r}, which has no <unk>. Received: list "
+                        f"{nbest.id!r}, {hypothesis.text!r}. Leave its hypotheses out, or train "
+                        "a model with <unk>.",
+                    ) from error
 
 
 def _tune(
