@@ -1,6 +1,6 @@
 """Trains models at their published size, slice by slice, and compares them with the papers.
 
-Usage: DUALNET_DATA=FOLDER_WITH_ptb_AND_multi30k python benchmarks/published.py OUTPUT
+Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
        [--group NAME ...] [--model NAME ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
@@ -27,6 +27,7 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bi
 
 from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
+from dualnet.allocator import keep_freed_memory
 
 QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
@@ -59,7 +60,7 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
-        return None if self.settings else self.card.published.get("static")
+        return None if self.settings or self.group.tokenizer else self.card.published.get("static")
 
     @property
     def card(self) -> zoo.Card:
@@ -111,7 +112,8 @@ class Group:
     """Runs that are compared with each other, at equal numbers of epochs.
 
     Attributes:
-        corpus: str. Name of a corpus; for pairs, of a folder in DUALNET_DATA.
+        corpus: str. Name of a corpus; with `tokenizer` or languages, of a folder in DUALNET_DATA.
+        tokenizer: str or None. Name of the tokeniser's file in that folder.
         source, target: str or None. Languages of the pairs.
     """
 
@@ -121,6 +123,7 @@ class Group:
     epochs: int
     epochs_per_slice: int
     settings: dict[str, Any] = field(default_factory=dict)
+    tokenizer: str | None = None
     source: str | None = None
     target: str | None = None
     runs: tuple[Run, ...] = ()
@@ -131,9 +134,11 @@ class Group:
 
     def load(self) -> Any:
         """Return the corpus as `training.train` takes it."""
-        if not self.translates:
+        if not self.translates and self.tokenizer is None:
             return self.corpus
         folder = Path(os.environ["DUALNET_DATA"]) / self.corpus
+        if self.tokenizer is not None:
+            return corpora.load(folder, tokenizer=folder / self.tokenizer)
         return corpora.load_pairs(folder, source=self.source, target=self.target)
 
     def next_slice(self, output: Path, models: list[str]) -> tuple[Run, int] | None:
@@ -211,6 +216,7 @@ def draw(group: Group, output: Path) -> None:
 
 
 def main() -> None:
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
     names = [group.name for group in read_queue()]

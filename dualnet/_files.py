@@ -175,6 +175,20 @@ def make_folder(name: str, folder: Path) -> None:
         ) from None
 
 
+def check_new_file(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise `OSError` unless `path`, given as argument `name`, is in a folder and is none."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"`{name}` must be a file. Received: {str(path)!r}, which is a folder. Add a file name."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"`{name}` must be in a folder that exists. Received: {str(path)!r}. Create the "
+            "folder first."
+        )
+
+
 def _check_no_file(name: str, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(

@@ -171,6 +171,14 @@ def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def check_reading(text: str) -> None:
+    """Raise `ValueError` unless `text`, of `dualnet.look`, holds more than white space."""
+    if not isinstance(text, str):
+        raise ArgumentError("text", f"must be a string. Received: {type(text).__name__}.")
+    if not text.strip():
+        raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
+
+
 def check_generation(
     *,
     max_tokens: int,

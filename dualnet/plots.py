@@ -76,13 +76,16 @@ def plot_positions(
     """Draw perplexity against the position in the text, as a PNG.
 
     `curves` are names to the loss of each token in nats. A strong line shows the perplexity of
-    all tokens up to each position, a faint one that of windows of a hundredth of the text.
+    all tokens up to each position, a faint one that of windows of a hundredth of the text, and of
+    at least ten tokens.
     """
-    figure, axes = _axes(title, "position in the text (tokens)", "perplexity")
+    from matplotlib.ticker import LogFormatter
+
+    figure, axes = _axes(title, "position in the text (tokens)", "perplexity (log scale)")
     for i, (name, losses) in enumerate(curves.items()):
         losses = np.asarray(losses, np.float64)
         position = np.arange(1, len(losses) + 1)
-        window = max(1, len(losses) // 100)
+        window = min(max(10, len(losses) // 100), len(losses))
         whole = losses[: len(losses) // window * window].reshape(-1, window)
         middles = np.arange(len(whole)) * window + window / 2
         axes.plot(middles, np.exp(whole.mean(1)), color=f"C{i}", linewidth=0.8, alpha=0.35)
@@ -90,6 +93,9 @@ def plot_positions(
         start = min(window, len(losses) - 1)  # a mean of few tokens is noise
         label = f"{name}: {running[-1]:.2f}"
         axes.plot(position[start:], running[start:], color=f"C{i}", label=label)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_minor_formatter(LogFormatter())  # 60, not 6 x 10^1; none where there are many
     axes.legend(title="all tokens up to the position (faint: windows)")
     _save(figure, path)
 

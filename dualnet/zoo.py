@@ -33,8 +33,11 @@ NOT_INHERITED = (
 NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
 
 
-def list_models(pattern: str = "*") -> list[str]:
+def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Return the sorted names of the models that match `pattern`.
+
+    With `pretrained`, these are the trained models that are shipped with dualnet, named
+    MODEL.TEXT, e.g. "dual_lstm.wikitext-2"; `dualnet.load` takes such a name.
 
     Example:
 
@@ -42,6 +45,10 @@ def list_models(pattern: str = "*") -> list[str]:
     >>> zoo.list_models("dual_*lstm")
     ['dual_dlstm', 'dual_lstm', 'dual_mdlstm']
     """
+    if pretrained:
+        from dualnet.runs.shipped import list_shipped
+
+        return [name for name in list_shipped() if fnmatch.fnmatchcase(name, pattern)]
     names = (name for name in _card_names() if not name.startswith("_"))
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
@@ -105,20 +112,28 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
 
 
 def build(
-    name: str | os.PathLike[str], *, corpus: str | None = None, **overrides: Any
+    name: str | os.PathLike[str],
+    *,
+    corpus: str | None = None,
+    weights: str | None = None,
+    **overrides: Any,
 ) -> LanguageModel:
-    """Return model `name`, randomly initialised.
+    """Return model `name`, randomly initialised, or with shipped weights.
 
     Args:
         name: One of `list_models()`, or the path of a card, as for `card`.
         corpus: The published corpus whose card is meant. Defaults to the card's first.
+        weights: Name of the text whose shipped weights are loaded: "wikitext-2" for those of
+            "dual_lstm.wikitext-2". The model then has the sizes of the shipped one, not those of
+            the card, and its vocabulary. Not with `corpus`.
         **overrides: Arguments of the builder that replace the card's, e.g.
             `vocabulary_size` for a corpus of your own. `units` replaces all sizes of the
             card, except those given beside it. What the builder of an ensemble does not
             take goes to each of its members.
 
     Raises:
-        ValueError: for an unknown model, corpus or argument, or a value out of range.
+        ValueError: for an unknown model, corpus or argument, or a value out of range; or if
+            the shipped weights do not fit `overrides`.
 
     Example:
 
@@ -129,12 +144,52 @@ def build(
     """
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
 
+    if weights is not None:
+        if corpus is not None:
+            raise ArgumentError(
+                "corpus", f"cannot be combined with `weights`. Received: {corpus!r}."
+            )
+        return _build_shipped(f"{os.fspath(name)}.{weights}", overrides)
     model_card = card(name, corpus)
     with located(model_card, overrides):
         arguments = arguments_of(model_card, overrides)
         if vocabulary_size_of(arguments) is None:
             raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
         return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
+
+
+def _build_shipped(name: str, overrides: Mapping[str, Any]) -> LanguageModel:
+    """Return the shipped model `name`, built with `overrides`, which must fit its weights."""
+    from dualnet import builders
+    from dualnet.runs.loading import load, read_card
+    from dualnet.runs.shipped import folder_of_shipped, list_shipped, names_of_shipped
+
+    if name not in list_shipped():
+        raise ArgumentError(
+            "weights",
+            f"must be the text of a shipped model MODEL.TEXT. Received: {name!r}. "
+            f"{names_of_shipped()}",
+        )
+    folder = folder_of_shipped() / name
+    shipped = load(folder)
+    if not overrides:
+        return shipped
+    arguments = arguments_of(read_card(folder), overrides)
+    model = builders.BUILDERS[shipped.builder](**{"name": shipped.name, **arguments})
+    given = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
+    try:
+        result = builders.transfer(shipped, model)
+        reason = "" if not (result.other_shape or result.missing or result.unused) else str(result)
+    except ArgumentError as error:
+        reason = str(error)
+    if reason:
+        raise ArgumentError(
+            "weights",
+            f"must fit the model. Received: {name!r} with {given}. Leave out what changes sizes or "
+            f"layers, or build without `weights`. {' '.join(reason.split())}",
+        )
+    model.loss_reduction = shipped.loss_reduction
+    return model
 
 
 def _name_of(source: str) -> str:

@@ -18,7 +18,8 @@ if (PACKAGE.parent / "setup.cfg").exists():
 def test_the_package_is_the_installed_one():
     assert PACKAGE.is_relative_to(sys.prefix)
     files = {str(path) for path in importlib.metadata.files("dualnet")}
-    assert "dualnet/py.typed" in files
+    page = {f"dualnet/looking/page.{suffix}" for suffix in ("html", "css", "js")}
+    assert files >= {"dualnet/py.typed", *page}
     assert not any(path.startswith(("tests/", "docs/", "benchmarks/")) for path in files)
 
 
@@ -32,6 +33,17 @@ def test_every_card_and_every_job_is_in_the_wheel():
     assert "dual_table1" in jobs
     for name in jobs:
         tuning.load_job(name)
+
+
+def test_every_shipped_model_loads_and_scores_and_its_licence_is_named():
+    about = importlib.metadata.metadata("dualnet")
+    licence = about["License-Expression"] or about["License"]
+    for name in zoo.list_models(pretrained=True):
+        model = dualnet.load(name)
+        assert dualnet.score(model, "The game was released in 2004.\n").perplexity < 2000
+        files = {str(path) for path in importlib.metadata.files("dualnet")}
+        assert f"dualnet/_data/zoo/pretrained/{name}/LICENSES_SOURCES" in files
+        assert "CC-BY-SA-3.0" in licence
 
 
 @pytest.mark.parametrize("command", [["dualnet"], [sys.executable, "-m", "dualnet"]])

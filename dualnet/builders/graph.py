@@ -129,7 +129,7 @@ class Graph:
             losses = token_losses(
                 logits if temperature is None else logits / temperature, targets[None]
             )
-            return [], [losses[0], _ranks(logits[0], targets)]
+            return [], [losses[0], ranks_of(logits[0], targets)]
 
         sequences = list(map(in_chunks, [targets, *keras.tree.flatten(features)]))
         like = [chunks.like("float32"), chunks.like("int32")]
@@ -175,9 +175,9 @@ class Graph:
         )
 
 
-def _ranks(logits, targets):
-    """Return the number of other words `(rows,)` whose logit is not below that of the target."""
-    targets = ops.cast(targets, "int32")[:, None]
+def ranks_of(logits, targets):
+    """Return the number of other words `(...)` whose logit is not below that of the target."""
+    targets = ops.cast(targets, "int32")[..., None]
     below = logits < ops.take_along_axis(logits, targets, axis=-1)  # never where one is nan
     itself = ops.arange(ops.shape(logits)[-1], dtype="int32") == targets
     counted = ops.logical_not(ops.logical_or(below, itself))

@@ -16,6 +16,7 @@ from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
 from dualnet.cards import KEYS, Card
 from dualnet.corpora import Corpus, PairCorpus
+from dualnet.runs.shipped import find_run, names_of_shipped
 from dualnet.text import Tokenizer, load_tokenizer
 
 CARD = "card.toml"
@@ -38,6 +39,8 @@ READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions
 
 def read_card(folder: str | os.PathLike[str]) -> Card:
     """Return the card of a RUN folder: the model, its settings, and what it was trained on.
+
+    `folder` may also be the name of a shipped model.
 
     `config` and `recipe` hold every setting of the run, overrides included. `seed`, `weights`
     and `trained_on` are set, and `corpus` is the name of the corpus.
@@ -64,8 +67,9 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     >>> card.name, card.corpus, card.seed, card.recipe["epochs"]
     ('lstm', 'ptb', 3, 40)
     """
-    table = _read_card_table(Path(folder))
-    file = Path(folder) / CARD
+    folder = find_run(folder)
+    table = _read_card_table(folder)
+    file = folder / CARD
     trained_on = table["corpus"]
     valid = all(type(trained_on.get(key)) is kind for key, kind in TRAINED_ON.items())
     from dualnet.builders import BUILDERS  # here: a folder that is no RUN is refused without Keras
@@ -88,11 +92,11 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
 
 def builder_of(folder: str | os.PathLike[str]) -> str:
     """Return the name of the builder on the card of a RUN folder. Needs no Keras."""
-    return str(_read_card_table(Path(folder))["builder"])
+    return str(_read_card_table(find_run(folder))["builder"])
 
 
 def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
-    """Check that `path` is a RUN folder with a card, or an existing `.keras` file.
+    """Check that `path` is a RUN folder with a card, a shipped model, or a `.keras` file.
 
     Needs no Keras. Errors call the argument `name`.
 
@@ -100,13 +104,13 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
         FileNotFoundError: if `path` does not exist or is a folder without a card.
         ValueError: if it is another kind of file, or the card is not one of a RUN.
     """
-    path = Path(path)
+    path = find_run(path)
     if path.is_dir():
         _read_card_table(path)
     elif not path.is_file():
         raise FileNotFoundError(
             f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r}, which does "
-            "not exist."
+            f"not exist. {names_of_shipped()}"
         )
     elif path.suffix != ".keras":
         raise ArgumentError(

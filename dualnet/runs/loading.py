@@ -30,6 +30,7 @@ from dualnet.runs.folder import (
     write_card,
     write_vocabulary,
 )
+from dualnet.runs.shipped import check_own, find_run, is_shipped
 from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
@@ -41,6 +42,9 @@ MOST_OBJECTS = 300
 
 def load(path: str | os.PathLike[str]) -> LanguageModel:
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
+
+    `path` may also be one of `zoo.list_models(pretrained=True)`, e.g. "dual_lstm.wikitext-2",
+    unless a file or folder has that name.
 
     The vocabulary comes with it, as `model.vocabulary`. Loading executes no code from the
     files: they hold numbers, words and the arguments of a builder.
@@ -66,7 +70,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
             f"must be the path of a RUN folder or a .keras file. Received: path={path!r} of type "
             f"{type(path).__name__}.",
         )
-    path = Path(path)
+    path = find_run(path)
     check_run(path)
     if path.is_dir():
         return _load_folder(path)
@@ -154,8 +158,14 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
     ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
     True
     """
-    folder = Path(folder)
+    folder = find_run(folder)
     card = read_card(folder)
+    if is_shipped(folder):
+        raise FileNotFoundError(
+            f"The corpus of a RUN must exist. Received: {folder.name!r}, a shipped model, which "
+            "comes without its text. Name a text instead: --corpus FOLDER, or corpora.load in "
+            "Python."
+        )
     check_sums(folder, (CARD, *VOCABULARIES))
     vocabulary = read_vocabulary(folder, card)
     if "pairs" in card.trained_on:
@@ -198,6 +208,7 @@ def _check_unchanged(corpus: Corpus | PairCorpus, card: Card, way_out: str) -> N
 def write_run(folder: Path, model: LanguageModel, card: Card) -> None:
     """Write a RUN folder, new or empty, of a model with a vocabulary that needs no training."""
     assert model.vocabulary is not None
+    check_own(folder)
     with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
         write_vocabulary(folder, model.vocabulary)
         write_weights(folder, model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dualnet import corpora
@@ -12,6 +11,7 @@ from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
+from dualnet.runs.shipped import find_run, names_of_shipped
 from dualnet.text import Tokenizer
 
 AnyCorpus = TypeVar("AnyCorpus", bound=Corpus | PairCorpus)
@@ -24,11 +24,11 @@ def is_gated(config: Mapping[str, Any]) -> bool:
 
 def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
     """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
-    if weights and not Path(weights).exists():
+    if weights and not find_run(weights).exists():
         again = " The run has no checkpoint yet and needs it again: restore it, or train again."
         raise FileNotFoundError(
             f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which does "
-            f"not exist.{again * resume}"
+            f"not exist. {names_of_shipped()}{again * resume}"
         )
     if not weights and is_gated(config):
         raise ArgumentError(

@@ -26,6 +26,7 @@ from dualnet.runs.folder import (
     write_card,
     write_vocabularies,
 )
+from dualnet.runs.shipped import check_own
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
@@ -91,6 +92,7 @@ def begin(request: Request) -> Iterator[Start]:
 def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
     """Yield the run in the folder of `request`, restored from its last checkpoint."""
     folder = request.folder
+    check_own(folder)
     if not (folder / CARD).is_file():
         if folder.is_dir() and not is_used(folder, may_hold=EARLY_FILES):
             with begin(request) as start:  # stopped before its card was written

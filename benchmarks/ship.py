@@ -1,0 +1,206 @@
+"""Makes a model that is shipped with dualnet from a trained RUN.
+
+Usage: python benchmarks/ship.py RUN NAME [--corpus FOLDER] [--rule RULE] [--set KEY=VALUE ...]
+
+Writes zoo/pretrained/NAME, a RUN folder: the card, the tokeniser, the weights in float16,
+LICENSES_SOURCES, and results.json with the static and dynamic figures of these weights on valid
+and test: perplexity per token, and bits per byte of what is no `<unk>`. The text must be
+WikiText-2, prepared by benchmarks/prose.py.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from keras import ops
+
+from dualnet import corpora, runs
+from dualnet._files import folder_beside
+from dualnet.adaptation.dynamic import learning
+from dualnet.builders import LanguageModel
+from dualnet.cli.console import settings_of
+from dualnet.evaluation import comparable, evaluate
+from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
+from dualnet.runs.folder import write_vocabulary as write_tokenizer
+from dualnet.runs.shipped import folder_of_shipped
+from dualnet.training.results import versions
+
+LICENSES = "LICENSES_SOURCES"
+SAMPLE = 4_000  # characters of test, about, whose figures a test computes again
+MOST_BYTES = 5_000_000
+NOTICE = """{name}: a language model trained by dualnet
+
+Text
+  WikiText-2, by Stephen Merity, Caiming Xiong, James Bradbury and Richard Socher (2016),
+  https://arxiv.org/abs/1609.07843, from articles of Wikipedia by their authors,
+  https://en.wikipedia.org. Licences: Creative Commons Attribution-ShareAlike 3.0 Unported
+  (CC BY-SA 3.0), https://creativecommons.org/licenses/by-sa/3.0/, and the GNU Free Documentation
+  License, https://www.gnu.org/licenses/fdl-1.3.html.
+
+Changes
+  The marks of tokenisation were removed: " @-@ " and the like were joined, punctuation was put
+  back where writers put it, and blank lines were left out. The units of tokenizer.json were learnt
+  from the text, and the weights were trained on it. results.json quotes the start of the test text.
+
+Licence of this folder
+  The weights, the tokeniser and the quoted text are given under CC BY-SA 3.0.
+"""
+
+
+def ship(
+    run: Path, folder: Path, corpus: corpora.Corpus, *, rule: str = "nadam", **settings: Any
+) -> dict[str, Any]:
+    """Write the RUN folder `folder` of the model in `run`, all or nothing; return its results.
+
+    Args:
+        run: RUN folder.
+        folder: New folder, whose name is that of the shipped model.
+        corpus: The text of the figures, read with the tokeniser of the RUN.
+        rule, **settings: Of dynamic evaluation.
+    """
+    if folder.exists():
+        raise FileExistsError(f"NAME must be new. Received: {str(folder)!r}, which exists.")
+    card = runs.read_card(run)
+    model = runs.load(run)
+    # Nothing of the machine that it was trained on.
+    trained_on = {**card.trained_on, "source": card.corpus}
+    if "tokenizer" in trained_on:
+        trained_on["tokenizer"] = Path(trained_on["tokenizer"]).name
+    card = dataclasses.replace(card, trained_on=trained_on, weights="", file="")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder_beside(folder) as unfinished:
+        write_card(unfinished, card)
+        write_tokenizer(unfinished, model.vocabulary)
+        with checksummed(unfinished, WEIGHTS) as path:
+            write_float16(run / WEIGHTS, path)
+        (unfinished / LICENSES).write_text(NOTICE.format(name=folder.name), "utf-8")
+        model = runs.load(unfinished)  # the figures are those of the rounded weights
+        results = results_of(model, corpus, rule=rule, **settings)
+        results = {"name": folder.name, **results}
+        write_file(unfinished, RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        size = (unfinished / WEIGHTS).stat().st_size
+        if size > MOST_BYTES:
+            raise ValueError(f"The weights must have at most {MOST_BYTES:,} bytes. Got: {size:,}.")
+    return results
+
+
+def write_float16(source: Path, path: Path) -> None:
+    """Write the weights in the HDF5 file `source` to `path`, in float16 and compressed."""
+    with h5py.File(source) as old, h5py.File(path, "w") as new:
+
+        def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
+            if isinstance(item, h5py.Dataset):
+                values = item[()]
+                if values.dtype.kind == "f":
+                    with np.errstate(over="ignore"):  # told below
+                        values = values.astype("float16")
+                    if not np.isfinite(values).all():
+                        raise ValueError(f"{name} must fit float16. Got: values above 65,504.")
+                packed = {"compression": "gzip", "shuffle": True} if values.ndim else {}
+                new.create_dataset(name, data=values, **packed)
+            else:
+                new.require_group(name)
+            new[name].attrs.update(item.attrs)
+
+        old.visititems(copy)
+
+
+def results_of(
+    model: LanguageModel, corpus: corpora.Corpus, *, rule: str, **settings: Any
+) -> dict[str, Any]:
+    """Return the contents of `results.json`, except the name."""
+    tokenizer = model.vocabulary
+    assert tokenizer is not None
+    text = tokenizer.decode(corpus.test[: SAMPLE // 2].tolist())[:SAMPLE]
+    text = text[: text.rfind("\n") + 1] or text
+    texts = {"valid": corpus.valid, "test": corpus.test, "sample": tokenizer.encode(text)}
+    return {
+        "parameters": model.count_params(),
+        "weights": "float16",
+        "static": {name: static(model, ids) for name, ids in texts.items()},
+        "dynamic": {
+            "rule": rule,
+            "settings": settings,
+            **{name: dynamic(model, ids, rule=rule, **settings) for name, ids in texts.items()},
+        },
+        "sample": text,
+        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+        "vocabulary": {"size": len(tokenizer), "sha256": tokenizer.sha256},
+        "versions": versions(),
+    }
+
+
+def static(model: LanguageModel, ids: np.ndarray) -> dict[str, float]:
+    """Return the figures of `ids`, read as one stream."""
+    return figures(model, ids, evaluate(model, ids).token_losses)
+
+
+def dynamic(
+    model: LanguageModel, ids: np.ndarray, *, rule: str = "nadam", **settings: Any
+) -> dict[str, float]:
+    """Return the figures of `ids` under dynamic evaluation, token by token.
+
+    `dynamic_evaluation` gives the mean loss of a segment; to leave out `<unk>`, each segment is
+    read here with the same weights and state before the model learns from it.
+    """
+    losses = np.empty(len(ids) - 1)
+    state = model.initial_state(1)
+    context = learning(model, rule, settings, temperature=1.0, statistics=None, keep=False)
+    with context as (learn, used):
+        length = used["sequence_length"]
+        for start in range(0, len(losses), length):
+            segment = ids[start : start + length + 1]
+            logits, state = model.advance(segment[None, :-1], state)
+            log_p = ops.convert_to_numpy(ops.log_softmax(logits))[0]
+            losses[start : start + length] = -log_p[np.arange(len(segment) - 1), segment[1:]]
+            learn(segment)
+    return figures(model, ids, losses)
+
+
+def figures(model: LanguageModel, ids: np.ndarray, losses: np.ndarray) -> dict[str, float]:
+    """Return the figures of the predicted tokens, all `ids` but the first, from their losses.
+
+    Perplexity is per token, `<unk>` among them. Bits per byte are those of the tokens that are no
+    `<unk>`, divided by the bytes of these.
+    """
+    tokenizer, predicted = model.vocabulary, np.asarray(ids[1:])
+    assert tokenizer is not None
+    known = np.ones(len(predicted), bool)
+    if tokenizer.unk_id is not None:
+        known = predicted != tokenizer.unk_id
+    total = losses[known].sum(dtype="float64")
+    return {
+        "perplexity": math.exp(losses.mean(dtype="float64")),
+        "bits_per_byte": comparable(tokenizer, predicted[known], total).bits_per_byte,
+        "tokens": len(predicted),
+        "unknown_tokens": int((~known).sum()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("name", metavar="NAME", help="e.g. dual_lstm.wikitext-2")
+    parser.add_argument("--corpus", help="folder of the text (default: that of RUN)")
+    parser.add_argument("--rule", default="nadam", help="of dynamic evaluation (default: nadam)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="its settings")
+    options = parser.parse_args()
+    if options.corpus is None:
+        corpus = runs.corpus_of_run(options.run)
+    else:
+        corpus = corpora.load(options.corpus, vocabulary=runs.load(options.run).vocabulary)
+    folder = folder_of_shipped() / options.name
+    settings = settings_of(options.set)
+    results = ship(options.run, folder, corpus, rule=options.rule, **settings)
+    print(json.dumps({key: results[key] for key in ("static", "dynamic")}, indent=2))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

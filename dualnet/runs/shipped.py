@@ -1,0 +1,66 @@
+"""The trained models that are shipped with dualnet: RUN folders in `zoo/pretrained/`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dualnet import _data
+from dualnet._checks import ArgumentError
+
+
+def folder_of_shipped() -> Path:
+    """Return the folder that holds one RUN folder for each shipped model; it may be absent."""
+    return Path(str(_data.folder("zoo"))) / "pretrained"
+
+
+def list_shipped() -> list[str]:
+    """Return the sorted names of the shipped models, e.g. "dual_lstm.wikitext-2"."""
+    return sorted(path.parent.name for path in folder_of_shipped().glob("*/card.toml"))
+
+
+def require_shipped(argument: str) -> list[str]:
+    """Return the names of the shipped models, in place of `argument`; there must be one.
+
+    A plain model comes before its variants, whose names are longer.
+    """
+    if not (names := list_shipped()):
+        raise ArgumentError(argument, "must be given: no model is shipped with this version.")
+    return sorted(names, key=len)
+
+
+def find_run(path: str | os.PathLike[str]) -> Path:
+    """Return `path`, or the folder of the shipped model of that name if nothing is at `path`.
+
+    Example:
+
+    >>> from dualnet.runs.shipped import find_run
+    >>> find_run("runs/my-run").parts
+    ('runs', 'my-run')
+    """
+    given = Path(path)
+    if not given.exists() and os.fspath(path) in list_shipped():
+        return folder_of_shipped() / given
+    return given
+
+
+def names_of_shipped() -> str:
+    """Return a sentence with the names of the shipped models."""
+    names = ", ".join(list_shipped())
+    return f"Shipped models: {names}." if names else "No model is shipped."
+
+
+def is_shipped(folder: str | os.PathLike[str]) -> bool:
+    """Return whether `folder` is that of a shipped model."""
+    return Path(folder).resolve().parent == folder_of_shipped().resolve()
+
+
+def check_own(folder: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model."""
+    if is_shipped(find_run(folder)):
+        raise ArgumentError(
+            "output",
+            f"must be a folder of your own. Received: {os.fspath(folder)!r}, a shipped model, "
+            "which is never written to. Give another folder; to go on from its weights, use "
+            "--weights, or `weights` in Python.",
+        )

@@ -1,0 +1,212 @@
+"""The shipped models: every one of them, and one that is made here in the same way."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from benchmarks import ship
+from dualnet import builders, corpora, runs, zoo
+from dualnet.cli import main
+from dualnet.runs import shipped
+from dualnet.text import LibraryTokenizer, train_tokenizer
+
+SHIPPED = shipped.list_shipped()
+NAME = "dual_lstm.tiny"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder like `zoo/pretrained`, with one model, and the RUN it was made from."""
+    folder = tmp_path_factory.mktemp("tiny")
+    text = "The cat, a <unk> one, sat on the mat.\nIts <unk> dog sat, too.\n" * 40
+    tokenizer = train_tokenizer([text], "bpe", size=290, special=["<unk>"])
+    for split in corpora.SPLITS:
+        (folder / f"{split}.txt").write_text(text)
+    corpus = corpora.load(str(folder), vocabulary=tokenizer)
+    settings = {"units": 6, "batch_size": 4, "sequence_length": 9, "epochs": 1, "evaluate": False}
+    run = dualnet.train("dual_lstm", corpus, output=folder / "run", progress=False, **settings)
+    ship.ship(run.folder, folder / "pretrained" / NAME, corpus)
+    return folder
+
+
+@pytest.fixture
+def tiny_shipped(tiny, monkeypatch):
+    monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tiny / "pretrained")
+    return tiny
+
+
+@pytest.fixture(params=[NAME, *SHIPPED])
+def folder(request, tiny):
+    if request.param == NAME:
+        return tiny / "pretrained" / NAME
+    return shipped.folder_of_shipped() / request.param
+
+
+def test_every_folder_is_whole_and_names_its_licence(folder):
+    files = {path.name for path in folder.iterdir()}
+    names = {"card.toml", "tokenizer.json", "model.weights.h5", "results.json", "sums.json"}
+    assert files == {*names, "LICENSES_SOURCES"}
+    assert "CC BY-SA 3.0" in (folder / "LICENSES_SOURCES").read_text("utf-8")
+    card = runs.read_card(folder)
+    assert card.trained_on["source"] == card.corpus and not card.weights
+    assert "/" not in (folder / "card.toml").read_text("utf-8").partition("[corpus]")[2]  # no path
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 5_500_000
+
+
+def test_every_folder_scores_its_stored_text_as_its_results_say(folder):
+    model = dualnet.load(folder)
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    ids = model.vocabulary.encode(results["sample"])
+    assert model.count_params() == results["parameters"]
+    assert ship.static(model, ids) == pytest.approx(results["static"]["sample"], abs=1e-3)
+    score = dualnet.score(model, results["sample"])
+    stored = results["static"]["sample"]
+    assert score.tokens == stored["tokens"] + 1  # which scores the first token, too
+    rule, settings = results["dynamic"]["rule"], results["dynamic"]["settings"]
+    adapted = ship.dynamic(model, ids, rule=rule, **settings)
+    assert adapted == pytest.approx(results["dynamic"]["sample"], rel=1e-3)
+    reference = dualnet.dynamic_evaluation(model, ids, rule=rule, **settings)
+    assert adapted["perplexity"] == pytest.approx(reference.perplexity, rel=1e-4)
+
+
+def test_every_folder_loads_as_its_rounded_weights(folder):
+    stored = []
+    with h5py.File(folder / "model.weights.h5") as file:
+        file.visititems(lambda _, item: stored.append(item) if hasattr(item, "dtype") else None)
+        arrays = [item[()] for item in stored]
+    assert {a.dtype for a in arrays if a.dtype.kind == "f"} == {np.dtype("float16")}
+    rounded = {a.astype("float32").tobytes() for a in arrays if a.dtype.kind == "f"}
+    for weight in builders.weight_names(dualnet.load(folder)).values():
+        values = ops.convert_to_numpy(weight)
+        assert values.dtype == np.float32 and values.tobytes() in rounded
+
+
+def test_bits_per_byte_leave_out_what_is_unknown(tiny):
+    model = dualnet.load(tiny / "run")
+    tokenizer = model.vocabulary
+    ids = tokenizer.encode("The <unk> cat\n")
+    losses = np.arange(1.0, len(ids))
+    found = ship.figures(model, ids, losses)
+    unknown = [i for i, id in enumerate(ids[1:]) if id == tokenizer.unk_id]
+    bits = (losses.sum() - losses[unknown].sum()) / math.log(2)
+    rest = "The  cat\n".removeprefix(tokenizer.decode(ids[:1]))
+    assert found["unknown_tokens"] == len(unknown) == 1
+    assert found["bits_per_byte"] == pytest.approx(bits / len(rest))
+    assert found["perplexity"] == pytest.approx(math.exp(losses.mean()))
+
+
+def test_a_shipped_model_is_loaded_by_its_name(tiny_shipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert zoo.list_models(pretrained=True) == [NAME] and NAME not in zoo.list_models()
+    assert zoo.list_models("lstm*", pretrained=True) == []
+    model = dualnet.load(NAME)
+    assert model.name == runs.read_card(NAME).name == "dual_lstm"
+    (tmp_path / NAME).mkdir()  # a folder of that name wins
+    with pytest.raises(FileNotFoundError, match="must hold card.toml"):
+        dualnet.load(NAME)
+    with pytest.raises(FileNotFoundError, match=f"Shipped models: {NAME}"):
+        dualnet.load("dual_lstm.absent")
+
+
+def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
+    shipped_model = dualnet.load(NAME)
+    model = zoo.build("dual_lstm", weights="tiny", output_dropout=0.25)
+    assert model.arguments["output_dropout"] == 0.25
+    assert model.vocabulary == shipped_model.vocabulary
+    for found in (model, zoo.build("dual_lstm", weights="tiny")):
+        for one, other in zip(shipped_model.weights, found.weights):
+            if "seed" not in one.path:
+                np.testing.assert_array_equal(*map(ops.convert_to_numpy, (one, other)))
+    for sizes in ({"units": 7}, {"vocabulary_size": 9}, {"recurrent_layers": 2}):
+        with pytest.raises(ValueError, match="`weights` must fit the model"):
+            zoo.build("dual_lstm", weights="tiny", **sizes)
+    with pytest.raises(ValueError, match=f"Shipped models: {NAME}"):
+        zoo.build("lstm", weights="tiny")
+    with pytest.raises(ValueError, match="cannot be combined with `weights`"):
+        zoo.build("dual_lstm", weights="tiny", corpus="ptb")
+
+
+def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        code = main(list(arguments))
+        output = capsys.readouterr()
+        return code, output.out + output.err
+
+    text = ["--text", "The cat sat, too."]
+    assert call("score", NAME, *text)[0] == 0
+    assert call("generate", NAME, "--prompt", "The cat", "--max-tokens", "3")[0] == 0
+    assert call("evaluate", NAME, "--corpus", str(tiny_shipped))[0] == 0
+    assert call("tokenizer", "show", NAME)[0] == 0
+    assert NAME in call("list", "--pretrained")[1]
+    code, output = call("evaluate", NAME)
+    assert code == 2 and "comes without its text" in output
+    code, output = call("train", "lstm", "--corpus", "ptb", "--output", NAME, "--resume")
+    assert code == 2 and "a shipped model, which is never written to" in output
+    code, output = call("score", "lstm.absent", *text)
+    assert code == 2 and f"Shipped models: {NAME}." in output
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path / "pretrained")
+    assert zoo.list_models(pretrained=True) == []
+    assert main(["list", "--pretrained"]) == 0
+    assert capsys.readouterr().out == "No model is shipped.\n"
+    assert main(["score", "dual_lstm.wikitext-2", "--text", "a"]) == 2
+    assert "No model is shipped." in capsys.readouterr().err
+
+
+def test_the_literal_unknown_is_one_unit_that_is_never_generated(tiny):
+    model = dualnet.load(tiny / "run")
+    tokenizer = model.vocabulary
+    assert isinstance(tokenizer, LibraryTokenizer)
+    ids = tokenizer.encode("a <unk> one\n")
+    assert (ids == tokenizer.unk_id).sum() == 1 and tokenizer.decode(ids) == "a <unk> one\n"
+    unknown = tokenizer.unk_id
+    embeddings = builders.weight_names(model)["embedding/embeddings"]
+    values = ops.convert_to_numpy(embeddings).copy()
+    values[unknown] = 50 * np.abs(values).max()  # tied: its logit is far from all others
+    draws = {"seed": 1, "max_tokens": 12, "stop_at_eos": False}
+    settings = [{**draws, "temperature": 0.0}, draws, {"beam": 3, "max_tokens": 12}]
+    seen = False
+    for sign in (1, -1):
+        values[unknown] *= sign
+        embeddings.assign(values)
+        for setting in settings:
+            assert "<unk>" not in dualnet.generate(model, "The cat", **setting)
+            seen |= "<unk>" in dualnet.generate(model, "The cat", allow_unknown=True, **setting)
+    assert seen  # the model would take it
+
+
+def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):
+    run = shutil.copytree(tiny / "run", tmp_path / "run")
+    with h5py.File(run / "model.weights.h5", "r+") as file:
+        file["core/layers/embedding/vars/0"][0, 0] = 1e6
+    (run / "sums.json").unlink()
+    corpus = corpora.load(str(tiny), vocabulary=dualnet.load(run).vocabulary)
+    corpus = dataclasses.replace(corpus, name="tiny")
+    with pytest.raises(ValueError, match="must fit float16"):
+        ship.ship(run, tmp_path / "pretrained" / NAME, corpus)
+    assert not any((tmp_path / "pretrained").iterdir())
+
+
+def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, capsys):
+    file, page = tmp_path / "text.txt", tmp_path / "page.html"
+    file.write_text("The ship sank.\n")
+    names = ["lstm.wikitext-2", "dual_lstm.wikitext-2"]  # the plain one first
+    found = dualnet.look(text="The ship sank.\n").perplexities
+    assert [row["name"] for row in found] == names
+    output = ["--output", str(page), "--json"]
+    for arguments in ([str(file), *output], [*output, str(file)], ["--text", "The ship sank.\n"]):
+        assert main(["look", *arguments, *([] if "--json" in arguments else output)]) == 0
+        assert json.loads(capsys.readouterr().out)["models"] == found
+        page.unlink()
