@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dualnet.adaptation import dynamic_evaluation as dynamic_evaluation
     from dualnet.adaptation import gradient_statistics as gradient_statistics
     from dualnet.adaptation import surprisal as surprisal
+    from dualnet.allocator import keep_freed_memory as keep_freed_memory
     from dualnet.builders import assign as assign
     from dualnet.builders import ensemble as ensemble
     from dualnet.builders import transfer as transfer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
     from dualnet.generation import translate as translate
+    from dualnet.looking import look as look
     from dualnet.rescoring import rescore as rescore
     from dualnet.runs import load as load
     from dualnet.serving import export as export
@@ -47,7 +49,9 @@ _FUNCTIONS = {
     "export": "serving",
     "generate": "generation",
     "gradient_statistics": "adaptation",
+    "keep_freed_memory": "allocator",
     "load": "runs",
+    "look": "looking",
     "minimal_pairs": "evaluation",
     "perplexity": "evaluation",
     "rescore": "rescoring",

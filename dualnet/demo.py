@@ -1,4 +1,4 @@
-"""The demo: trains, adapts, compares and serves two small models on the embedded corpus."""
+"""The demo: trains, adapts, compares, shows and serves two small models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from dualnet._files import make_folder, write_whole
 from dualnet.adaptation import DynamicEvaluation, dynamic_evaluation
 from dualnet.evaluation import evaluate
 from dualnet.generation import generate
+from dualnet.looking import look
 from dualnet.plots import plot_curves, plot_positions
 from dualnet.training import Run, train
 
 MODELS = ("lstm", "dual_lstm")
 PROMPTS = ("the", "if the object", "a class")
+PAGE, PAGE_TOKENS = "look.html", 600  # of the test text
 MARK = ".written-by-dualnet-demo"
 # Our choice: equal sizes and the same recipe for both models, a few minutes on two cores.
 SETTINGS: dict[str, Any] = {
@@ -99,9 +101,15 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
         text = generate(model, prompt, max_tokens=25, temperature=0.8, seed=seed)
         _say("  " + text.split("\n")[0])
     served = _serve(folder, model, corpus)
+    _say(f"\nBoth models read the first {PAGE_TOKENS} tokens of the test text once more.")
+    text = corpus.vocabulary.decode(corpus.test[:PAGE_TOKENS])
+    rate = dynamic["dual_lstm"]["valid"].settings["learning_rate"]
+    models = {name: run.model for name, run in runs.items()}
+    look(models, text, adapt=True, learning_rate=rate, **DYNAMIC).save(folder / PAGE)
     minutes, seconds = divmod(time.perf_counter() - start, 60)
-    files = ["lstm/", "dual_lstm/", "curves.png", "dynamic.png", *(["saved_model/"] * served)]
+    files = ["lstm/", "dual_lstm/", "curves.png", "dynamic.png", PAGE, *(["saved_model/"] * served)]
     _say(f"\nDone in {minutes:.0f} min {seconds:.0f} s. In {folder}/: {', '.join(files)}.")
+    _say(f"See how they read, word by word: open {(folder / PAGE).resolve()} in a browser.")
     write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
 
@@ -121,7 +129,7 @@ def _adapt(model: Any, corpus: Any) -> dict[str, DynamicEvaluation]:
 def _clear(folder: Path) -> None:
     """Create or empty `folder`; raise an error if it holds files that no demo wrote."""
     if folder.is_dir() and any(folder.iterdir()):
-        known = {*MODELS, MARK, "curves.png", "dynamic.png", "saved_model", "results.json"}
+        known = {*MODELS, MARK, "curves.png", "dynamic.png", "saved_model", "results.json", PAGE}
         foreign = sorted(path.name for path in folder.iterdir() if path.name not in known)
         if not (folder / MARK).exists() or foreign:
             raise FileExistsError(

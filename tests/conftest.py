@@ -34,6 +34,7 @@ if keras.config.backend() != "tensorflow":
     # the searches' processes and the demo, made of parts that have tests of their own on each.
     collect_ignore = [
         "test_cli.py",
+        "test_cli_help.py",
         "test_cli_rescoring.py",
         "test_cli_text.py",
         "test_cli_translation.py",
@@ -42,7 +43,7 @@ if keras.config.backend() != "tensorflow":
         "test_corpora_pairs.py",
         "test_demo.py",
         "test_fuzz.py",
-        "test_notebook.py",
+        "test_look_browser.py",
         "test_schedules.py",
         "test_text.py",
         "test_toml.py",

@@ -276,6 +276,7 @@ def test_a_run_is_evaluated_dynamically(capsys, run, corpus, tmp_path, monkeypat
     assert list(drawn) == ["static", "dynamic (sgd)"]
     perplexities = [np.exp(losses.mean()) for losses in drawn.values()]
     np.testing.assert_allclose(perplexities, [static, result["perplexity"]], rtol=1e-6)
+    assert result["static_perplexity"] == pytest.approx(static, rel=1e-6)
     assert list(result)[:3] == ["perplexity", "tokens", "batch_size"]
     settings = {"sequence_length": 7, "temperature": 1.1, "decay": 0.01}
     assert {key: result[key] for key in settings} == settings

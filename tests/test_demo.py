@@ -18,15 +18,18 @@ def short_text(monkeypatch, corpus):
 def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys):
     folder = tmp_path / "demo"
     results = demo.run(folder, settings=TINY)
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     for name in ("lstm", "dual_lstm"):
         assert f"{name:12}" in out and f"{results[name]['test']:.2f}" in out
     reason = results["lstm"]["not_comparable"]
     assert reason and f"No figures per byte, character or word: {reason}.\n" in out
     assert "dual below plain" in out and "dynamic below static" in out
     names = {path.name for path in folder.iterdir()} - {"saved_model", demo.MARK}
-    assert names == {"lstm", "dual_lstm", "curves.png", "dynamic.png", "results.json"}
+    assert names == {"lstm", "dual_lstm", "curves.png", "dynamic.png", "results.json", "look.html"}
     assert json.loads((folder / "results.json").read_text()) == results
+    assert f"open {folder / 'look.html'} in a browser.\n" in err
+    page = (folder / "look.html").read_text("utf-8")
+    assert "<h1>How lstm and dual_lstm read this text</h1>" in page and '"kind":"learning"' in page
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
 

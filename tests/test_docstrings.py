@@ -4,6 +4,8 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import keras
 import pytest
@@ -13,7 +15,7 @@ import dualnet
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
     "dualnet.corpora", "dualnet.devices", "dualnet.evaluation", "dualnet.generation",
-    "dualnet.layers", "dualnet.lm_eval", "dualnet.rescoring", "dualnet.runs",
+    "dualnet.layers", "dualnet.lm_eval", "dualnet.looking", "dualnet.rescoring", "dualnet.runs",
     "dualnet.serving", "dualnet.text", "dualnet.training", "dualnet.tuning", "dualnet.zoo",
 )  # fmt: skip
 MODULES = sorted(
@@ -21,6 +23,19 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(dualnet.__path__, "dualnet.")
     if not module.name.endswith("__main__")
 )
+
+# The lists of autosummary on the pages of `docs/api`: a module, and names of it.
+LISTS = re.compile(
+    r"^\.\. (?:automodule|currentmodule):: (\S+)\n(.*?)(?=^\.\. (?:auto|current)module|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+NAMES = re.compile(r"^   (\w+)$", re.MULTILINE)
+
+
+def resolve(name):
+    """Return the object of a module's name and its own."""
+    module, _, name = name.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def public_objects():
@@ -59,3 +74,21 @@ def test_every_public_name_has_a_docstring_with_an_example():
     missing = {name for name, docstring in docstrings.items()
                if not parse(docstring) and not docstring.startswith("The result of `")}  # fmt: skip
     assert not missing, "write a `>>>` example in their docstrings"
+
+
+def test_every_public_name_is_listed_on_one_page_of_the_documentation():
+    listed = []
+    for page in sorted((Path(__file__).parents[1] / "docs" / "api").glob("*.md")):
+        text = page.read_text("utf-8")
+        listed += [f"{module}.{name}" for module, names in LISTS.findall(text)
+                   for name in NAMES.findall(names)]  # fmt: skip
+        listed += [f"data {name}" for name in re.findall(r"^\.\. py:data:: .*\.(\w+)$", text, re.M)]
+    things = [resolve(name) for name in listed if not name.startswith("data ")]
+    assert len(set(listed)) == len(listed) and len(set(things)) == len(things)
+    assert set(things) >= set(PUBLIC.values())
+    constants = {
+        name for room in ROOMS for name in getattr(importlib.import_module(room), "__all__", ())
+        if not callable(thing := getattr(importlib.import_module(room), name))
+        and not inspect.ismodule(thing)
+    }  # fmt: skip
+    assert {f"data {name}" for name in constants} <= set(listed)

@@ -12,8 +12,26 @@ import os
 import re
 import sys
 
+from dualnet.allocator import keep_freed_memory
 from dualnet.cli.console import open_streams, printable
 from dualnet.cli.parser import make_parser
+
+WHERE_TO_BEGIN = """\
+dualnet: recurrent language models that one can train, adapt, compare and serve.
+
+Where to begin:
+  dualnet look --text "The ship was built in 1904." --output page.html
+                                    a page of two trained models reading your text
+  dualnet generate dual_lstm.wikitext-2 --prompt "The ship was"
+  dualnet demo                      train and compare two small models, in about two minutes
+  dualnet list "dual_*"             models of the zoo
+  dualnet train dual_lstm --corpus FILE --tokenizer bpe:2000 --output runs/dual
+                                    train on your text
+  dualnet evaluate runs/dual --dynamic
+                                    let it learn while it is scored
+  dualnet generate runs/dual --prompt "The"
+
+dualnet --help lists all commands, dualnet COMMAND --help the options of one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,9 +55,17 @@ def main(arguments: list[str] | None = None) -> int:
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+    keep_freed_memory()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides warnings about retracing
     parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
+    if options.command is None:
+        print(WHERE_TO_BEGIN)
+        return 0
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
     try:
@@ -50,7 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
         return 141
     except (ValueError, OSError, ImportError) as error:
-        print(printable(f"dualnet {options.command}: {error}"), file=sys.stderr)
+        name = f"dualnet {options.command}:"
+        if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+            name = f"\x1b[1;31m{name}\x1b[0m"
+        print(name, printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"dualnet {options.command}: {interrupt or 'Stopped.'}", file=sys.stderr)

@@ -30,11 +30,15 @@ from dualnet.cli.console import (
 from dualnet.cli.early import check_language_model, check_training, reading
 from dualnet.cli.model_table import model_table, translation_results
 from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
-from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.runs.folder import EARLY_FILES, RESULTS, check_run
+from dualnet.runs.shipped import find_run
 
 
 def list_models(options: argparse.Namespace) -> None:
-    names = zoo.list_models(options.pattern)
+    names = zoo.list_models(options.pattern, pretrained=options.pretrained)
+    if options.pretrained:
+        _list_pretrained(options, names)
+        return
     if options.markdown:
         if options.json:
             raise ArgumentError("--markdown", "cannot be combined with --json. Choose one of them.")
@@ -54,6 +58,26 @@ def list_models(options: argparse.Namespace) -> None:
         print("\nParameters and perplexities (validation/test) are for the first corpus. Where the "
               "paper reports\nno static perplexity, the one after fine-tuning or over dropout "
               "samples is shown.")  # fmt: skip
+
+
+def _list_pretrained(options: argparse.Namespace, names: list[str]) -> None:
+    if options.markdown:
+        raise ArgumentError("--markdown", "cannot be combined with --pretrained.")
+    if options.json:
+        print(json.dumps(names))
+    elif not names:
+        print("No shipped model matches." if zoo.list_models(pretrained=True)
+              else "No model is shipped.")  # fmt: skip
+    else:
+        rows = []
+        for name in names:
+            results = json.loads((find_run(name) / RESULTS).read_text("utf-8"))
+            figures = [results[protocol]["test"] for protocol in ("static", "dynamic")]
+            rows.append([name, f"{results['parameters']:,}",
+                         *(f"{figure['perplexity']:.2f}" for figure in figures),
+                         *(f"{figure['bits_per_byte']:.3f}" for figure in figures)])  # fmt: skip
+        print_table(["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"],
+                    rows)  # fmt: skip
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:

@@ -50,13 +50,42 @@ def silence() -> Iterator[None]:
 
 
 def print_table(head: list[str], rows: list[list[str]], columns: int | None = None) -> None:
-    """Print `rows` under `head`; the last cell is truncated if a row would exceed `columns`."""
+    """Print `rows` under `head`; the last cell is truncated if a row would exceed `columns`.
+
+    On a terminal, rich draws the table.
+    """
+    if is_terminal():
+        _draw_table(head, rows)
+        return
     widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
     for *cells, last in [head, *rows]:
         if columns is not None:
             last = truncate(last, columns - sum(widths) - 2 * len(widths))
         padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
         print(printable("  ".join([*padded, last]).rstrip()))
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal that shows colours."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def _draw_table(head: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i, name in enumerate(head):
+        figures = all(re.fullmatch(r"[-\d.,%/ ]*", row[i]) for row in rows)
+        last = i == len(head) - 1
+        table.add_column(
+            name, justify="right" if figures else "left", no_wrap=True, overflow="ellipsis",
+            style="" if i else "cyan", ratio=1 if last and not figures else None,
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)
 
 
 def printable(text: str) -> str:

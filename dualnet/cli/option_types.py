@@ -23,6 +23,13 @@ class Version(argparse.Action):
         parser.exit()
 
 
+def run_path(text: str) -> str:
+    """Return the path of a RUN, that of a shipped model for its name."""
+    from dualnet.runs.shipped import find_run
+
+    return str(find_run(text)) if text else text
+
+
 def number(text: str) -> float:
     """Return the number in `text`; argparse names this function if there is none."""
     value = float(text)

@@ -6,22 +6,31 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from dualnet import zoo
 from dualnet.cli import analysing, commands, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
-from dualnet.cli.option_types import Version, number, number_or
+from dualnet.cli.help import add_command, grouped
+from dualnet.cli.looking import look
+from dualnet.cli.option_types import Version, number_or, run_path
 from dualnet.cli.pairs import minimal_pairs
 from dualnet.cli.rescoring import rescore
 from dualnet.cli.scoring import score
+from dualnet.cli.shared_options import (
+    CORPUS,
+    MODEL,
+    OUTPUT,
+    RUN,
+    RUN_OR_KERAS,
+    add_checkpoint_steps,
+    add_fractions,
+    add_pairs,
+    add_reading,
+    add_set,
+    add_source_tokenizer,
+    add_texts,
+    add_training,
+)  # fmt: skip
 from dualnet.cli.translating import translate
-
-MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
-RUN = "RUN folder of a trained model"
-RUN_OR_KERAS = f"{RUN}, or a .keras file"
-CORPUS = (
-    "ptb, wikitext-2, wikitext-103, python-reference, a folder with train, valid, test .txt, or a "
-    "text file"
-)
-OUTPUT = "folder to write, new or empty"
 
 # fmt: off
 
@@ -29,65 +38,76 @@ OUTPUT = "folder to write, new or empty"
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dualnet",
+        usage="dualnet [--help] [--version] COMMAND ...",
         description="Recurrent language models: train, adapt at test time, generate and serve.",
-        epilog="'dualnet COMMAND --help' shows the options of a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", prog="dualnet", help=argparse.SUPPRESS
+    )
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
         """Add a command; return the method that adds its options."""
-        command = subparsers.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run, parser=command)
-        command.add_argument("--json", action="store_true", help="print the result as JSON")
-        return command.add_argument
+        return add_command(subparsers, name, run, text).add_argument
+
+    def group(title: str) -> Callable[..., Any]:
+        """Return the method that adds options to a new group of the newest command."""
+        return [*subparsers.choices.values()][-1].add_argument_group(title).add_argument
 
     option = add("list", commands.list_models, "List the models of the zoo.")
     option("pattern", metavar="PATTERN", nargs="?", default="*",
            help='list only names that match, e.g. "dual_*"')
+    option("--pretrained", action="store_true",
+           help="list the shipped models that are trained, with their test results")
     option("--markdown", action="store_true",
            help="print a Markdown table with the results on all corpora")
 
     option = add("card", commands.card, "Show the card of a model: paper, sizes, recipe, results.")
-    option("name", metavar="MODEL", help=MODEL)
+    option("name", metavar="MODEL", help=MODEL).completer = _models
     option("--corpus", help="published corpus to show the card for (default: the first one)")
 
     option = add("data", commands.data, "Show a corpus: numbers of tokens and words, first words.")
     option("name", metavar="CORPUS", nargs="?", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
-    _add_reading(option)
-    _add_pairs(option, "a corpus of pairs")
-    _add_source_tokenizer(option)
+    add_reading(option)
+    add_pairs(option, "a corpus of pairs")
+    add_source_tokenizer(option)
 
     _add_tokenizer(subparsers)
 
     option = add("train", commands.train, "Train a model and save it in a RUN folder.")
-    option("name", metavar="MODEL", help=MODEL)
+    option("name", metavar="MODEL", help=MODEL).completer = _models
     option("--corpus", help=CORPUS)
-    _add_reading(option)
-    _add_pairs(option, "for a model that translates")
-    _add_source_tokenizer(option)
-    option("--weights", metavar="RUN",
+    add_reading(option)
+    option = group("pairs")
+    add_pairs(option, "for a model that translates")
+    add_source_tokenizer(option)
+    option = group("training")
+    option("--weights", type=run_path, metavar="RUN",
            help="start from the weights of this RUN folder or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
            help="train once for each of these seeds, into RUN/seed-N, and show mean and deviation")
-    _add_training(option, "override arguments of the builder or the recipe, e.g. units=200")
+    add_training(option, "override arguments of the builder or the recipe, e.g. units=200")
 
     option = add("gate", commands.gate,
                  "Train an input-to-output gate on top of the frozen model of a RUN.")
-    option("run_folder", metavar="RUN", help="RUN folder of a trained model or an ensemble")
+    option("run_folder", type=run_path, metavar="RUN",
+           help="RUN folder of a trained model or an ensemble")
     option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
-    _add_training(option, "override arguments of the gate or the recipe, e.g. gate_units=100")
+    add_training(option, "override arguments of the gate or the recipe, e.g. gate_units=100")
 
     option = add("ensemble", commands.ensemble, "Combine the models of several RUNs in a new RUN.")
-    option("run_folders", metavar="RUN", nargs="+", help="RUN folders, at least two")
+    option("run_folders", type=run_path, metavar="RUN", nargs="+", help="RUN folders, at least two")
     option("--output", required=True, metavar="RUN", help=OUTPUT)
 
     option = add("evaluate", evaluate, "Compute the perplexity of a RUN, static or dynamic.")
-    option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
+    option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("--split", default="test", help="train, valid or test (default: test)")
     option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
+    option("--plot", metavar="PNG", help="plot the perplexity of --dynamic by position")
+    option = group("learning while reading")
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
     option("--rule", default="nadam",
@@ -95,7 +115,8 @@ def make_parser() -> argparse.ArgumentParser:
            "and settings of the paper, if the card of the model has them")
     option("--keep", metavar="RUN",
            help="write the model as --dynamic leaves it into this new RUN folder")
-    _add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
+    add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
+    option = group("how to read")
     option("--temperature", type=number_or("best", float, "a number above 0"), metavar="T",
            help="divide the logits by T; 'best': by the T that is best on the validation split "
            "(default: 1)")
@@ -112,6 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
            "step (default: as RUN was trained; with --dynamic, as one stream)")
     option("--top-k", type=int, nargs="+", metavar="K",
            help="also compute the share of the tokens that are among the K likeliest units")
+    option = group("dropout samples and cache")
     option("--samples", type=int, metavar="N",
            help="Monte Carlo dropout: average the probabilities of N passes with dropout")
     option("--dropout-scale", type=float, metavar="S",
@@ -121,16 +143,16 @@ def make_parser() -> argparse.ArgumentParser:
            help="add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full "
            "(default: as published for the model, else size=500 weight=0.2 scale=0.3 "
            "start=at_once)")
-    _add_pairs(option, "of a model that translates (default: the pairs that RUN was trained on)")
+    option = group("models that translate")
+    add_pairs(option, "pairs to evaluate on, by default those that RUN was trained on")
     option("--beam", type=int, metavar="N",
-           help="of a model that translates: hypotheses of the beam search (default: 5)")
+           help="hypotheses of the beam search (default: 5)")
     option("--protocol",
-           help="of a model that translates: sacrebleu (BLEU and chrF of the plain text), multi30k "
+           help="sacrebleu (BLEU and chrF of the plain text), multi30k "
            "(BLEU of lower-cased Moses tokens) or rouge (headlines) (default: sacrebleu)")
-    option("--plot", metavar="PNG", help="plot the perplexity of --dynamic by position")
 
     option = add("generate", commands.generate, "Continue prompts with generated text.")
-    _add_texts(option, "--prompt", "prompt to continue")
+    add_texts(option, "--prompt", "prompt to continue")
     option("--max-tokens", type=int, default=50, metavar="N",
            help="tokens of the model to generate per prompt (default: 50)")
     option("--temperature", type=float, metavar="T",
@@ -143,6 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--stop-at-eos", action="store_true",
            help="stop at the end of a line or document (<eos>)")
     option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
+    option = group("beam search")
     option("--beam", type=int, metavar="N",
            help="take the likeliest text that beam search with N hypotheses finds; draw nothing")
     option("--n-best", type=int, metavar="N",
@@ -152,9 +175,10 @@ def make_parser() -> argparse.ArgumentParser:
 
     option = add("score", score,
                  "Compute the log-probability in nats of each word of texts, and the perplexity.")
-    _add_texts(option, "--text", "text to score, in which a newline is <eos>")
+    add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
+    option = group("surprisal")
     option("--format", metavar="surprisal",
            help="'surprisal': print a row for each token, with its surprisal in bits, separated by "
            "tabs")
@@ -166,18 +190,35 @@ def make_parser() -> argparse.ArgumentParser:
     option("--adapt", action="store_true",
            help="with --format surprisal: learn from each text, in one step, after scoring it")
     option("--rule", help="update rule of --adapt: nadam, sgd, rms or published (default: nadam)")
-    _add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
+    add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
+
+    option = add("look", look, "Write a page that shows RUNs reading a text, word by word.")
+    option("run_folders", type=run_path, metavar="RUN", nargs="*",
+           help=f"{RUN_OR_KERAS} (default: the shipped models); the last one may be a file with "
+                "the text, '-' for standard input")
+    option("--text", action="append", dest="texts", metavar="TEXT",
+           help="text to read; repeatable, a line each")
+    option("--output", required=True, metavar="HTML", help="page to write")
+    option("--adapt", action="store_true",
+           help="read the text a second time, learning from each segment after scoring it")
+    option("--rule",
+           help="update rule of --adapt: nadam, sgd or rms, with the statistics of the text that "
+           "the first RUN was trained on (default: nadam)")
+    add_set(option, "override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20")
+    option("--temperature", type=float, default=1.0, metavar="T",
+           help="divide the logits by T (default: 1)")
+    subparsers.choices["look"].set_defaults(file=None)  # the last RUN, or what follows an option
 
     option = add("minimal-pairs", minimal_pairs,
                  "Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).")
-    option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
+    option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("files", metavar="FILE", nargs="+",
            help="file with one JSON object per line: sentence_good, sentence_bad and, if wanted, "
            "UID and field")
 
     option = add("translate", translate, "Translate texts, line by line.")
-    _add_texts(option, "--text", "text to translate")
-    option("--ensemble", nargs="+", default=[], metavar="RUN",
+    add_texts(option, "--text", "text to translate")
+    option("--ensemble", type=run_path, nargs="+", default=[], metavar="RUN",
            help="average the probabilities with those of these RUNs")
     option("--beam", type=int, default=5, metavar="N",
            help="hypotheses of the beam search (default: 5); 1 is greedy")
@@ -196,7 +237,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     option = add("rescore", rescore,
                  "Score the hypotheses of n-best lists by RUNs, and choose the best.")
-    option("run_folders", metavar="RUN", nargs="+",
+    option("run_folders", type=run_path, metavar="RUN", nargs="+",
            help="RUN folders or .keras files: language models, or with --input models that "
            "translate")
     option("nbest", metavar="NBEST", help="file of n-best lists")
@@ -210,12 +251,14 @@ def make_parser() -> argparse.ArgumentParser:
     option("--feature-weights", metavar="FILE",
            help="weights of the features, as --save-weights writes them (default: 1 for each RUN, "
            "0 for other features)")
+    option = group("state and learning")
     option("--carry", action="store_true",
            help="read each list in the state that the best hypothesis before left")
     option("--adapt", action="store_true",
            help="learn from the best hypothesis of a list before scoring the next list")
     option("--rule", help="update rule of --adapt: nadam, sgd or rms (default: nadam)")
-    _add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
+    add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
+    option = group("output and weights")
     option("--best", action="store_true", help="write the best hypothesis of each list alone")
     option("--output", metavar="FILE", help="file to write (default: standard output)")
     option("--tune", metavar="REFERENCES",
@@ -228,7 +271,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--seed", type=int, metavar="N", help="random seed of --tune and of the intervals")
 
     option = add("export", commands.export, "Export the model of a RUN for use without dualnet.")
-    option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
+    option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
     option("--format",
            help="saved_model (a TensorFlow SavedModel), onnx, litert or sherpa-onnx (default: by "
@@ -245,28 +288,37 @@ def make_parser() -> argparse.ArgumentParser:
     option("job", metavar="JOB",
            help="name of a job (see 'dualnet jobs'), or the path of your own (.toml)")
     option("--corpus", help=f"{CORPUS} (default for a job over a RUN: its corpus)")
-    _add_reading(option)
-    option("--run", dest="run_folder", metavar="RUN",
+    add_reading(option)
+    option("--run", dest="run_folder", type=run_path, metavar="RUN",
            help="RUN folder for a job that tunes a gate or an evaluation")
     option("--output", required=True, metavar="DIR", help=OUTPUT)
+    option = group("limits")
     option("--max-trials", type=int, metavar="N", help="number of trials (default: as in the job)")
     option("--max-hours", type=float, metavar="H",
            help="stop after H hours; --resume continues the search")
     option("--max-hours-per-trial", type=float, metavar="H",
            help="stop a trial after H hours and keep its result so far")
     option("--workers", type=int, default=1, metavar="N", help="parallel trials (default: 1)")
+    option = group("search")
     option("--tuner", help="random, bayesian, hyperband or grid (default: as in the job)")
-    _add_set(option, "fix settings instead of searching them; parameters=24M sets a size budget")
+    add_set(option, "fix settings instead of searching them; parameters=24M sets a size budget")
     option("--seed", type=int, metavar="N", help="random seed of the search and its trials")
     option("--resume", action="store_true", help="continue the search in DIR")
-    _add_checkpoint_steps(option)
+    add_checkpoint_steps(option)
     option("--quiet", action="store_true", help="do not show the table of trials")
 
     _add_analyses(subparsers)
 
     option = add("demo", commands.demo, "Train, adapt, compare and serve two small models.")
     option("--output", default="demo", metavar="FOLDER", help="folder to write (default: demo)")
+    texts = {name: str(each.description) for name, each in subparsers.choices.items()}
+    parser.epilog = grouped(texts)
     return parser
+
+
+def _models(prefix: str, **_: Any) -> list[str]:
+    """Return the names that the shell may complete `prefix` to."""
+    return [name for name in zoo.list_models() if name.startswith(prefix)]
 
 
 def _add_tokenizer(subparsers: Any) -> None:
@@ -275,10 +327,7 @@ def _add_tokenizer(subparsers: Any) -> None:
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Callable[..., Any]:
-        command = actions.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run, parser=command)
-        command.add_argument("--json", action="store_true", help="print the result as JSON")
-        return command.add_argument
+        return add_command(actions, name, run, text, of="tokenizer").add_argument
 
     option = add("train", tokenizing.train, "Learn the units of a tokeniser from the train split.")
     option("name", metavar="CORPUS", help=CORPUS)
@@ -290,26 +339,16 @@ def _add_tokenizer(subparsers: Any) -> None:
     option("--special", nargs="+", action="extend", default=[], metavar="STRING",
            help="strings that are one unit each wherever a text has them, e.g. '<unk>'")
     option("--lowercase", action="store_true", help="convert all text to lower case first")
-    _add_fractions(option)
+    add_fractions(option)
 
     option = add("show", tokenizing.show, "Show a tokeniser, and the units of texts.")
-    option("tokenizer", metavar="TOKENIZER", help=f"{RUN}, or a tokenizer.json")
+    option("tokenizer", type=run_path, metavar="TOKENIZER", help=f"{RUN}, or a tokenizer.json")
     option("--text", action="append", dest="texts", default=[], metavar="TEXT",
            help="text to encode; repeatable")
 
 
-def _add_reading(option: Callable[..., Any]) -> None:
-    option("--tokenizer", metavar="TOKENIZER",
-           help="words (default), characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from "
-           "train with N units; or the path of a tokenizer.json")
-    option("--documents", metavar="END",
-           help="what ends a document, and is read as <eos>: line (default), blank-line or file")
-    _add_fractions(option)
 
 
-def _add_fractions(option: Callable[..., Any]) -> None:
-    option("--fractions", type=number, nargs=3, metavar=("TRAIN", "VALID", "TEST"),
-           help="shares of the lines of a text file (default: 90 5 5)")
 
 
 def _add_analyses(subparsers: Any) -> None:
@@ -317,11 +356,11 @@ def _add_analyses(subparsers: Any) -> None:
     analyse = subparsers.add_parser("analyse", help=text, description=text)
     analyses = analyse.add_subparsers(dest="analysis", required=True, metavar="ANALYSIS")
     for name, (function, text) in analysing.ANALYSES.items():
-        command = analyses.add_parser(name, help=text, description=text)
-        command.set_defaults(run=analysing.analyse, analysis_of=function, parser=command)
+        command = add_command(analyses, name, analysing.analyse, text, of="analyse")
+        command.set_defaults(analysis_of=function)
         option = command.add_argument
-        option("--json", action="store_true", help="print the result as JSON")
-        option("run_folders", metavar="RUN", help=RUN if name == "curves" else RUN_OR_KERAS,
+        option("run_folders", type=run_path, metavar="RUN",
+               help=RUN if name == "curves" else RUN_OR_KERAS,
                nargs="+" if name in ("rank", "curves") else 1)
         option("--output", metavar="PNG", help="plot the result into this file")
         if name == "curves":
@@ -341,52 +380,16 @@ def _add_analyses(subparsers: Any) -> None:
                    help="count singular values up to X as zero (default: by float32 rounding)")
 
 
-def _add_pairs(option: Callable[..., Any], text: str) -> None:
-    option("--pairs", metavar="FOLDER",
-           help=f"{text}: a folder with train.en, train.de and so on, or 'numbers', digits and "
-           "words, for a try")
-    option("--source", metavar="LANGUAGE", help="language of --pairs to read (default: en)")
-    option("--target", metavar="LANGUAGE", help="language of --pairs to write (default: de)")
-    option("--files", nargs=6, metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE",
-                                        "VALID_TARGET", "TEST_SOURCE", "TEST_TARGET"),
-           help="files of --pairs of any names, e.g. articles and headlines")
 
 
-def _add_source_tokenizer(option: Callable[..., Any]) -> None:
-    option("--source-tokenizer", metavar="TOKENIZER",
-           help="tokeniser of the source of --pairs; --tokenizer is then that of the target "
-           "(default: --tokenizer for both, learnt from both, bpe:4000)")
 
 
-def _add_training(option: Callable[..., Any], settings: str) -> None:
-    option("--output", required=True, metavar="RUN", help=OUTPUT)
-    option("--epochs", type=int, metavar="N",
-           help="training epochs, not counting fine-tuning (default: as in the card)")
-    _add_set(option, settings)
-    option("--seed", type=int, metavar="N",
-           help="random seed of weights and dropout masks (default: that of the card, else 0)")
-    option("--resume", action="store_true",
-           help="continue the training in --output from its last checkpoint")
-    _add_checkpoint_steps(option)
-    option("--devices", type=number_or("all", int, "a number of devices"), metavar="N",
-           help="divide batches among N devices, or 'all' (JAX only)")
-    option("--quiet", action="store_true", help="do not show the progress bar")
 
 
-def _add_checkpoint_steps(option: Callable[..., Any]) -> None:
-    option("--checkpoint-steps", type=int, default=500, metavar="N",
-           help="training steps between checkpoints within an epoch (default: 500)")
 
 
-def _add_texts(option: Callable[..., Any], name: str, text: str) -> None:
-    option("run_folder", metavar="RUN", help=RUN_OR_KERAS)
-    option("file", nargs="?", metavar="FILE",
-           help="file with one text per line; standard input if it is '-' or omitted")
-    option(name, action="append", dest="texts", metavar="TEXT", help=f"{text}; repeatable")
 
 
-def _add_set(option: Callable[..., Any], text: str) -> None:
-    option("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=text)
 
 
 # fmt: on

@@ -1,0 +1,85 @@
+"""The command `look`: a page that shows models reading a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet._files import check_new_file
+from dualnet._settings import check_dynamic, check_reading, check_temperature
+from dualnet.cli.commands import finite, number, texts_of
+from dualnet.cli.console import print_table, quietly, settings_of
+from dualnet.cli.early import check_language_model
+from dualnet.cli.evaluating import check_known, settable
+from dualnet.cli.option_types import run_path
+from dualnet.cli.scoring import statistics_of
+from dualnet.runs.shipped import require_shipped
+
+
+def look(options: argparse.Namespace) -> None:
+    _find_runs(options)
+    check_temperature(options.temperature)
+    settings = _settings(options)
+    check_new_file("output", options.output)
+    for run in options.run_folders:
+        check_language_model(run)
+    lines = texts_of("--text", options)
+    text = "\n".join(lines) if options.texts else "".join(lines)
+    check_reading(text)
+    looking = quietly("dualnet.looking")
+    if options.rule == "rms":
+        runs = quietly("dualnet.runs")
+        settings["statistics"] = statistics_of(runs, options.run_folders[0])
+    page = looking.look(options.run_folders, text, temperature=options.temperature, **settings)
+    page.save(options.output)
+    if page.segment is not None and page.units <= page.segment:
+        print(f"The text has {page.units} tokens, and is scored before the first step, after "
+              f"{page.segment}: nothing is learnt. Try --set sequence_length=5.",
+              file=sys.stderr)  # fmt: skip
+    if options.json:
+        models = [
+            {
+                key: finite(value) if isinstance(value, float) else value
+                for key, value in row.items()
+            }
+            for row in page.perplexities
+        ]
+        print(json.dumps({"output": options.output, "tokens": page.units, "models": models}))
+        return
+    head = ["fixed weights", *["learning"] * options.adapt, "model"]
+    rows = [
+        [*(number(value) for key, value in row.items() if key != "name"), row["name"]]
+        for row in page.perplexities
+    ]
+    print_table(head, rows)
+    print(f"\nperplexity on {page.units:,} tokens; the page is {options.output}")
+
+
+def _find_runs(options: argparse.Namespace) -> None:
+    """Take the last RUN as FILE where it is none and there is no text; use the shipped models
+    where no RUN is left."""
+    *others, last = options.run_folders or [""]
+    if options.texts is None and options.file is None and last:
+        is_run = os.path.isdir(last) or last.endswith(".keras")
+        if not is_run and (others or last == "-" or os.path.isfile(last)):
+            options.run_folders, options.file = others, last
+    options.run_folders = options.run_folders or [run_path(name) for name in require_shipped("RUN")]
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `dualnet.look` about learning, checked."""
+    settings = settings_of(options.set)
+    if not options.adapt:
+        for option, value in {"--rule": options.rule, "--set": options.set}.items():
+            if value:
+                raise ArgumentError(option, "needs --adapt.")
+        return {}
+    known = [name for name in settable(check_dynamic) if name not in ("temperature", "by_sentence")]
+    check_known("--set", settings, known)
+    rule = options.rule or "nadam"
+    check_dynamic(rule=rule, **settings)
+    return {**settings, "adapt": True, "rule": rule}

@@ -1,0 +1,333 @@
+"""The page: the text, coloured by surprisal, and what the models predicted at each word."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_flag
+from dualnet._files import check_new_file, write_whole
+from dualnet._settings import check_dynamic, check_reading, check_temperature
+from dualnet.builders import LanguageModel
+from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
+from dualnet.looking.reading import Reading, read
+from dualnet.runs import load
+from dualnet.runs.shipped import require_shipped
+from dualnet.text import UNK, Tokenizer
+from dualnet.text.plain_text import check_text
+
+MOST_UNITS = 20_000  # of a page, which a browser shows without delay
+HEIGHT = 760  # of a page in a notebook, in pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """The result of `dualnet.look`: one HTML page, which needs no network and no server.
+
+    A notebook shows it in place.
+
+    Attributes:
+        html: str. The page.
+        perplexities: A dict for each model: its `name`, its perplexity on the text with
+            `fixed` weights and, with `adapt`, with `learning` ones.
+        units: int. Number of tokens, all of which are predicted.
+        segment: int or None. With `adapt`, the tokens that are scored before each step.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import Vocabulary
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=4, units=4)
+    >>> model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    >>> dualnet.look(model, "the cat").save("page.html")
+    >>> import os
+    >>> os.remove("page.html")
+    """
+
+    html: str = dataclasses.field(repr=False)
+    perplexities: list[dict[str, Any]]
+    units: int
+    segment: int | None = None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to the file `path`; all or nothing."""
+        check_new_file("output", path)
+        write_whole(path, self.html)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="Models reading a text" '
+            f'style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
+        )
+
+
+def look(
+    models: Any = None,
+    text: str | None = None,
+    *,
+    temperature: float = 1.0,
+    adapt: bool = False,
+    rule: str = "nadam",
+    learning_rate: float | None = None,
+    sequence_length: int | None = None,
+    decay: float | None = None,
+    epsilon: float | None = None,
+    beta_1: float | None = None,
+    clipnorm: float | None = None,
+    statistics: Any = None,
+) -> Page:
+    """Return a page that shows models reading `text`.
+
+    Each word is coloured by its surprisal; the page shows the likeliest words at each place, the
+    running perplexity, and the differences between models, and between fixed and learning
+    weights. Of a gate that reads the current word it shows the words with the largest values, of
+    a mixture the share of each expert.
+
+    The text is one stream, read from the zero state after `<eos>`, as by `dualnet.surprisal`.
+
+    Args:
+        models: `LanguageModel` with a vocabulary that has `<eos>`; the path of a RUN folder or a
+            `.keras` file; a list of these; or a dict of names to these. Several must have one
+            tokeniser. None for the shipped models.
+        text: str. Required.
+        temperature: float above 0; logits are divided by it.
+        adapt: bool. Whether to read the text with each model a second time, in which it learns
+            from each segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights
+            are restored.
+        rule, learning_rate, sequence_length, decay, epsilon, beta_1, clipnorm, statistics: As
+            for `dualnet.dynamic_evaluation`; only with `adapt`.
+
+    Returns:
+        `Page`, which a notebook shows, and which has `save(path)`.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import Vocabulary
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=4, units=4)
+    >>> model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
+    >>> page = dualnet.look({"dual": model}, "the cat", adapt=True)
+    >>> page.units, list(page.perplexities[0])
+    (2, ['name', 'fixed', 'learning'])
+    """
+    if text is None:
+        raise ArgumentError(
+            "text", "must be given: look(models, text), or look(text=...) for the shipped models."
+        )
+    check_temperature(temperature)
+    check_flag("adapt", adapt)
+    given: dict[str, Any] = {
+        "learning_rate": learning_rate,
+        "sequence_length": sequence_length,
+        "decay": decay,
+        "epsilon": epsilon,
+        "beta_1": beta_1,
+        "clipnorm": clipnorm,
+    }
+    if adapt:
+        check_dynamic(rule=rule, temperature=temperature, **given)
+    else:
+        only = {"rule": None if rule == "nadam" else rule, **given, "statistics": statistics}
+        for name, value in only.items():
+            if value is not None:
+                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    check_reading(text)
+    check_text("text", text)
+    loaded = _named(models)
+    tokenizer = _shared_tokenizer(loaded)
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    _check_units(ids, tokenizer)
+    stream = np.append(np.int32(tokenizer.require_eos()), ids)
+    dynamic = {"rule": rule, "statistics": statistics, **given}
+    readings = {
+        name: [
+            read(model, stream, temperature=temperature, dynamic=settings)
+            for settings in ([None, dynamic] if adapt else [None])
+        ]
+        for name, model in loaded.items()
+    }
+    data = _data(text, tokenizer, ids, offsets, readings)
+    perplexities = [
+        {"name": name, **{kind: perplexity_of(reading.losses) for kind, reading in zip(KINDS, of)}}
+        for name, of in readings.items()
+    ]
+    segment = next(iter(readings.values()))[-1].segment
+    return Page(_rendered(data), perplexities, len(ids), segment)
+
+
+KINDS = ("fixed", "learning")
+
+
+def _named(models: Any) -> dict[str, LanguageModel]:
+    """Return the models by names that differ, loading those that are paths."""
+    if models is None:
+        models = require_shipped("models")
+    if isinstance(models, (LanguageModel, str, os.PathLike)):
+        models = [models]
+    if not isinstance(models, (Mapping, Sequence)) or not models:
+        raise ArgumentError(
+            "models",
+            "must be a model, the path of a RUN, a list of these, or a dict of names to these. "
+            f"Received: models={models!r}.",
+        )
+    if isinstance(models, Mapping):
+        return {str(name): _loaded(model) for name, model in models.items()}
+    named: dict[str, LanguageModel] = {}
+    short = [_name(model) for model in models]
+    for model, name in zip(models, short):
+        if short.count(name) > 1 and isinstance(model, (str, os.PathLike)):
+            name = os.fspath(model)
+        if name in named:
+            name = f"{name} ({sum(other.startswith(name) for other in named) + 1})"
+        named[name] = _loaded(model)
+    return named
+
+
+def _name(model: Any) -> str:
+    if isinstance(model, (str, os.PathLike)):
+        return Path(os.path.abspath(model)).name.removesuffix(".keras")
+    return str(getattr(model, "name", model))
+
+
+def _loaded(model: Any) -> LanguageModel:
+    return load(model) if isinstance(model, (str, os.PathLike)) else model
+
+
+def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
+    """Return the tokeniser of the models; raise `ValueError` if they have several."""
+    found = {
+        name: vocabulary_with_eos(model, begins="text", otherwise="Train it with one.")[0]
+        for name, model in models.items()
+    }
+    (first, tokenizer), *others = found.items()
+    for name, other in others:
+        facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
+        if facts[0] != facts[1]:
+            raise ArgumentError(
+                "models",
+                "must have one tokeniser, so that they predict the same units. Received: "
+                f"{first!r} with {tokenizer!r}, {name!r} with {other!r}. Make a page for each, or "
+                "train them on one corpus.",
+            )
+    return tokenizer
+
+
+def _check_units(ids: np.ndarray, tokenizer: Tokenizer) -> None:
+    if len(ids) > MOST_UNITS:
+        raise ArgumentError(
+            "text",
+            f"must have at most {MOST_UNITS:,} units of the tokeniser. Received: {len(ids):,}. "
+            "Show a part of it.",
+        )
+    words = ids[ids != tokenizer.eos_id]
+    if tokenizer.unk_id is not None and (words == tokenizer.unk_id).all():
+        raise ArgumentError(
+            "text",
+            f"must hold a word that the models know. Received: words that are all read as {UNK}. "
+            "Choose a text like those of their corpus.",
+        )
+
+
+def _data(
+    text: str,
+    tokenizer: Tokenizer,
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    readings: Mapping[str, Sequence[Reading]],
+) -> dict[str, Any]:
+    """Return what the page is made of, as values of JSON.
+
+    The names of units are listed once, in `names`; all else refers to them by number.
+    """
+    every = [reading for of in readings.values() for reading in of]
+    named = [array for r in every for array in (r.likeliest, r.favoured) if array is not None]
+    used, numbers = np.unique(
+        np.concatenate([ids, *(array.ravel() for array in named), [tokenizer.require_eos()]]),
+        return_inverse=True,
+    )
+    places = dict(zip(used.tolist(), range(len(used))))
+
+    def numbered(array: np.ndarray) -> list[int]:
+        return [places[i] for i in array.ravel().tolist()]
+
+    pieces, before, end = [], [], 0
+    for start, stop in offsets.tolist():
+        before.append(text[end : max(start, end)])
+        pieces.append(text[max(start, end) : stop])
+        end = max(end, stop)
+    return {
+        "names": [tokenizer.words[i] for i in used.tolist()],
+        "ids": numbers[: len(ids)].tolist(),
+        "eos": places[tokenizer.require_eos()],  # before the first unit, too
+        "unknown": places.get(tokenizer.unk_id),
+        "pieces": pieces,
+        "before": before,
+        "after": text[end:],
+        "models": list(readings),
+        "unit": "word" if tokenizer.kind == "words" else "unit",
+        "readings": [
+            {
+                "model": number,
+                "kind": kind,
+                "segment": reading.segment,
+                "perplexity": _finite(perplexity_of(reading.losses)),
+                "bits": _rounded(reading.losses / math.log(2), 5),
+                "ranks": reading.ranks.tolist(),
+                "likeliest": numbered(reading.likeliest),
+                "probabilities": _rounded(reading.probabilities, 6),
+                "favoured": None if reading.favoured is None else numbered(reading.favoured),
+                "gates": None if reading.gates is None else _rounded(reading.gates, 4),
+                "shares": None if reading.shares is None else _rounded(reading.shares, 4),
+            }
+            for number, of in enumerate(readings.values())
+            for kind, reading in zip(KINDS, of)
+        ],
+    }
+
+
+def _rounded(array: np.ndarray, digits: int) -> list[float | None]:
+    return [_finite(round(float(value), digits)) for value in array.ravel()]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has neither nan nor infinity
+
+
+def _title(models: Sequence[str]) -> str:
+    return f"How {_listed(models)} read{'s' * (len(models) == 1)} this text"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    if len(names) > 4:
+        return f"{len(names)} models"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _rendered(data: Mapping[str, Any]) -> str:
+    import jinja2
+    from markupsafe import Markup
+
+    def asset(name: str) -> str:
+        return (resources.files("dualnet.looking") / name).read_text("utf-8")
+
+    template = jinja2.Environment(
+        autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    ).from_string(asset("page.html"))
+    # `tojson` escapes <, > and &, so that no text can end the script that it stands in.
+    template.environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return template.render(
+        data=data,
+        title=_title(data["models"]),
+        style=Markup(asset("page.css")),
+        script=Markup(asset("page.js")),
+    )

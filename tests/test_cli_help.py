@@ -1,0 +1,73 @@
+"""The command line tells where to begin, shows help in groups, completes names, draws tables."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from dualnet.cli import WHERE_TO_BEGIN, console, main
+from dualnet.cli.help import EXAMPLES, GROUPS
+from dualnet.cli.parser import make_parser
+
+
+def commands_of(text):
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("dualnet ")]
+
+
+def test_dualnet_alone_shows_where_to_begin(capsys):
+    assert main([]) == 0
+    assert capsys.readouterr().out == WHERE_TO_BEGIN + "\n"
+
+
+@pytest.mark.parametrize("line", [line for each in EXAMPLES.values() for line in each.splitlines()])
+def test_each_example_of_the_help_is_a_command_that_is_understood(line):
+    program, *arguments = shlex.split(line)
+    assert program == "dualnet" and make_parser().parse_args(arguments).command == arguments[0]
+
+
+@pytest.mark.parametrize("line", commands_of(WHERE_TO_BEGIN))
+def test_what_one_begins_with_is_understood(line):
+    command = line.split("   ")[0]
+    if "--help" not in command:
+        make_parser().parse_args(shlex.split(command)[1:])
+
+
+def test_the_help_lists_each_command_once_in_a_group(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    names = [name for names in GROUPS.values() for name in names]
+    listed = [line.split()[0] for line in out.splitlines() if line[:3].strip() and line[:2] == "  "]
+    assert [name for name in listed if not name.startswith("-")] == names
+    known = make_parser()._subparsers._group_actions[0].choices
+    assert sorted(names) == sorted(known)
+
+
+def completed(line):
+    """Return what the shell is offered after `line`."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from dualnet.cli import main; main()"],
+        env={**os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line,
+             "COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": "/dev/stdout",
+             "_ARGCOMPLETE_COMP_WORDBREAKS": "", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+def test_the_shell_completes_commands_models_and_options():
+    assert completed("dualnet tr") == ["train", "translate"]
+    assert completed("dualnet train mogr") == ["mogrifier_lstm"]
+    assert completed("dualnet evaluate RUN --dyn") == ["--dynamic"]
+
+
+def test_a_terminal_gets_a_drawn_table_with_the_same_cells(capsys, monkeypatch):
+    monkeypatch.setattr(console, "is_terminal", lambda: True)
+    console.print_table(["model", "perplexity"], [["lstm", "64.91"], ["dual[lstm]\x1b", "9.5"]])
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["model", "perplexity"]
+    assert [row.split() for row in rows] == [["lstm", "64.91"], ["dual[lstm]\\x1b", "9.5"]]
+    assert rows[1].endswith("  9.5") and rows[0].endswith(" 64.91")

@@ -1,0 +1,400 @@
+"""The page of `dualnet.look`: its figures, its text, its errors, and that it is complete."""
+
+import html
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import analysis, builders, looking, zoo
+from dualnet.cli import main
+from dualnet.looking import page as page_module
+from dualnet.runs import shipped
+from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from tests.conftest import values
+
+pytestmark = pytest.mark.usefixtures("without_tracing")
+
+TEXT = "The cat, the dog.\nthe  Katze läuft \n"
+TOKENIZERS = {
+    "words": Vocabulary((*dict.fromkeys(TEXT.split()[:-1]), "<unk>", "<eos>")),
+    "bytes": ByteTokenizer(),
+    "bpe": train_tokenizer([TEXT], "bpe", size=270),
+}
+SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
+
+
+def randomised(model, tokenizer, seed=4):
+    """Return a model whose weights are large: each token before changes what comes after."""
+    numbers = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
+    model.vocabulary = tokenizer
+    return model
+
+
+def small(name="dual_lstm", tokenizer=TOKENIZERS["words"], seed=4, **overrides):
+    model = zoo.build(name, vocabulary_size=len(tokenizer), units=4, **overrides)
+    return randomised(model, tokenizer, seed)
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def model(request):
+    return small(tokenizer=TOKENIZERS[request.param])
+
+
+def data_of(page):
+    """Return the data of a page, as its script reads them."""
+    document = page if isinstance(page, str) else page.html
+    return json.loads(re.search(r'<script [^>]*id="data">(.*?)</script>', document, re.DOTALL)[1])
+
+
+def logits_of(model, text):
+    """Return the ids of a text and the logits of each, by one call of the model."""
+    ids = np.append(model.vocabulary.eos_id, model.vocabulary.encode(text)).astype("int32")
+    return ids[1:], ops.convert_to_numpy(model(ids[None, :-1]))[0]
+
+
+def table(data, reading, key):
+    """Return a column of a reading, a row for each unit, with ids by their names."""
+    column = reading[key]
+    if key in ("likeliest", "favoured"):
+        column = [data["names"][i] for i in column]
+    return np.array(column).reshape(len(data["ids"]), -1)
+
+
+# --- figures -------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_of_surprisal_and_of_the_sorted_logits(model, monkeypatch):
+    monkeypatch.setattr("dualnet.looking.reading.SEGMENT", 5)  # read in several pieces
+    page = dualnet.look(model, TEXT, temperature=1.3)
+    data = data_of(page)
+    (reading,) = data["readings"]
+    records = dualnet.surprisal(model, TEXT, temperature=1.3)
+    bits = [record["surprisal"] for record in records]
+    np.testing.assert_allclose(reading["bits"], bits, rtol=1e-4, atol=2e-5)
+    assert [data["names"][i] for i in data["ids"]] == [record["token"] for record in records]
+    ids, logits = logits_of(model, TEXT)
+    names, order = np.array(model.vocabulary.words), np.argsort(-logits, axis=-1, kind="stable")
+    position = {name: i for i, name in enumerate(names.tolist())}
+    found = np.vectorize(position.get)(table(data, reading, "likeliest"))
+    assert all(len(set(row)) == found.shape[1] for row in found.tolist())
+    likeliest = np.take_along_axis(logits, order[:, :5], -1)  # PyTorch has no order of equal ones
+    np.testing.assert_allclose(np.take_along_axis(logits, found, -1), likeliest, atol=1e-5)
+    assert reading["ranks"] == [int((row >= row[i]).sum()) for i, row in zip(ids, logits)]
+    scaled = logits.astype("float64") / 1.3
+    p = np.exp(scaled) / np.exp(scaled).sum(-1, keepdims=True)
+    expected = np.take_along_axis(p, order[:, :5], -1)
+    np.testing.assert_allclose(table(data, reading, "probabilities"), expected, atol=2e-6)
+    perplexity = 2 ** np.mean(bits)
+    np.testing.assert_allclose(page.perplexities[0]["fixed"], perplexity, rtol=1e-5)
+    np.testing.assert_allclose(reading["perplexity"], perplexity, rtol=1e-5)
+    assert page.units == len(ids)
+
+
+def test_learning_has_the_losses_of_dynamic_evaluation_and_restores_the_weights(model):
+    before = values(model)
+    text = TEXT * 2
+    fixed, learning = data_of(dualnet.look(model, text, adapt=True, **SGD))["readings"]
+    for one, two in zip(before, values(model)):
+        np.testing.assert_array_equal(one, two)
+    ids = np.append(model.vocabulary.eos_id, model.vocabulary.encode(text)).astype("int32")
+    dynamic = dualnet.dynamic_evaluation(model, ids, **SGD)
+    ends = np.cumsum(dynamic.segment_lengths)[:-1]
+    nats = np.array(learning["bits"]) * math.log(2)
+    losses = [part.mean() for part in np.split(nats, ends)]
+    np.testing.assert_allclose(losses, dynamic.segment_losses, rtol=1e-4)
+    assert (fixed["segment"], learning["segment"]) == (None, 10)
+    np.testing.assert_allclose(fixed["bits"][:10], learning["bits"][:10], rtol=1e-5)
+    assert sum(learning["bits"]) < sum(fixed["bits"]) - 0.1  # it has learnt
+
+
+def test_a_gate_shows_the_words_that_it_favours_after_each_word():
+    words = TOKENIZERS["words"]
+    model = randomised(builders.with_gate(small(), 3), words)
+    data = data_of(dualnet.look(model, TEXT * 2, adapt=True, **SGD))
+    fixed, learning = data["readings"]
+    favoured, gates = (table(data, fixed, key) for key in ("favoured", "gates"))
+    before = ["<eos>", *(data["names"][i] for i in data["ids"][:-1])]
+    for word, names, gate in zip(before, favoured, gates):
+        expected = analysis.favoured_words(model, word)[word]
+        assert names.tolist() == [name for name, _ in expected]
+        np.testing.assert_allclose(gate, [value for _, value in expected], atol=1e-4)
+    changed = (gates != table(data, learning, "gates")).any(axis=1)
+    assert not changed[:10].any() and changed[10:].any()  # the gate learns, too
+
+
+def test_gates_that_read_more_than_the_word_show_nothing():
+    model = randomised(builders.with_gate(small(), 3, gate="input_and_hidden"), TOKENIZERS["words"])
+    assert data_of(dualnet.look(model, TEXT))["readings"][0]["favoured"] is None
+
+
+@pytest.mark.parametrize("experts", [3, [1, 2]])
+def test_a_mixture_shows_the_share_of_each_expert(experts):
+    words = TOKENIZERS["words"]
+    settings = {"experts": experts} if experts == 3 else {"experts": experts, "recurrent_layers": 1}
+    model = randomised(builders.language_model(len(words), units=4, **settings), words)
+    data = data_of(dualnet.look(model, TEXT))
+    (reading,) = data["readings"]
+    ids, logits = logits_of(model, TEXT)
+    shares = table(data, reading, "shares")
+    assert shares.shape == (len(ids), 3)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=2e-4)
+    stream = np.append(words.eos_id, ids[:-1]).astype("int32")
+    used = analysis.expert_shares(model, stream)
+    np.testing.assert_allclose(shares.mean(axis=0), used.shares, atol=1e-4)
+    order = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(
+        table(data, reading, "likeliest"), np.array(model.vocabulary.words)[order]
+    )
+
+
+def test_fewer_words_than_five_are_all_shown():
+    words = Vocabulary(("the", "<unk>", "<eos>"))
+    reading = data_of(dualnet.look(small(tokenizer=words), "the"))["readings"][0]
+    assert len(reading["likeliest"]) == 3
+    np.testing.assert_allclose(sum(reading["probabilities"]), 1, atol=1e-5)
+
+
+# --- text ----------------------------------------------------------------------------
+
+
+def test_the_pieces_are_the_text_again(model):
+    for text in (TEXT, "\n\n the\tcat", "Katze läuft"):
+        data = data_of(dualnet.look(model, text))
+        pieces = zip(data["before"], data["pieces"], strict=True)
+        assert "".join(map("".join, pieces)) + data["after"] == text
+        assert len(data["ids"]) == len(data["pieces"])
+
+
+def test_units_stand_where_the_text_has_them():
+    data = data_of(dualnet.look(small(tokenizer=TOKENIZERS["bpe"]), "the dog"))
+    assert set(data["before"]) == {""} and len(data["pieces"]) < len("the dog")
+    data = data_of(dualnet.look(small(tokenizer=ByteTokenizer()), "lä\n"))
+    assert data["pieces"] == ["l", "ä", "", "\n"]  # a character of two bytes stands once
+    assert [data["names"][i] for i in data["ids"]] == ["l", "\\xc3", "\\xa4", "<eos>"]
+    data = data_of(dualnet.look(small(), "the dog. zebra\n"))
+    assert data["before"] == ["", " ", " ", ""] and data["pieces"][2] == "zebra"
+    assert data["ids"][2] == data["unknown"] and data["ids"][3] == data["eos"]
+
+
+def test_no_text_and_no_name_can_leave_its_place():
+    attack = "</script><script>alert(1)</script><!-- & ' \" \u2028 <img>"
+    words = Vocabulary((*attack.split(), "<unk>", "<eos>"))
+    page = dualnet.look({attack: small(tokenizer=words)}, attack)
+    plain = dualnet.look({"plain": small(tokenizer=words)}, words.words[2])
+    for tag in ("<script", "</script", "<img", "<!--", "alert(1)"):
+        assert page.html.count(tag) - 2 * (tag == "alert(1)") * 3 <= plain.html.count(tag)
+    data = data_of(page)
+    assert data["models"] == [attack]
+    assert "".join(b + p for b, p in zip(data["before"], data["pieces"])) == attack
+    assert html.escape(attack, quote=False).split(" &amp;")[0] in page.html  # in the title
+
+
+# --- the page ------------------------------------------------------------------------
+
+
+def test_the_saved_page_is_complete_and_refers_to_no_other_file(tmp_path):
+    page = dualnet.look([small(), small("lstm")], TEXT, adapt=True, **SGD)
+    page.save(tmp_path / "page.html")
+    saved = (tmp_path / "page.html").read_text("utf-8")
+    assert saved == page.html and saved.endswith("</html>\n")
+    assert not re.search(r"https?:|//[a-z]|\bsrc=|<link|@import|url\(|{{|{%", saved)
+    for file in ("page.css", "page.js"):
+        assert Path(looking.__file__).with_name(file).read_text("utf-8").strip() in saved
+    data = data_of(saved)
+    assert data["models"] == ["dual_lstm", "lstm"] and len(data["readings"]) == 4
+    assert [(r["model"], r["kind"]) for r in data["readings"]] == [
+        (0, "fixed"), (0, "learning"), (1, "fixed"), (1, "learning")
+    ]  # fmt: skip
+    assert "<h1>How dual_lstm and lstm read this text</h1>" in saved
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
+    page = dualnet.look(small(), TEXT)
+    frame = page._repr_html_()
+    source = re.fullmatch(r'<iframe srcdoc="([^"]*)" title="[^"]+" style="[^"]+"></iframe>', frame)
+    assert html.unescape(source[1]) == page.html
+
+
+def test_the_text_can_be_read_on_every_colour():
+    style = Path(looking.__file__).with_name("page.css").read_text("utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", part))
+        for part in style.split("@media (prefers-color-scheme: dark)", 1)
+    )
+
+    def luminance(colour):
+        parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    def contrast(one, two):
+        low, high = sorted(map(luminance, (one, two)))
+        return (high + 0.05) / (low + 0.05)
+
+    for colours in (light, dark):
+        for name in [f"{scale}{k}" for scale in "sd" for k in range(9)]:
+            assert contrast(colours[name], colours[f"{name}-ink"]) >= 4.5, name
+        for name in ("ink", "muted", "accent"):
+            assert contrast(colours[name], colours["card"]) >= 4.5, name
+        # The scale of surprisal goes one way, and so does each side of that of differences.
+        for steps in ([f"s{k}" for k in range(9)], ["d4", "d3", "d2", "d1", "d0"],
+                      ["d4", "d5", "d6", "d7", "d8"]):  # fmt: skip
+            change = np.diff([luminance(colours[name]) for name in steps])
+            assert (change < 0).all() or (change > 0).all(), steps
+
+
+def test_models_have_names_that_differ(tmp_path):
+    model = small("lstm")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        model.save(tmp_path / folder / "one.keras")
+    paths = [tmp_path / "a" / "one.keras", str(tmp_path / "b" / "one.keras")]
+    names = data_of(dualnet.look([*paths, model, model], "the"))["models"]
+    assert names == [str(paths[0]), paths[1], "lstm", "lstm (2)"]
+    assert data_of(dualnet.look(paths[0], "the"))["models"] == ["one"]
+    assert data_of(dualnet.look({"mine": model}, "the"))["models"] == ["mine"]
+
+
+# --- the command ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with two models, a text, and a file that is none."""
+    folder = tmp_path_factory.mktemp("look")
+    small().save(folder / "dual.keras")
+    small("lstm", seed=5).save(folder / "plain.keras")
+    (folder / "text.txt").write_text(TEXT, "utf-8")
+    (folder / "unknown.txt").write_text("zebra\nzebras")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dual.keras", "plain.keras", "text.txt", "--output", "page.html"],
+        ["dual.keras", "plain.keras", "--output", "page.html", "text.txt"],
+        ["--output", "page.html", "--text", "The cat, the dog.", "--text", "the  Katze läuft \n",
+         "dual.keras", "plain.keras"],
+    ],
+)  # fmt: skip
+def test_the_command_writes_the_page_of_the_library(arguments, files, tmp_path, capsys):
+    output = str(tmp_path / "page.html")
+    known = {"page.html": output}
+    known |= {name: str(files / name) for name in ("dual.keras", "plain.keras", "text.txt")}
+    assert main(["look", *(known.get(argument, argument) for argument in arguments)]) == 0
+    printed = capsys.readouterr().out
+    page = dualnet.look({"dual": small(), "plain": small("lstm", seed=5)}, TEXT)
+    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
+    assert f"perplexity on 9 tokens; the page is {output}" in printed
+    for row in page.perplexities:
+        assert re.search(rf"^{row['fixed']:.2f} +{row['name']}$", printed, re.MULTILINE)
+
+
+def test_the_command_learns_and_prints_json(files, tmp_path, capsys):
+    output = str(tmp_path / "page.html")
+    settings = ["--adapt", "--rule", "sgd", "--set", "learning_rate=0.1", "sequence_length=10"]
+    command = ["look", str(files / "dual.keras"), "--output", output, "--json", *settings]
+    text = TEXT + "the cat, the dog."
+    assert main([*command, "--text", text]) == 0
+    page = dualnet.look({"dual": small()}, text, adapt=True, **SGD)
+    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
+    result = json.loads(capsys.readouterr().out)
+    assert result == {"output": output, "tokens": 13, "models": page.perplexities}
+    assert main([*command, "--text", "the cat,"]) == 0
+    assert "nothing is learnt" in capsys.readouterr().err
+
+
+def test_the_command_reads_standard_input(files, tmp_path, capsys, monkeypatch):
+    class Input:
+        buffer = open(files / "text.txt", "rb")  # noqa: SIM115
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setattr("sys.stdin", Input())
+    output = str(tmp_path / "page.html")
+    assert main(["look", str(files / "dual.keras"), "-", "--output", output]) == 0
+    Input.buffer.close()
+    page = dualnet.look(files / "dual.keras", TEXT)
+    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dual.keras", "--text", " \n"], "`text` must hold at least one word. Received: ' \\n'."),
+        (["dual.keras", "unknown.txt"], "`text` must hold a word that the models know."),
+        (["dual.keras", "absent.txt"], "FILE must be a text file. Received: 'absent.txt'"),
+        (["absent.txt"], "`path` must be a RUN folder or a .keras file."),
+        (["absent", "--text", "the"], "`path` must be a RUN folder or a .keras file."),
+        (["dual.keras", "--text", "the", "--output", "no/page.html"],
+         "`output` must be in a folder that exists. Received: 'no/page.html'."),
+        (["dual.keras", "--text", "the", "--output", "."], "`output` must be a file."),
+        (["dual.keras", "--text", "the", "--rule", "sgd"], "`--rule` needs --adapt."),
+        (["dual.keras", "--text", "the", "--adapt", "--set", "rate=1"],
+         "`rate` must be one of learning_rate, sequence_length"),
+        (["dual.keras", "--text", "the", "--adapt", "--rule", "rms"],
+         "`--rule` rms needs a RUN folder"),
+        (["dual.keras", "--text", "the", "--temperature", "0"], "`temperature` must be a finite"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(arguments, message, files, tmp_path, capsys,
+                                   monkeypatch):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    known = {name: str(files / name) for name in ("dual.keras", "unknown.txt")}
+    arguments = [known.get(argument, argument) for argument in arguments]
+    output = [] if "--output" in arguments else ["--output", "page.html"]
+    assert main(["look", *arguments, *output]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "message"),
+    [
+        ([], {}, "`models` must be a model, the path of a RUN"),
+        (7, {}, "`models` must be a model, the path of a RUN"),
+        ([7], {}, "`model` must be a LanguageModel with a vocabulary"),
+        (None, {"text": None}, r"`text` must be given: look\(models, text\), or look\(text=...\)"),
+        (None, {"text": 1}, "`text` must be a string. Received: int"),
+        (None, {"text": "the \ud800"}, "`text` must be text that UTF-8 can hold"),
+        (None, {"adapt": 1}, "`adapt` must be a truth value"),
+        (None, {"learning_rate": 0.1}, "`learning_rate` needs adapt=True"),
+        (None, {"rule": "sgd"}, "`rule` needs adapt=True"),
+        (None, {"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(models, settings, message):
+    models = small() if models is None else models
+    with pytest.raises(ValueError, match=message):
+        dualnet.look(models, **{"text": "the", **settings})
+
+
+def test_models_with_different_tokenisers_do_not_share_a_page():
+    models = {name: small(tokenizer=tokenizer) for name, tokenizer in TOKENIZERS.items()}
+    with pytest.raises(ValueError, match="must have one tokeniser.*'words' with.*'bytes' with"):
+        dualnet.look(models, TEXT)
+
+
+def test_a_text_of_too_many_units_is_refused(monkeypatch):
+    monkeypatch.setattr(page_module, "MOST_UNITS", 4)
+    with pytest.raises(ValueError, match="at most 4 units of the tokeniser. Received: 5"):
+        dualnet.look(small(), "the the the the the")
+
+
+def test_without_shipped_models_a_run_must_be_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path)
+    assert main(["look", "--text", "the", "--output", str(tmp_path / "page.html")]) == 2
+    assert "`RUN` must be given: no model is shipped" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="`models` must be given: no model is shipped"):
+        dualnet.look(text="the")

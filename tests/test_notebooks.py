@@ -1,0 +1,129 @@
+"""The notebooks of examples/ run from top to bottom, and what they say is so."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import keras
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "examples").glob("*.ipynb"))
+# The others search and translate, which the tests of these rooms do on each backend.
+ON_ALL_BACKENDS = ("look_and_adapt", "own_keras_model", "quickstart")
+
+
+class Outputs:
+    """What the cells of a notebook gave, each found by a part of its source."""
+
+    def __init__(self, notebook):
+        self.cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+    def of(self, part):
+        (outputs,) = [cell.outputs for cell in self.cells if part in cell.source]
+        return outputs
+
+    def text(self, part):
+        """Return what a cell printed, without what TensorFlow logs."""
+        return "".join(out.text for out in self.of(part) if out.get("name") == "stdout")
+
+    def data(self, part, kind):
+        (found,) = [out.data[kind] for out in self.of(part) if kind in out.get("data", {})]
+        return found
+
+    def numbers(self, part):
+        """Return the numbers in each line that a cell printed."""
+        lines = self.text(part).replace(",", "").splitlines()
+        return [[float(x) for x in re.findall(r"[-+]?\d+\.?\d*(?:e-?\d+)?", row)] for row in lines]
+
+
+def check_quickstart(outputs):
+    (tokens, perplexity), (size, per_byte) = outputs.numbers("score = dualnet.score")
+    bits = outputs.numbers("records = dualnet.surprisal")
+    assert sum(row[-1] for row in bits[:-1]) == pytest.approx(bits[-1][-1], abs=0.6)
+    assert bits[-1][-1] == pytest.approx(tokens * math.log2(perplexity), rel=0.01)
+    assert bits[-1][-1] == pytest.approx(size * per_byte, rel=0.01)
+    assert outputs.text("for temperature in").count("The ship was") >= 2
+    both = outputs.text("models = {name:")
+    assert re.findall(r"^(\S+) .* static .* dynamic ", both, re.MULTILINE) == [
+        "lstm.wikitext-2",
+        "dual_lstm.wikitext-2",
+    ]
+    assert "<iframe" in outputs.data("dualnet.look", "text/html")
+    assert outputs.data("curves.png", "image/png")
+    assert outputs.text('"if the object"').startswith("if the object ")
+    if keras.config.backend() == "tensorflow":
+        assert outputs.numbers("dualnet.export")[-1][-1] < 1e-4
+
+
+def check_look_and_adapt(outputs):
+    *gains, (total,) = outputs.numbers("pairs = zip")
+    gains = [row[0] for row in gains]
+    assert len(gains) == 12 and gains[0] == max(gains) and gains[-1] == min(gains)
+    page = outputs.data("page = dualnet.look", "text/plain")
+    plain, dual = (float(value) for value in re.findall(r"'fixed': ([\d.]+)", page))
+    units = int(re.search(r"units=(\d+)", page)[1])
+    assert total == pytest.approx(units * math.log2(plain / dual), abs=0.06)
+    # Names come back: learning gains with both models.
+    for static, dynamic in outputs.numbers("for model in (plain, dual):\n"):
+        assert dynamic < 0.9 * static
+    assert outputs.data("trace.png", "image/png")
+    perplexities = [perplexity for _, perplexity in outputs.numbers("for rate in")]
+    assert min(perplexities) < 0.9 * perplexities[0] and perplexities[-1] > perplexities[0]
+    (_, fixed, learning), *others = outputs.numbers("sentences = [")[1:]
+    assert fixed == learning  # nothing is learnt yet
+    assert sum(row[2] for row in others) < sum(row[1] for row in others)
+    assert "'learning'" in outputs.data('dualnet.look({"dual_lstm"', "text/plain")
+    assert outputs.text("again =") == "the weights are restored: True\n"
+
+
+def check_own_keras_model(outputs):
+    [[accuracy, by_sign]] = outputs.numbers("by_sign =")
+    [[error, unchanged]] = outputs.numbers("unchanged =")
+    assert accuracy > by_sign + 0.1 and error < 0.5 * unchanged
+    assert outputs.text("load_model") == "same outputs after loading: True\n"
+    assert outputs.data("pyplot", "image/png")
+
+
+def check_search(outputs):
+    ranked = outputs.numbers("rank trial perplexity")[1:]
+    assert [row[0] for row in ranked] == [1, 2, 3, 4, 5, 6]
+    assert [row[2] for row in ranked] == sorted(row[2] for row in ranked)
+    assert outputs.numbers("get_best_models")[-1] == [pytest.approx(ranked[0][2], rel=0.05)]
+    assert "dualnet train best.toml" in outputs.text("best.toml")
+    assert outputs.data("parallel_coordinates.png", "image/png")
+
+
+def check_translate(outputs):
+    scores = [row[0] for row in outputs.numbers("n_best=3")]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    measured = outputs.numbers("translation_metrics(hyp")
+    assert [row[0] for row in measured] == [1, 5]
+    for _, bleu, right, count in measured:
+        assert bleu > 85 and right > 0.6 * count
+    assert outputs.text("texts = [").count("greedy: ") == 3
+    assert outputs.data("attention.png", "image/png")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_and_what_it_says_is_so(name, tmp_path, monkeypatch):
+    if keras.config.backend() != "tensorflow" and name not in ON_ALL_BACKENDS:
+        pytest.skip("runs on TensorFlow alone")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    assert "tensorflow:" not in json.dumps(notebook.cells)  # its log, which the docs would show
+    globals()[f"check_{name}"](Outputs(notebook))
+    assert not any(tmp_path.iterdir())  # files go into a temporary folder
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_committed_notebook_is_short_and_holds_no_outputs(name):
+    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text("utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert 6 <= len(code) <= 12
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
