@@ -11,8 +11,8 @@ BACKENDS ?= jax torch
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
-	cli_translation.py combinations.py demo.py fuzz.py lm_eval.py notebook.py pages.py resume.py \
-	serving_translation.py tuning_limits.py tuning_report.py)
+	cli_translation.py combinations.py demo.py fuzz.py lm_eval.py look_browser.py notebooks.py pages.py \
+	pretrained.py resume.py serving_translation.py tuning_limits.py tuning_report.py)
 
 .PHONY: demo test test-all lint docs wheel tables clean
 
@@ -61,4 +61,4 @@ tables: .venv/.base
 	@$(BIN)/pip install --quiet --upgrade pip
 
 clean:
-	rm -rf .venv build dist docs/_build *.egg-info demo
+	rm -rf .venv build dist docs/_build docs/api/names docs/jupyter_execute *.egg-info demo

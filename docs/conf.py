@@ -5,6 +5,8 @@ import importlib
 import importlib.metadata
 import os
 import re
+import shutil
+from pathlib import Path
 
 from sphinx.util import inspect
 
@@ -17,18 +19,37 @@ author = "the dualnet authors"
 copyright = author
 release = importlib.metadata.version("dualnet")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon",
+]  # fmt: skip
+exclude_patterns = ["_build", "jupyter_execute"]  # which myst_nb writes beside it
+templates_path = ["_templates"]
 smartquotes = False  # a quotation mark may be a string's, an apostrophe a prime
 html_theme = "furo"
 html_title = f"dualnet {release}"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+# The notebooks of examples/, which docs/examples links to, are run at each build; a cell that fails
+# ends it. Their links are resolved from examples/; between pages and notebooks, use {doc}.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_execution_in_temp = True
+nb_output_stderr = "remove"  # what TensorFlow logs
+nb_merge_streams = True
+
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # Keras's text on `call` says nothing about a layer of ours
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# Each public name has a page, a file in api/names that is written anew by each build.
+NAMES = Path(__file__).parent / "api" / "names"
+# A class and a function may differ by one capital only, which some file systems do not tell apart.
+autosummary_filename_map = {
+    f"dualnet.{name}": f"dualnet.{name}-function"
+    for name in ("analysis.rank", "builders.transfer", "evaluation.comparable")
+}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = [("Call arguments", "params_style"), "Weights", "Rules", "Endpoints"]
@@ -38,7 +59,8 @@ nitpick_ignore_regex = [("py:.*", r"(?!dualnet\.).*"), ("py:class", ".*")]
 
 ROOMS = (
     "layers", "text", "corpora", "builders", "runs", "zoo", "evaluation", "adaptation",
-    "generation", "training", "tuning", "analysis", "rescoring", "serving", "lm_eval", "devices",
+    "generation", "training", "tuning", "analysis", "looking", "rescoring", "serving", "lm_eval",
+    "devices",
 )  # fmt: skip
 EQUATION = re.compile(r"[^`.:]{1,40} = ")
 ALIGNED = re.compile(r"\S {2,}\S")
@@ -78,7 +100,7 @@ def markup(row, own, names):
         target = names.get(code, own)
         quoted = f"``{code}``" if target == own else f":py:obj:`{code} <{target}>`"
         pieces[2 * i + 1] = f"\\ {quoted}\\ "  # an escaped space: code may touch a letter
-    return "".join(pieces)
+    return "".join(pieces).removesuffix("\\ ")  # it would swallow the end of the line
 
 
 def to_restructured_text(app, what, name, obj, options, lines):
@@ -105,6 +127,19 @@ def keras_signature(app, what, name, obj, options, signature, annotation):
     return None
 
 
+def skip_of_others(app, what, name, obj, skip, options):
+    """Skip the methods and properties that a class inherits from Keras or Python."""
+    function = getattr(obj, "fget", None) or getattr(obj, "func", obj)
+    return skip or not str(getattr(function, "__module__", project)).startswith(project)
+
+
+def remove_pages_of_names(app):
+    """Remove the pages of names, so that none outlives its name."""
+    shutil.rmtree(NAMES, ignore_errors=True)
+
+
 def setup(app):
+    app.connect("builder-inited", remove_pages_of_names, priority=1)  # autosummary writes them
+    app.connect("autodoc-skip-member", skip_of_others)
     app.connect("autodoc-process-docstring", to_restructured_text, priority=1)
     app.connect("autodoc-process-signature", keras_signature)
