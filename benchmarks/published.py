@@ -9,10 +9,11 @@ epoch and run, and `GROUP.png`, the validation perplexities with the published f
 lines. A model that translates is measured at the end: its RUN holds the translations of valid
 and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
-Several commands may share OUTPUT if each trains other models.
+Several commands may share OUTPUT, one for each core: none takes a run that another has.
 """
 
 import argparse
+import contextlib
 import csv
 import io
 import json
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bit-equal
+
+import filelock
 
 from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
@@ -88,7 +91,6 @@ class Run:
     def train(self, output: Path, epochs: int) -> None:
         """Train up to `epochs` epochs, and evaluate after the last epoch of the group."""
         folder = self.folder(output)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
         settings = {} if resume else {**self.group.settings, **self.settings}
@@ -141,15 +143,26 @@ class Group:
             return corpora.load(folder, tokenizer=folder / self.tokenizer)
         return corpora.load_pairs(folder, source=self.source, target=self.target)
 
-    def next_slice(self, output: Path, models: list[str]) -> tuple[Run, int] | None:
-        """Return the run of `models` that is furthest behind and its next epoch count, or None."""
+    def train_slice(self, output: Path, models: list[str]) -> bool:
+        """Train a slice of the run of `models` that is furthest behind; say whether there was one.
+
+        Runs that another command trains are left to it.
+        """
         runs = [run for run in self.runs if run.model in models]
-        unfinished = [run for run in runs if not run.results(output)]
-        if not unfinished:
-            return None
-        run = min(unfinished, key=lambda run: len(run.history(output)) // self.epochs_per_slice)
-        slices = len(run.history(output)) // self.epochs_per_slice
-        return run, min(self.epochs, (slices + 1) * self.epochs_per_slice)
+        for run in sorted(runs, key=lambda run: self._slices(run, output)):
+            folder = run.folder(output)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(filelock.Timeout), filelock.FileLock(f"{folder}.lock", 0):
+                if not run.results(output):
+                    slices = self._slices(run, output) + 1
+                    epochs = min(self.epochs, slices * self.epochs_per_slice)
+                    print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
+                    run.train(output, epochs)
+                    return True
+        return False
+
+    def _slices(self, run: Run, output: Path) -> int:
+        return len(run.history(output)) // self.epochs_per_slice
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -227,10 +240,7 @@ def main() -> None:
     groups = [group for group in read_queue() if group.name in (options.group or names)]
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while (step := group.next_slice(options.output, options.model or models)) is not None:
-            run, epochs = step
-            print(f"{group.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
-            run.train(options.output, epochs)
+        while group.train_slice(options.output, options.model or models):
             write_table(read_queue(), options.output)
             draw(group, options.output)
 

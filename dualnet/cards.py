@@ -1,16 +1,20 @@
-"""Cards: what is known about a model, as a frozen dataclass and as a TOML file."""
+"""Cards: what is known about a model, as a frozen dataclass and as TOML files with bases."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
+import functools
 import os
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, did_you_mean, is_number
+from dualnet._data import folder
 from dualnet._toml import KINDS, at_line, line_of, read_toml
 
 # Keys of a card and their kinds. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
@@ -25,6 +29,14 @@ KEYS: dict[str, type] = {
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # What a card may hold only once: not in a table of `corpora`.
 ONCE = ("base", "corpora", "corpus", "seed", "weights", "without")
+SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
+PARTS = ("config", "recipe", "evaluation")
+# What describes one model alone, and is not passed on to cards that have it as their base.
+NOT_INHERITED = (
+    "name", "table", "note", "parameters", "printed", "published", "also_published", "measured",
+    "seed",
+)  # fmt: skip
+NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,8 +150,8 @@ def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
             "must be a model of the zoo, the path of a card, or a list of these. "
             f"Received: base = {table['base']!r}.",
         )
-    folder = os.path.dirname(name)
-    return [os.path.normpath(os.path.join(folder, b)) if is_file(b) else b for b in bases]
+    parent = os.path.dirname(name)
+    return [os.path.normpath(os.path.join(parent, b)) if is_file(b) else b for b in bases]
 
 
 def read_card_file(path: Path) -> dict[str, Any]:
@@ -190,3 +202,83 @@ def _no_pair(key: str, value: Any) -> tuple[str, Any] | None:
             if not is_text and not is_pair:
                 return name, pair
     return None
+
+
+# --- a card and its bases
+
+
+def name_of(source: str) -> str:
+    """Return the name of a card that does not say it: that of its file, as Keras accepts it."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(source).stem)
+    return name if NAME.fullmatch(name) else f"card{name}"
+
+
+def card_names() -> list[str]:
+    """Return the names of all files in `zoo/`; "_" begins those that are only bases."""
+    files = (path.name for path in folder("zoo").iterdir())
+    return [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
+
+
+@functools.cache
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))
+
+
+def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Return the tables of the card `source` and of its bases, the most basic first.
+
+    `heirs` are the cards that it is a base of.
+    """
+    table = read_card_file(Path(source)) if is_file(source) else _read(source)
+    heirs, names = (*heirs, source), card_names()
+    tables = []
+    try:
+        for base in bases_of(source, table):
+            if base in heirs:
+                circle = " -> ".join([*heirs[heirs.index(base) :], base])
+                raise ArgumentError(
+                    "base", f"must not lead back to the card itself. Received: {circle}."
+                )
+            if base not in names and not (is_file(base) and os.path.isfile(base)):
+                raise ArgumentError(
+                    "base",
+                    "must be a model of the zoo or the path of a card, relative to this one. "
+                    f"Received: {base!r}.{did_you_mean(base, names)}",
+                )
+            tables += tables_of(base, heirs)
+    except ArgumentError as error:  # about the `base` of this card
+        file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
+        place = at_line(str(file), line_of(file.read_text("utf-8"), "base"))
+        raise ValueError(f"{place}: {error}") from None
+    return [*tables, table]
+
+
+def override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:
+    """Return the values of `bases`, extended and replaced by what `table` says on `corpus`."""
+    special = table.get("corpora", {}).get(corpus, {})
+    patterns = table.get("without", ())
+
+    def is_kept(value: str) -> bool:
+        return not any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+    values = {key: bases[key] for key in bases if key not in NOT_INHERITED}
+    values["ours"] = tuple(filter(is_kept, bases.get("ours", ())))
+    if "corpus" in table:  # the card of a RUN folder
+        values["lowercase"] = table["corpus"].get("lowercase") is True
+    own = {**table, **special}
+    values |= {key: own[key] for key in own if key not in NO_VALUES}
+    for part in PARTS:
+        replacements = {**table.get(part, {}), **special.get(part, {})}
+        inherited = {k: v for k, v in bases.get(part, {}).items() if is_kept(f"{part}.{k}")}
+        values[part] = replace_values(inherited, replacements)
+    for key in {"ours", "also_published", "measured"} & own.keys():
+        values[key] = (*table.get(key, ()), *special.get(key, ()))
+    return values
+
+
+def replace_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with `overrides`, of which `units` and `initializer` replace others too."""
+    dropped = set(SIZES) if overrides.get("units") is not None else set()
+    if "initializer" in overrides:
+        dropped.add("initializer_range")
+    return {**{key: config[key] for key in config if key not in dropped}, **overrides}

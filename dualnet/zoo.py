@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import functools
 import os
-import re
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
-from dualnet._data import folder
-from dualnet._toml import at_line, line_of
-from dualnet.cards import NAME, Card, bases_of, is_file, located, read_card_file
+from dualnet.cards import (
+    Card,
+    card_names,
+    is_file,
+    located,
+    name_of,
+    override,
+    replace_values,
+    tables_of,
+)
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
-
-SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
-PARTS = ("config", "recipe", "evaluation")
-# What describes one model alone, and is not passed on to cards that have it as their base.
-NOT_INHERITED = (
-    "name", "table", "note", "parameters", "printed", "published", "also_published", "measured",
-    "seed",
-)  # fmt: skip
-NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
@@ -49,7 +43,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
         from dualnet.runs.shipped import list_shipped
 
         return [name for name in list_shipped() if fnmatch.fnmatchcase(name, pattern)]
-    names = (name for name in _card_names() if not name.startswith("_"))
+    names = (name for name in card_names() if not name.startswith("_"))
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
@@ -87,7 +81,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
         raise ValueError(
             f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
         )
-    tables = _tables(source)
+    tables = tables_of(source)
     corpora: Mapping[str, Any] = next(
         (table["corpora"] for table in reversed(tables) if table.get("corpora")), {}
     )
@@ -102,9 +96,9 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
         )
     values: dict[str, Any] = {}
     for table in tables:
-        values = _override(values, table, corpus)
+        values = override(values, table, corpus)
     return Card(
-        **{"name": _name_of(source), "builder": "language_model", **values},
+        **{"name": name_of(source), "builder": "language_model", **values},
         corpus=corpus,
         corpora=tuple(corpora),
         file=source if is_file(source) else "",
@@ -176,7 +170,7 @@ def _build_shipped(name: str, overrides: Mapping[str, Any]) -> LanguageModel:
         return shipped
     arguments = arguments_of(read_card(folder), overrides)
     model = builders.BUILDERS[shipped.builder](**{"name": shipped.name, **arguments})
-    given = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
+    changes = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
     try:
         result = builders.transfer(shipped, model)
         reason = "" if not (result.other_shape or result.missing or result.unused) else str(result)
@@ -185,83 +179,11 @@ def _build_shipped(name: str, overrides: Mapping[str, Any]) -> LanguageModel:
     if reason:
         raise ArgumentError(
             "weights",
-            f"must fit the model. Received: {name!r} with {given}. Leave out what changes sizes or "
-            f"layers, or build without `weights`. {' '.join(reason.split())}",
+            f"must fit the model. Received: {name!r} with {changes}. Leave out what changes sizes "
+            f"or layers, or build without `weights`. {' '.join(reason.split())}",
         )
     model.loss_reduction = shipped.loss_reduction
     return model
-
-
-def _name_of(source: str) -> str:
-    """Return the name of a card that does not say it: that of its file, as Keras accepts it."""
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(source).stem)
-    return name if NAME.fullmatch(name) else f"card{name}"
-
-
-# --- a card and its bases
-
-
-def _card_names() -> list[str]:
-    """Return the names of all files in `zoo/`; "_" begins those that are only bases."""
-    files = (path.name for path in folder("zoo").iterdir())
-    return [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
-
-
-@functools.cache
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))
-
-
-def _tables(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Return the tables of the card `source` and of its bases, the most basic first.
-
-    `heirs` are the cards that it is a base of.
-    """
-    table = read_card_file(Path(source)) if is_file(source) else _read(source)
-    heirs, names = (*heirs, source), _card_names()
-    tables = []
-    try:
-        for base in bases_of(source, table):
-            if base in heirs:
-                circle = " -> ".join([*heirs[heirs.index(base) :], base])
-                raise ArgumentError(
-                    "base", f"must not lead back to the card itself. Received: {circle}."
-                )
-            if base not in names and not (is_file(base) and os.path.isfile(base)):
-                raise ArgumentError(
-                    "base",
-                    "must be a model of the zoo or the path of a card, relative to this one. "
-                    f"Received: {base!r}.{did_you_mean(base, names)}",
-                )
-            tables += _tables(base, heirs)
-    except ArgumentError as error:  # about the `base` of this card
-        file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
-        place = at_line(str(file), line_of(file.read_text("utf-8"), "base"))
-        raise ValueError(f"{place}: {error}") from None
-    return [*tables, table]
-
-
-def _override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:
-    """Return the values of `bases`, extended and replaced by what `table` says on `corpus`."""
-    special = table.get("corpora", {}).get(corpus, {})
-    patterns = table.get("without", ())
-
-    def is_kept(value: str) -> bool:
-        return not any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
-
-    values = {key: bases[key] for key in bases if key not in NOT_INHERITED}
-    values["ours"] = tuple(filter(is_kept, bases.get("ours", ())))
-    if "corpus" in table:  # the card of a RUN folder
-        values["lowercase"] = table["corpus"].get("lowercase") is True
-    own = {**table, **special}
-    values |= {key: own[key] for key in own if key not in NO_VALUES}
-    for part in PARTS:
-        replacements = {**table.get(part, {}), **special.get(part, {})}
-        inherited = {k: v for k, v in bases.get(part, {}).items() if is_kept(f"{part}.{k}")}
-        values[part] = _replace(inherited, replacements)
-    for key in {"ours", "also_published", "measured"} & own.keys():
-        values[key] = (*table.get(key, ()), *special.get(key, ()))
-    return values
 
 
 # --- the arguments of the builder
@@ -356,15 +278,7 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
             # `internal_dropout` is also the builder's own, between layers of any cell.
             dropped = {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
             config = {key: config[key] for key in config if key not in dropped}
-    return _replace(config, overrides)
-
-
-def _replace(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` with `overrides`, of which `units` and `initializer` replace others too."""
-    dropped = set(SIZES) if overrides.get("units") is not None else set()
-    if "initializer" in overrides:
-        dropped.add("initializer_range")
-    return {**{key: config[key] for key in config if key not in dropped}, **overrides}
+    return replace_values(config, overrides)
 
 
 def builder_arguments(builder: Any) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualnet import training, tuning, zoo
+from dualnet import cards, training, tuning, zoo
 from dualnet._settings import rule_settings
 from dualnet.builders.functional import language_model
 from dualnet.tuning.job import Job, parse_count
@@ -388,10 +388,10 @@ def test_what_is_set_is_checked_and_no_more_our_choice(own):
 def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
     units = {"units": 64, "recurrent_units": 32}  # all sizes but the one beside it
     job = tuning.load_job("dual_table1").with_settings(units)
-    assert not {*space_of(job)} & {*zoo.SIZES} and job.fixed.items() >= units.items()
+    assert not {*space_of(job)} & {*cards.SIZES} and job.fixed.items() >= units.items()
     job = tuning.load_job("dual_table1").with_settings({"parameters": "24M"})
     assert job.parameters == 24_000_000
-    assert not {*space_of(job), *job.fixed} & {"units", *zoo.SIZES}
+    assert not {*space_of(job), *job.fixed} & {"units", *cards.SIZES}
     with pytest.raises(ValueError, match="`embedding_units` must be left out beside `parameters`"):
         override(tuning.load_job("dual_table1"), {"parameters": "24M", "embedding_units": 400})
     with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
+from dualnet import cards, zoo
 from dualnet._settings import rule_settings
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe, split_overrides
@@ -540,7 +540,7 @@ def test_a_card_replaces_and_extends_the_values_of_its_base(own):
     assert not zoo.card(own('base = "variational_rhn"\n')).also_published
     assert card.parameters is None
     sized = zoo.card(own('base = "lstm"\n[config]\nunits = 4\n'))
-    assert sized.config["units"] == 4 and not {*sized.config} & {*zoo.SIZES}
+    assert sized.config["units"] == 4 and not {*sized.config} & {*cards.SIZES}
 
 
 def test_a_card_has_the_corpora_that_it_lists_and_wins_over_those_of_its_base(own):

@@ -10,8 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from dualnet import zoo
 from dualnet._checks import ArgumentError
+from dualnet.cards import SIZES
 from dualnet.tuning.space import Parameter, conditions_text, decided, holds
 
 # The keys of a job file and their types.
@@ -31,7 +31,7 @@ TUNERS: dict[str, tuple[str, ...]] = {
     "grid": (),
 }
 EARLY_STOPPING = ("median", "none")
-SOLVE_FOR = ("units", *zoo.SIZES)
+SOLVE_FOR = ("units", *SIZES)
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -166,7 +166,7 @@ class Job:
             budget = parse_count(overrides.pop("parameters"))
             replaced.update(self.solved_sizes)
         if "units" in overrides:
-            replaced.update({*zoo.SIZES} - {*overrides})
+            replaced.update({*SIZES} - {*overrides})
         written = {p.name: p for p in self.written if p.name not in replaced}
         fixed = {name: value for name, value in self.fixed.items() if name not in replaced}
         for name, value in overrides.items():
