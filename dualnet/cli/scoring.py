@@ -107,11 +107,11 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
     runs = quietly("dualnet.runs")
     from dualnet.adaptation.surprisals import records
 
-    given = ("entropy", "words", "temperature", "adapt")
+    names = ("entropy", "words", "temperature", "adapt")
     if options.rule is not None:
         settings |= _rule(runs, options.rule, options.run_folder, settings)
     model = runs.load(options.run_folder)
-    for name in given:
+    for name in names:
         settings[name] = getattr(options, name)
     rows = records(model, texts, **settings)
     if options.json:

@@ -288,11 +288,11 @@ def _tokenizers(
         asked = [tokenizer, tokenizer]
     chosen = [choose_tokenizer(one, None, None, lowercase) for one in asked]
     names = tuple(name for name, _ in chosen)
-    found = [
+    tokenizers = [
         _learn(lines, name, lowercase) if one is None else one
         for (name, one), lines in zip(chosen, texts)
     ]
-    for one in found:
+    for one in tokenizers:
         if one.eos_id is None:
             raise ArgumentError(
                 "tokenizer", f"must contain {EOS}, which ends a text. Received: {one!r} without it."
@@ -303,7 +303,7 @@ def _tokenizers(
                 "must be False with an existing tokeniser that keeps capitals. Received: "
                 f"lowercase=True, {one!r}.",
             )
-    source, target = found[0], found[-1]
+    source, target = tokenizers[0], tokenizers[-1]
     if target == source:
         target = source
     return names[0] if len({*names}) == 1 else names, (source, target)

@@ -63,17 +63,17 @@ def read_pairs(pairs: Pairs) -> list[SentencePair]:
         raise ArgumentError(
             "pairs", f"must be a path, or a sequence of paths or of objects. Received: {pairs!r}."
         )
-    found: list[SentencePair] = []
+    sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(items, 1):
         if isinstance(item, (str, os.PathLike)):
-            found += _pairs_of_file(item)
+            sentence_pairs += _pairs_of_file(item)
         elif isinstance(item, SentencePair):
-            found.append(item)
+            sentence_pairs.append(item)
         else:
-            found.append(_pair(item, default="pairs", place=f"pair {number}"))
-    if not found:
+            sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number}"))
+    if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
-    return found
+    return sentence_pairs
 
 
 def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:

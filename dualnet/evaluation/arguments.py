@@ -70,11 +70,13 @@ def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Tok
 
 def check_sentences(model: Any) -> tuple[Tokenizer, int]:
     """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
-    found = vocabulary_with_eos(model, begins="sentence", otherwise="Leave `by_sentence` False.")
+    vocabulary, eos_id = vocabulary_with_eos(
+        model, begins="sentence", otherwise="Leave `by_sentence` False."
+    )
     if model.cache_size:
         raise ArgumentError(
             "by_sentence",
             "must be False for a model with a cache, which each sentence would empty. Received: "
             f"by_sentence=True, a cache of {model.cache_size} words.",
         )
-    return found
+    return vocabulary, eos_id

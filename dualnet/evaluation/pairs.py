@@ -117,15 +117,15 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
     >>> dualnet.minimal_pairs(model, [pair]).overall.pairs
     1
     """
-    found = read_pairs(pairs)
+    sentence_pairs = read_pairs(pairs)
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="sentence", otherwise="Train it on a corpus with <eos>."
     )
     places: dict[bytes, int] = {}  # of each sequence of ids in `streams`
     streams: list[np.ndarray] = []
-    columns = np.empty((len(found), 2), np.int64)
+    columns = np.empty((len(sentence_pairs), 2), np.int64)
     tokens = unknown = 0
-    for row, pair in enumerate(found):
+    for row, pair in enumerate(sentence_pairs):
         for column, sentence in enumerate((pair.good, pair.bad)):
             ids = vocabulary.encode(sentence)
             if not len(ids):
@@ -153,7 +153,7 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
 
     def accuracies(key: str) -> dict[str, Accuracy]:
         rows: dict[str, list[int]] = {}
-        for i, pair in enumerate(found):
+        for i, pair in enumerate(sentence_pairs):
             rows.setdefault(getattr(pair, key), []).append(i)
         return {name: _accuracy(correct[i], ties[i]) for name, i in rows.items()}
 

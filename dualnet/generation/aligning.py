@@ -107,7 +107,7 @@ def alignments(
     sources = [model.source_vocabulary.encode(text) for text in texts]
     reader = AttentionReader(model)
     order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
-    found: list[Any] = [None] * len(texts)
+    aligned: list[Any] = [None] * len(texts)
     for first in range(0, len(order), ROWS):
         batch = order[first : first + ROWS]
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
@@ -115,12 +115,12 @@ def alignments(
             {"source": padded([sources[i] for i in batch]), "target": padded(inputs)}
         )
         for i, rows in zip(batch, weights):
-            found[i] = Alignment(
+            aligned[i] = Alignment(
                 tuple(model.source_vocabulary.words[k] for k in sources[i]),
                 tuple(vocabulary.words[k] for k in targets[i]),
                 rows[: len(targets[i]), : len(sources[i])],
             )
-    return found
+    return aligned
 
 
 def _ids(translation: str | Translation, vocabulary: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ def likeliest_continuations(
     model: LanguageModel, streams: list[np.ndarray], *, beam: int, **settings: Any
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of `beam_search` after each of `streams`, of at least one id each."""
-    found: list[list[Hypothesis]] = [[] for _ in streams]
+    continuations: list[list[Hypothesis]] = [[] for _ in streams]
     order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
@@ -29,8 +29,8 @@ def likeliest_continuations(
             **settings,
         )
         for i, several in zip(batch, hypotheses):
-            found[i] = several
-    return found
+            continuations[i] = several
+    return continuations
 
 
 def language_model_step(model: LanguageModel) -> Step:

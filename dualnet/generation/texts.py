@@ -169,7 +169,7 @@ def generate(
             stop_id=vocabulary.eos_id if stop_at_eos else None,
             excluded_id=excluded_id,
         )
-        found = [[ids] for ids in drawn]
+        generated = [[ids] for ids in drawn]
     else:
         check_beam_width(beam, len(vocabulary))
         hypotheses = likeliest_continuations(
@@ -182,10 +182,10 @@ def generate(
             length_normalization=length_normalization,
             excluded_ids=[] if excluded_id is None else [excluded_id],
         )
-        found = [[list(item.ids) for item in several] for several in hypotheses]
+        generated = [[list(item.ids) for item in several] for several in hypotheses]
     texts = [
         [vocabulary.decode([*stream[start:], *ids]) for ids in several]
-        for stream, several in zip(streams, found)
+        for stream, several in zip(streams, generated)
     ]
     if n_best is None:
         first_texts = [several[0] for several in texts]

@@ -84,8 +84,8 @@ def translate(model: Models, texts: str | Sequence[str], **settings: Any) -> str
 
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215
     """
-    found = translations(model, texts, n_best=1, **settings)
-    lines = [best.text for [best] in found]
+    best_of_each = translations(model, texts, n_best=1, **settings)
+    lines = [best.text for [best] in best_of_each]
     return lines[0] if isinstance(texts, str) else lines
 
 
@@ -148,7 +148,7 @@ def translations(
     ]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
-    found = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
+    translated = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
     steps = [_step_of(one) for one in models]
     count = max(1, ROWS // beam)
     for first in range(0, len(order), count):
@@ -169,13 +169,13 @@ def translations(
             excluded_ids=[] if allow_unknown or target.unk_id is None else [target.unk_id],
         )
         for i, several in zip(batch, hypotheses):
-            found[i] = [
+            translated[i] = [
                 Translation(
                     target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
                 )
                 for each in several
             ]
-    return found
+    return translated
 
 
 def check_translators(models: Sequence[Any]) -> None:
@@ -248,10 +248,10 @@ class DecoderStep(ClearsAllGradients):
         def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
             # All tensors: on torch, Keras takes no arrays beside them.
             tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
-            found = self.predict_on_batch(
+            outputs = self.predict_on_batch(
                 {"tokens": tokens, "constants": constants, "states": states}
             )
-            return found["log_p"], found["states"]
+            return outputs["log_p"], outputs["states"]
 
         return step, encoded[count:]
 

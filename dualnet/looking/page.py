@@ -124,7 +124,7 @@ def look(
         )
     check_temperature(temperature)
     check_flag("adapt", adapt)
-    given: dict[str, Any] = {
+    of_rule: dict[str, Any] = {
         "learning_rate": learning_rate,
         "sequence_length": sequence_length,
         "decay": decay,
@@ -133,9 +133,9 @@ def look(
         "clipnorm": clipnorm,
     }
     if adapt:
-        check_dynamic(rule=rule, temperature=temperature, **given)
+        check_dynamic(rule=rule, temperature=temperature, **of_rule)
     else:
-        only = {"rule": None if rule == "nadam" else rule, **given, "statistics": statistics}
+        only = {"rule": None if rule == "nadam" else rule, **of_rule, "statistics": statistics}
         for name, value in only.items():
             if value is not None:
                 raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
@@ -146,7 +146,7 @@ def look(
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
     stream = np.append(np.int32(tokenizer.require_eos()), ids)
-    dynamic = {"rule": rule, "statistics": statistics, **given}
+    dynamic = {"rule": rule, "statistics": statistics, **of_rule}
     readings = {
         name: [
             read(model, stream, temperature=temperature, dynamic=settings)
@@ -203,11 +203,11 @@ def _loaded(model: Any) -> LanguageModel:
 
 def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     """Return the tokeniser of the models; raise `ValueError` if they have several."""
-    found = {
+    tokenizers = {
         name: vocabulary_with_eos(model, begins="text", otherwise="Train it with one.")[0]
         for name, model in models.items()
     }
-    (first, tokenizer), *others = found.items()
+    (first, tokenizer), *others = tokenizers.items()
     for name, other in others:
         facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
         if facts[0] != facts[1]:

@@ -64,12 +64,12 @@ def read(
         learn, segment = None, None
         steps = max(1, min(SEGMENT, LOGITS // model.vocabulary_size))
         if dynamic is not None:
-            given = dict(dynamic)
+            chosen = dict(dynamic)
             context = learning(
                 model,
-                given.pop("rule"),
-                statistics=given.pop("statistics"),
-                given=given,
+                chosen.pop("rule"),
+                statistics=chosen.pop("statistics"),
+                given=chosen,
                 temperature=temperature,
                 keep=False,
             )

@@ -110,20 +110,20 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
                 continue
             for key, hypothesis in zip(_keys(nbest), nbest.hypotheses):
                 main.write(f"{key} {_one_line(hypothesis.text)}".rstrip(" ") + "\n")
-                found = {**hypothesis.features}
+                features = {**hypothesis.features}
                 if hypothesis.score is not None:
-                    found["score"] = hypothesis.score
+                    features["score"] = hypothesis.score
                 if not columns:
                     columns = {
-                        name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in found
+                        name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in features
                     }
-                if set(columns) != set(found):
+                if set(columns) != set(features):
                     raise ArgumentError(
                         "lists",
-                        f"must have the same features throughout. Received: {sorted(found)} at "
+                        f"must have the same features throughout. Received: {sorted(features)} at "
                         f"{key}, after {sorted(columns)}.",
                     )
-                for name, value in found.items():
+                for name, value in features.items():
                     columns[name].write(f"{key} {_numbers(value)}\n")
 
 
@@ -191,17 +191,17 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
         return lines
     if format == "kaldi":
         by_key = {line.split()[0]: line.split(maxsplit=1)[1:] for line in lines if line.strip()}
-        found = ["".join(by_key[str(key)]) if str(key) in by_key else None for key in ids]
+        lines_of_ids = ["".join(by_key[str(key)]) if str(key) in by_key else None for key in ids]
     else:
-        found = [lines[int(key)] if int(key) < len(lines) else None for key in ids]
-    for key, line in zip(ids, found):
+        lines_of_ids = [lines[int(key)] if int(key) < len(lines) else None for key in ids]
+    for key, line in zip(ids, lines_of_ids):
         if line is None:
             raise ArgumentError(
                 name,
                 f"must have a line for each id of the lists. Received: {os.fspath(path)!r} "
                 f"without one for {key!r}.",
             )
-    return [line or "" for line in found]
+    return [line or "" for line in lines_of_ids]
 
 
 def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
@@ -235,23 +235,23 @@ def _moses(line: str, path: Path_, number: int) -> tuple[str, Hypothesis]:
     fields = [field.strip() for field in line.split("|||")]
     if len(fields) < 2 or not re.fullmatch("[0-9]{1,18}", fields[0]):
         raise _malformed(path, number, "a line must be 'id ||| words ||| features ||| score'")
-    found: dict[str, list[float]] = {}
+    values_of: dict[str, list[float]] = {}
     name = None
     for token in re.findall(r"[^\s=]+=|[^\s=]+", fields[2]) if len(fields) > 2 else []:
         if token[-1] in "=:":
             name = token[:-1]
-            if name in found:
+            if name in values_of:
                 raise _malformed(path, number, f"the feature {name!r} is there twice")
-            found[name] = []
+            values_of[name] = []
         else:
             name = name or "features"
-            found.setdefault(name, []).append(_number(token, path, number))
-    for name, values in found.items():
+            values_of.setdefault(name, []).append(_number(token, path, number))
+    for name, values in values_of.items():
         if not values:
             raise _malformed(path, number, f"the feature {name!r} has no number")
     score = _number(fields[3], path, number) if len(fields) > 3 and fields[3] else None
     features = {name: values[0] if len(values) == 1 else tuple(values)
-                for name, values in found.items()}  # fmt: skip
+                for name, values in values_of.items()}  # fmt: skip
     return fields[0], Hypothesis(fields[1], features, score, tuple(fields[4:]) or None)
 
 
@@ -287,8 +287,8 @@ def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str | in
     columns = [_lines(file) for file in scores]
     for (number, line), *others in itertools.zip_longest(_lines(path), *columns, fillvalue=(0, "")):
         key, text = (*line.split(maxsplit=1), "", "")[:2]
-        found = re.fullmatch(r"(.+)-(\d+)", key)
-        if found is None and number:
+        match = re.fullmatch(r"(.+)-(\d+)", key)
+        if match is None and number:
             raise _malformed(path, number, "a line must be 'utterance-n words …'")
         values: dict[str, Any] = {}
         for name, file, (at, other) in zip(names, scores, others):
@@ -303,9 +303,9 @@ def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str | in
                 )
             numbers = tuple(_number(each, file, at) for each in rest)
             values[name] = numbers[0] if len(numbers) == 1 else numbers
-        assert found is not None
+        assert match is not None
         score = values.pop("score", None)
-        yield number, found[1], Hypothesis(text.strip(), values, score, int(found[2]))
+        yield number, match[1], Hypothesis(text.strip(), values, score, int(match[2]))
 
 
 def _feature_of(scores: Path_, nbest: Path_) -> str:

@@ -108,11 +108,11 @@ def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
 
 def numbered(names: Iterable[str]) -> list[str]:
     """Return names of which no two are equal: the second `lm` is `lm_2`."""
-    found: list[str] = []
+    unique: list[str] = []
     for base in names:
         name, number = base, 1
-        while name in found:
+        while name in unique:
             number += 1
             name = f"{base}_{number}"
-        found.append(name)
-    return found
+        unique.append(name)
+    return unique

@@ -101,9 +101,9 @@ class Wer:
 
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the errors of a sentence and the words of its reference, float64."""
-        found = self._process(reference, hypothesis)
-        errors = found.substitutions + found.deletions + found.insertions
-        return np.array([errors, found.hits + found.substitutions + found.deletions], "float64")
+        counts = self._process(reference, hypothesis)
+        misses = counts.substitutions + counts.deletions
+        return np.array([misses + counts.insertions, misses + counts.hits], "float64")
 
     def value(self, sums: np.ndarray) -> float:
         """Return the word error rate of statistics summed over sentences."""
@@ -119,12 +119,12 @@ def metric_of(metric: str | Metric) -> Metric:
     if not isinstance(metric, str):
         return metric
     module, name = METRICS[check_choice("metric", metric, METRICS)]
-    found: Metric = getattr(importlib.import_module(f"dualnet.rescoring.{module}"), name)()
-    return found
+    chosen: Metric = getattr(importlib.import_module(f"dualnet.rescoring.{module}"), name)()
+    return chosen
 
 
 def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:
     """Return the value of each row of `sums`, with its sign such that higher is better."""
     values = getattr(metric, "values", None)
-    found = values(sums) if values else np.array([metric.value(row) for row in sums])
-    return found if metric.higher_is_better else -found
+    figures = values(sums) if values else np.array([metric.value(row) for row in sums])
+    return figures if metric.higher_is_better else -figures

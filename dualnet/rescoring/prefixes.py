@@ -123,10 +123,10 @@ def _read(
         }
         if segment:
             part["owners"] = owners[filled]
-        found = reader.predict_on_batch(part)
-        losses = found["losses"][: len(chosen)].astype(np.float64)
+        outputs = reader.predict_on_batch(part)
+        losses = outputs["losses"][: len(chosen)].astype(np.float64)
         sums.append(np.sum(losses * counted[chosen], axis=1))
-        after.append([state[: len(chosen)] for state in found["states"]])
+        after.append([state[: len(chosen)] for state in outputs["states"]])
     return np.concatenate(sums), [np.concatenate(several) for several in zip(*after)]
 
 

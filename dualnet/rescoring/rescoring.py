@@ -116,8 +116,8 @@ def rescored(
     if weights is None:
         weights = dict.fromkeys(named, 1.0)
     weights = {name: check_finite(f"weights[{name!r}]", w) for name, w in weights.items()}
-    given = {"rule": None if rule == "nadam" else rule, "statistics": statistics, **settings}
-    for name, value in given.items():
+    of_adapt = {"rule": None if rule == "nadam" else rule, "statistics": statistics, **settings}
+    for name, value in of_adapt.items():
         if value is not None and not adapt:
             raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
     scorers = list(named.values())
@@ -186,13 +186,13 @@ class _Scorer:
 
     def score(self, block: Sequence[tuple[NBest, str | None]]) -> np.ndarray:
         streams = [self.stream(each.text) for nbest, _ in block for each in nbest.hypotheses]
-        given: dict[str, Any] = {"states": self.states}
+        reading: dict[str, Any] = {"states": self.states}
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
             owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
             sources = [encode(check_text("sources", source or "")) for _, source in block]
-            given = {"sources": sources, "owners": owners}
-        return np.round(log_probabilities(self.model, streams, **given), DIGITS)
+            reading = {"sources": sources, "owners": owners}
+        return np.round(log_probabilities(self.model, streams, **reading), DIGITS)
 
     def read(self, best: Hypothesis, learn: Callable[..., float] | None, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
@@ -209,10 +209,10 @@ def _scored(
     weights: Mapping[str, float],
 ) -> list[NBest]:
     columns = {each.name: iter(each.score(block).tolist()) for each in scorers}
-    found = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
-    for nbest in found:
+    lists = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
+    for nbest in lists:
         check_features(weights, nbest)
-    return found
+    return lists
 
 
 def _named(models: Models) -> dict[str, LanguageModel]:

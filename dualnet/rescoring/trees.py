@@ -204,10 +204,10 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     lines = enumerate(text.splitlines() or [""], start=1)
     linear = "(" not in text or _CLOSING.search(text) is not None
     tokens = _expanded(lines, tag) if linear else _tokens(lines)
-    found = list(_read(tokens, "text"))
-    for _, _, before in found:
+    readings = list(_read(tokens, "text"))
+    for _, _, before in readings:
         _no_words(before, "text")
-    trees = [tree for tree, *_ in found if tree is not None]
+    trees = [tree for tree, *_ in readings if tree is not None]
     if len(trees) != 1:
         raise ArgumentError("text", f"must hold one tree. Received: {len(trees)} in {text!r}.")
     return trees[0]

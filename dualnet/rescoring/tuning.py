@@ -226,14 +226,14 @@ def _statistics(
             f"must be one for each list, at least one. Received: {len(references)} references "
             f"for {len(lists)} lists.",
         )
-    found = []
+    statistics = []
     for nbest, reference in zip(lists, references):
         of_text = {
             text: np.asarray(metric.statistics(text, reference), np.float64)
             for text in {each.text for each in nbest.hypotheses}
         }
-        found.append(np.stack([of_text[each.text] for each in nbest.hypotheses]))
-    return found
+        statistics.append(np.stack([of_text[each.text] for each in nbest.hypotheses]))
+    return statistics
 
 
 def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
@@ -244,9 +244,9 @@ def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
     while True:
         before = best
         for k, rows in enumerate(statistics):
-            found = gains(metric, total - rows[chosen[k]] + rows)
-            if found.max() > best + LEAST:
-                best, i = found.max(), int(np.argmax(found))
+            gained = gains(metric, total - rows[chosen[k]] + rows)
+            if gained.max() > best + LEAST:
+                best, i = gained.max(), int(np.argmax(gained))
                 total, chosen[k] = total + rows[i] - rows[chosen[k]], i
         if best <= before + LEAST:
             return chosen
@@ -265,10 +265,10 @@ class _Search:
         self.statistics = np.zeros((len(lists), most, rows[0].shape[1]))
         self.features = np.zeros((len(lists), most, len(self.names)))
         self.absent = np.ones((len(lists), most), bool)
-        for k, (several, found) in enumerate(zip(numbers, rows)):
+        for k, (several, figures) in enumerate(zip(numbers, rows)):
             values = [[each.get(name, 0.0) for name in self.names] for each in several]
             self.features[k, : len(several)] = values
-            self.statistics[k, : len(several)] = found
+            self.statistics[k, : len(several)] = figures
             self.absent[k, : len(several)] = False
         # What all hypotheses of a list share chooses none of them.
         counts = (~self.absent).sum(axis=1)[:, None, None]
@@ -296,9 +296,9 @@ class _Search:
             before = best
             for direction in [*np.eye(size), *random.normal(size=(size, size))]:
                 step = self.line_search(weights, direction)
-                found = self._gain(weights + step * direction)
-                if found > best + LEAST:
-                    best, weights = found, weights + step * direction
+                gain = self._gain(weights + step * direction)
+                if gain > best + LEAST:
+                    best, weights = gain, weights + step * direction
             if best <= before + LEAST:
                 return weights, best
 
@@ -345,7 +345,7 @@ class _Search:
         )
         edges = np.concatenate([[ends[0] - 2.0], ends, [ends[-1] + 2.0]])
         widths = np.diff(edges)
-        found = np.where(widths > LEAST, gains(self.metric, stretches), -np.inf)
-        best = np.flatnonzero(found >= found.max() - LEAST)
+        heights = np.where(widths > LEAST, gains(self.metric, stretches), -np.inf)
+        best = np.flatnonzero(heights >= heights.max() - LEAST)
         k = best[widths[best].argmax()]
         return float((edges[k] + edges[k + 1]) / 2)

@@ -248,7 +248,7 @@ def _export_file(
         )
     from dualnet.serving import one_step, sherpa
 
-    found = None if tokens is None else sherpa.check_sherpa(model, tokens)
+    mapping = None if tokens is None else sherpa.check_sherpa(model, tokens)
     with _explained("path", path):  # before the slow work
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -261,8 +261,8 @@ def _export_file(
         )
 
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
-        if found is not None:
-            data = sherpa.sherpa_bytes(model, found)
+        if mapping is not None:
+            data = sherpa.sherpa_bytes(model, mapping)
         else:
             data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
     beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}

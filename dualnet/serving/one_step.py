@@ -46,9 +46,9 @@ def to_onnx(
             input_signature=specs,
             opset=18,
         )
-    found = {output.name: output for output in proto.graph.output}
+    by_name = {output.name: output for output in proto.graph.output}
     del proto.graph.output[:]
-    proto.graph.output.extend(found[name] for name in outputs or found)
+    proto.graph.output.extend(by_name[name] for name in outputs or by_name)
     onnx.helper.set_model_props(proto, {k: str(v) for k, v in (metadata or {}).items()})
     onnx.checker.check_model(proto)  # tf2onnx keeps operations that it cannot convert
     return bytes(proto.SerializeToString())

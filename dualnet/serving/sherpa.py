@@ -153,7 +153,7 @@ def check_sherpa(model: LanguageModel, tokens: str | os.PathLike[str]) -> TokenM
     return token_map(tokens, model.vocabulary)
 
 
-def sherpa_bytes(model: LanguageModel, found: TokenMap) -> bytes:
+def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
     """Return one step of `model` as an ONNX file for sherpa-onnx, see `export`."""
     import tensorflow as tf
 
@@ -164,20 +164,20 @@ def sherpa_bytes(model: LanguageModel, found: TokenMap) -> bytes:
     model = one_step.in_float32(model)
 
     def step(token: Any, h: Any, c: Any) -> dict[str, Any]:
-        ids = tf.gather(tf.constant(found.read, tf.int32), token)
+        ids = tf.gather(tf.constant(mapping.read, tf.int32), token)
         states = [state[i] for i in range(layers) for state in (h, c)]
         with in_one_piece():
             logits, *new_states = model.core([ids, *states], training=False)
         scores = tf.pad(tf.nn.log_softmax(logits[:, 0]), [[0, 0], [0, 1]], constant_values=NEVER)
         return {
-            "score": tf.gather(scores, found.scored, axis=1),  # (batch, tokens)
+            "score": tf.gather(scores, mapping.scored, axis=1),  # (batch, tokens)
             "new_h": tf.stack(new_states[::2]),  # (layers, batch, units)
             "new_c": tf.stack(new_states[1::2]),
         }
 
     specs = [tf.TensorSpec((None, 1), tf.int64, name="token")]
     specs += [tf.TensorSpec((layers, None, units), tf.float32, name=name) for name in "hc"]
-    metadata = {"num_layers": layers, "hidden_size": units, "sos_id": found.sos_id}
+    metadata = {"num_layers": layers, "hidden_size": units, "sos_id": mapping.sos_id}
     # sherpa-onnx knows inputs and outputs by their order.
     return one_step.to_onnx(step, specs, outputs=("score", "new_h", "new_c"), metadata=metadata)
 

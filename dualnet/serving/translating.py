@@ -113,8 +113,10 @@ def _translate(reader: TranslationReader, eos_id: int, unk_id: int | None, bound
             return tf.nn.log_softmax(logits[:, -1]), states
 
         running = inputs["lengths"] > 0
-        found = beam_search(step, encoded[count:], running, settings, eos_id=eos_id, unk_id=unk_id)
-        return _outputs(found, eos_id)
+        hypotheses = beam_search(
+            step, encoded[count:], running, settings, eos_id=eos_id, unk_id=unk_id
+        )
+        return _outputs(hypotheses, eos_id)
 
     return translate, {**IDS, **{name: spec(name, dtype) for name, dtype in SETTINGS.items()}}
 
@@ -140,13 +142,13 @@ def checked(inputs: Tensors, words: int, bound: int) -> Tensors:
     return requests.after(checks, settings)
 
 
-def _outputs(found: Hypotheses, eos_id: int) -> Tensors:
+def _outputs(hypotheses: Hypotheses, eos_id: int) -> Tensors:
     """Return what `translate` answers; `<eos>` and 0 stand where there is no hypothesis."""
-    there = tf.math.is_finite(found.normalized_scores)
-    lengths = tf.where(there, found.lengths, 0)
+    there = tf.math.is_finite(hypotheses.normalized_scores)
+    lengths = tf.where(there, hypotheses.lengths, 0)
     longest = tf.reduce_max(tf.concat([tf.reshape(lengths, (-1,)), [0]], axis=0))
-    ids = tf.where(there[..., None], found.ids, eos_id)[..., :longest]
-    scores = {"scores": found.scores, "normalized_scores": found.normalized_scores}
+    ids = tf.where(there[..., None], hypotheses.ids, eos_id)[..., :longest]
+    scores = {"scores": hypotheses.scores, "normalized_scores": hypotheses.normalized_scores}
     return {
         "ids": ids,
         "lengths": lengths,

@@ -133,8 +133,8 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def eos_id(self) -> int | None:
-        found = (self._library.token_to_id(name) for name in END_NAMES)
-        return next(i for i in found if i is not None)
+        ids = (self._library.token_to_id(name) for name in END_NAMES)
+        return next(i for i in ids if i is not None)
 
     @functools.cached_property
     def unk_id(self) -> int | None:
@@ -194,11 +194,11 @@ class LibraryTokenizer(Tokenizer):
         documents = text.split(END)
         ended = len(documents) - 1
         with library_errors("The text must be one that the tokeniser can read"):
-            found = self._library.encode_batch_fast(
+            encodings = self._library.encode_batch_fast(
                 documents[: -1 if not documents[-1] else None], add_special_tokens=False
             )
         ids: list[int] = []
-        for i, encoding in enumerate(found):
+        for i, encoding in enumerate(encodings):
             ids += encoding.ids
             if i < ended:
                 ids.append(self.require_eos())

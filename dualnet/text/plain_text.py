@@ -42,12 +42,12 @@ def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
 
 def check_text(name: str, text: str) -> str:
     """Return `text` if UTF-8 can hold it, else raise `ValueError`."""
-    found = None if text.isascii() else _SURROGATE.search(text)
-    if found:
+    surrogate = None if text.isascii() else _SURROGATE.search(text)
+    if surrogate:
         raise ArgumentError(
             name,
-            f"must be text that UTF-8 can hold. Received: {found[0]!r} at character "
-            f"{found.start()}, half of a surrogate pair. Read the text with encoding='utf-8'.",
+            f"must be text that UTF-8 can hold. Received: {surrogate[0]!r} at character "
+            f"{surrogate.start()}, half of a surrogate pair. Read the text with encoding='utf-8'.",
         )
     return text
 

@@ -165,10 +165,10 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         used["config"] = config_with_effect(used["builder"], used["config"], searched=row.drawn)
         keys = [key for key in ("name", "builder", "paper") if key in used]
         table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
-        given = ["--corpus", corpus or "CORPUS"]
+        options = ["--corpus", corpus or "CORPUS"]
         if written and not weights:
-            given = _corpus_options(written, used["corpus"]) or given
-        words = f"{shlex.join(given)}{weights} --output RUN"
+            options = _corpus_options(written, used["corpus"]) or options
+        words = f"{shlex.join(options)}{weights} --output RUN"
         comment = f"To reproduce it:\n  dualnet train best.toml {words}"
     lines = [f"# {line}\n" for line in [note, *comment.splitlines()]]
     write_whole(folder / "best.toml", "".join(lines) + "\n" + tomli_w.dumps(table))
