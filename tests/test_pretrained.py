@@ -32,7 +32,8 @@ def tiny(tmp_path_factory):
     corpus = corpora.load(str(folder), vocabulary=tokenizer)
     settings = {"units": 6, "batch_size": 4, "sequence_length": 9, "epochs": 1, "evaluate": False}
     run = dualnet.train("dual_lstm", corpus, output=folder / "run", progress=False, **settings)
-    ship.ship(run.folder, folder / "pretrained" / NAME, corpus)
+    rule = {"rule": "sgd", "learning_rate": 0.3, "sequence_length": 5}
+    ship.ship(run.folder, folder / "pretrained" / NAME, corpus, **rule)
     return folder
 
 
@@ -154,6 +155,36 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys)
     code, output = call("score", "lstm.absent", *text)
     assert code == 2 and f"Shipped models: {NAME}." in output
     assert not any(tmp_path.iterdir())
+
+
+def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp_path, capsys):
+    output = str(tmp_path / "page.html")
+
+    def result(*arguments):
+        assert main([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    evaluate = ["evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic"]
+    found = result(*evaluate)
+    assert [found[key] for key in ("rule", "learning_rate", "sequence_length")] == ["sgd", 0.3, 5]
+    stored = json.loads((shipped.find_run(NAME) / "results.json").read_text("utf-8"))["dynamic"]
+    assert found["perplexity"] == pytest.approx(stored["test"]["perplexity"], rel=1e-4)
+    found = result(*evaluate, "--set", "learning_rate=0.2", "sequence_length=9")
+    assert [found[key] for key in ("rule", "learning_rate", "sequence_length")] == ["sgd", 0.2, 9]
+    found = result(*evaluate, "--rule", "nadam")
+    assert (found["rule"], found["sequence_length"]) == ("nadam", 50)
+    assert result(*evaluate, "--set", "by_sentence=true")["learning_rate"] == 0.3
+
+    text = "The cat sat, too. The dog sat, too.\n"
+    page = dualnet.look(NAME, text, adapt=True)
+    explicit = dualnet.look(
+        NAME, text, adapt=True, rule="sgd", learning_rate=0.3, sequence_length=5
+    )
+    assert page.segment == 5 and page.perplexities == explicit.perplexities
+    look = ["look", NAME, "--text", text, "--adapt", "--output", output]
+    assert result(*look)["models"] == page.perplexities
+    page = dualnet.look({"loaded": dualnet.load(NAME)}, text, adapt=True)
+    assert page.segment == 50  # a model knows nothing of its folder
 
 
 def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, capsys):

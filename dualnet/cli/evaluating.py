@@ -20,6 +20,7 @@ from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.runs.shipped import dynamic_settings
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -94,14 +95,15 @@ def evaluate(options: argparse.Namespace) -> None:
             **{key: settings[key] for key in ("by_sentence", "window") if key in settings},
         )
     if options.dynamic:
-        fixed: dict[str, Any] = {"rule": options.rule, "keep": options.keep is not None}
+        fixed: dict[str, Any] = {"keep": options.keep is not None}
         if options.rule == "published":
             published = published_rule(used, corpus.name)
             if settings.get("by_sentence"):
                 published.pop("sequence_length", None)
             settings = {**published, **settings}
-            fixed["rule"] = settings.pop("rule")
-        if fixed["rule"] == "rms":  # its statistics are those of the training text
+        else:
+            settings = dynamic_settings(options.run_folder, options.rule, settings)
+        if settings["rule"] == "rms":  # its statistics are those of the training text
             trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
             fixed["statistics"] = trained_on.train
         # Read before --keep changes the weights.
@@ -236,10 +238,8 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                 raise ArgumentError("--keep", message)
             check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
     else:
-        rule = None if options.rule == "nadam" else options.rule
-        refused = {
-            "needs --dynamic.": {"--rule": rule, "--plot": options.plot, "--keep": options.keep}
-        }
+        alone = {"--rule": options.rule, "--plot": options.plot, "--keep": options.keep}
+        refused = {"needs --dynamic.": alone}
         if options.samples is None and "samples" not in settings:
             refused["needs --samples."] = sampling
     for problem, values in refused.items():
@@ -276,6 +276,8 @@ def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> N
         del known["temperature"]
     if not options.dynamic:
         check_evaluation(**known)
+    elif options.rule is None:
+        check_dynamic(**dynamic_settings(options.run_folder, None, known))
     elif check_choice("rule", options.rule, [*RULES, "published"]) != "published":
         check_dynamic(rule=options.rule, **known)
 

@@ -17,7 +17,7 @@ from dualnet.cli.early import check_language_model
 from dualnet.cli.evaluating import check_known, settable
 from dualnet.cli.option_types import run_path
 from dualnet.cli.scoring import statistics_of
-from dualnet.runs.shipped import require_shipped
+from dualnet.runs.shipped import dynamic_settings, require_shipped
 
 
 def look(options: argparse.Namespace) -> None:
@@ -80,6 +80,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         return {}
     known = [name for name in settable(check_dynamic) if name not in ("temperature", "by_sentence")]
     check_known("--set", settings, known)
-    rule = options.rule or "nadam"
-    check_dynamic(rule=rule, **settings)
-    return {**settings, "adapt": True, "rule": rule}
+    for run in options.run_folders:
+        check_dynamic(**dynamic_settings(run, options.rule, settings))
+    return {**settings, "adapt": True, "rule": options.rule}

@@ -110,9 +110,10 @@ def make_parser() -> argparse.ArgumentParser:
     option = group("learning while reading")
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
-    option("--rule", default="nadam",
-           help="update rule of --dynamic: nadam, sgd or rms (default: nadam); 'published': rule "
-           "and settings of the paper, if the card of the model has them")
+    option("--rule",
+           help="update rule of --dynamic: nadam, sgd or rms (default: that of a shipped model's "
+           "own figures, else nadam); 'published': rule and settings of the paper, if the card of "
+           "the model has them")
     option("--keep", metavar="RUN",
            help="write the model as --dynamic leaves it into this new RUN folder")
     add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
@@ -203,7 +204,8 @@ def make_parser() -> argparse.ArgumentParser:
            help="read the text a second time, learning from each segment after scoring it")
     option("--rule",
            help="update rule of --adapt: nadam, sgd or rms, with the statistics of the text that "
-           "the first RUN was trained on (default: nadam)")
+           "the first RUN was trained on (default: that of a shipped model's own figures, else "
+           "nadam)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")

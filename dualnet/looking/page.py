@@ -20,7 +20,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.looking.reading import Reading, read
 from dualnet.runs import load
-from dualnet.runs.shipped import require_shipped
+from dualnet.runs.shipped import dynamic_settings, require_shipped
 from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
@@ -75,7 +75,7 @@ def look(
     *,
     temperature: float = 1.0,
     adapt: bool = False,
-    rule: str = "nadam",
+    rule: str | None = None,
     learning_rate: float | None = None,
     sequence_length: int | None = None,
     decay: float | None = None,
@@ -102,8 +102,10 @@ def look(
         adapt: bool. Whether to read the text with each model a second time, in which it learns
             from each segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights
             are restored.
-        rule, learning_rate, sequence_length, decay, epsilon, beta_1, clipnorm, statistics: As
-            for `dualnet.dynamic_evaluation`; only with `adapt`.
+        rule: Update rule of `adapt`: "nadam", "sgd" or "rms". Defaults to the rule and settings
+            of a shipped model's own figures, and to "nadam" for any other.
+        learning_rate, sequence_length, decay, epsilon, beta_1, clipnorm, statistics: As for
+            `dualnet.dynamic_evaluation`; only with `adapt`.
 
     Returns:
         `Page`, which a notebook shows, and which has `save(path)`.
@@ -124,7 +126,7 @@ def look(
         )
     check_temperature(temperature)
     check_flag("adapt", adapt)
-    of_rule: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "learning_rate": learning_rate,
         "sequence_length": sequence_length,
         "decay": decay,
@@ -132,25 +134,24 @@ def look(
         "beta_1": beta_1,
         "clipnorm": clipnorm,
     }
-    if adapt:
-        check_dynamic(rule=rule, temperature=temperature, **of_rule)
-    else:
-        only = {"rule": None if rule == "nadam" else rule, **of_rule, "statistics": statistics}
-        for name, value in only.items():
-            if value is not None:
-                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    for name, value in {"rule": rule, **settings, "statistics": statistics}.items():
+        if value is not None and not adapt:
+            raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
     check_reading(text)
     check_text("text", text)
-    loaded = _named(models)
+    named = _named(models)
+    dynamic = {name: _dynamic(model, rule, settings) for name, model in named.items() if adapt}
+    for of_model in dynamic.values():
+        check_dynamic(temperature=temperature, **of_model)
+    loaded = {name: _loaded(model) for name, model in named.items()}
     tokenizer = _shared_tokenizer(loaded)
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
     stream = np.append(np.int32(tokenizer.require_eos()), ids)
-    dynamic = {"rule": rule, "statistics": statistics, **of_rule}
     readings = {
         name: [
-            read(model, stream, temperature=temperature, dynamic=settings)
-            for settings in ([None, dynamic] if adapt else [None])
+            read(model, stream, temperature=temperature, dynamic=of_model, statistics=statistics)
+            for of_model in ([None, dynamic[name]] if adapt else [None])
         ]
         for name, model in loaded.items()
     }
@@ -166,8 +167,8 @@ def look(
 KINDS = ("fixed", "learning")
 
 
-def _named(models: Any) -> dict[str, LanguageModel]:
-    """Return the models by names that differ, loading those that are paths."""
+def _named(models: Any) -> dict[str, Any]:
+    """Return the models and paths of models by names that differ."""
     if models is None:
         models = require_shipped("models")
     if isinstance(models, (LanguageModel, str, os.PathLike)):
@@ -179,16 +180,24 @@ def _named(models: Any) -> dict[str, LanguageModel]:
             f"Received: models={models!r}.",
         )
     if isinstance(models, Mapping):
-        return {str(name): _loaded(model) for name, model in models.items()}
-    named: dict[str, LanguageModel] = {}
+        return {str(name): model for name, model in models.items()}
+    named: dict[str, Any] = {}
     short = [_name(model) for model in models]
     for model, name in zip(models, short):
         if short.count(name) > 1 and isinstance(model, (str, os.PathLike)):
             name = os.fspath(model)
         if name in named:
             name = f"{name} ({sum(other.startswith(name) for other in named) + 1})"
-        named[name] = _loaded(model)
+        named[name] = model
     return named
+
+
+def _dynamic(model: Any, rule: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule and the settings that `model`, or the model of a path, learns by."""
+    known = {name: value for name, value in settings.items() if value is not None}
+    if isinstance(model, (str, os.PathLike)):
+        return dynamic_settings(model, rule, known)
+    return {"rule": rule or "nadam", **known}
 
 
 def _name(model: Any) -> str:

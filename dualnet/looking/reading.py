@@ -53,24 +53,24 @@ def read(
     *,
     temperature: float,
     dynamic: Mapping[str, Any] | None = None,
+    statistics: Any = None,
 ) -> Reading:
     """Return what `model` predicts for each id of `stream` but the first, from the zero state.
 
     Args:
-        dynamic: rule, statistics and settings of `dualnet.dynamic_evaluation`; None for fixed
-            weights.
+        dynamic: rule and settings of `dualnet.dynamic_evaluation`; None for fixed weights.
+        statistics: As for it.
     """
     with contextlib.ExitStack() as stack:
         learn, segment = None, None
         steps = max(1, min(SEGMENT, LOGITS // model.vocabulary_size))
         if dynamic is not None:
-            chosen = dict(dynamic)
             context = learning(
                 model,
-                chosen.pop("rule"),
-                statistics=chosen.pop("statistics"),
-                given=chosen,
+                dynamic["rule"],
+                {name: value for name, value in dynamic.items() if name != "rule"},
                 temperature=temperature,
+                statistics=statistics,
                 keep=False,
             )
             learn, settings = stack.enter_context(context)
