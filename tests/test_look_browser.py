@@ -226,7 +226,7 @@ def test_roles_and_names_are_those_that_a_screen_reader_needs(browser):
     assert browser.word(0).aria_role == "option" and browser.word(0).accessible_name == "the"
     for selector, name in (("#other", "by"), ("#base", "over")):
         browser.choose("difference")
-        assert browser.find(selector).accessible_name == name
+        assert browser.find(selector).accessible_name.strip() == name  # some versions keep a blank
     assert "gains over" in browser.find("#text").accessible_name
     browser.choose("surprisal")
     radios = browser.driver.find_elements(By.CSS_SELECTOR, "input[type=radio]")
