@@ -39,6 +39,11 @@ def blocks(page):
     return BLOCK.findall((ROOT / page).read_text("utf-8"))
 
 
+def lines(code):
+    """Return the lines of `code`; a backslash at the end of one continues it on the next."""
+    return code.replace("\\\n", " ").splitlines()
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     """A folder for the pages that share RUN folders, and the pages that have run there."""
@@ -49,7 +54,7 @@ def run_page(page):
     names = {}
     for kind, code in blocks(page):
         if kind == "bash":
-            for command in code.splitlines():
+            for command in lines(code):
                 program, *arguments = shlex.split(command, comments=True)
                 assert (program, main(arguments)) == ("dualnet", 0), command
         elif kind == "python":
@@ -72,6 +77,6 @@ def test_the_code_of_a_page_runs(page, workspace, tmp_path, monkeypatch):
 def test_the_commands_of_a_page_are_known(page):
     parser = make_parser()
     for kind, code in blocks(page):
-        for line in code.splitlines() if kind == "console" else []:
+        for line in lines(code) if kind == "console" else []:
             if command := re.search(r"(?:^\$|\|)(?: \w+=\S+)* +dualnet (.*)", line):
                 parser.parse_args(shlex.split(command[1], comments=True))

@@ -46,8 +46,8 @@ dualnet rescore runs/dual test.nbest --feature-weights weights.toml --best""",
     "export": """\
 dualnet export runs/dual models/dual/1
 dualnet export runs/dual dual.onnx""",
-    "jobs": "dualnet jobs dual_lstm",
-    "tune": "dualnet tune dual_lstm --corpus ptb --output searches/dual --max-trials 20",
+    "jobs": "dualnet jobs dual_table1",
+    "tune": "dualnet tune dual_table1 --corpus ptb --output searches/dual --max-trials 20",
     "analyse gates": "dualnet analyse gates runs/gated --words great the",
     "analyse experts": "dualnet analyse experts runs/doc",
     "analyse rank": "dualnet analyse rank runs/one runs/two",

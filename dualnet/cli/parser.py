@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("pattern", metavar="PATTERN", nargs="?", default="*",
            help='list only names that match, e.g. "dual_*"')
     option("--pretrained", action="store_true",
-           help="list the shipped models that are trained, with their test results")
+           help="list the trained models that are shipped, with their test results")
     option("--markdown", action="store_true",
            help="print a Markdown table with the results on all corpora")
 
@@ -67,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("name", metavar="MODEL", help=MODEL).completer = _models
     option("--corpus", help="published corpus to show the card for (default: the first one)")
 
-    option = add("data", commands.data, "Show a corpus: numbers of tokens and words, first words.")
+    option = add("data", commands.data, "Show a corpus: counts of tokens and words, first words.")
     option("name", metavar="CORPUS", nargs="?", help=CORPUS)
     option("--path", metavar="FOLDER", help="folder with the files of a named corpus")
     option("--lowercase", action="store_true", help="convert the text to lower case")
@@ -111,15 +111,15 @@ def make_parser() -> argparse.ArgumentParser:
     option("--dynamic", action="store_true",
            help="dynamic evaluation: learn from each segment after scoring it")
     option("--rule",
-           help="update rule of --dynamic: nadam, sgd or rms (default: that of a shipped model's "
-           "own figures, else nadam); 'published': rule and settings of the paper, if the card of "
-           "the model has them")
+           help="update rule of --dynamic: nadam, sgd, rms or 'published' for rule and settings of "
+           "the paper, if the card of the model has them (default: nadam; shipped models have a "
+           "rule of their own)")
     option("--keep", metavar="RUN",
-           help="write the model as --dynamic leaves it into this new RUN folder")
+           help="write the model that --dynamic has adapted into this new RUN folder")
     add_set(option, "override settings of the evaluation, e.g. learning_rate=0.001")
     option = group("how to read")
     option("--temperature", type=number_or("best", float, "a number above 0"), metavar="T",
-           help="divide the logits by T; 'best': by the T that is best on the validation split "
+           help="divide the logits by T; 'best': the T that is best on the validation split "
            "(default: 1)")
     option("--sequence-length", type=int, metavar="N",
            help="tokens per segment, after which --dynamic updates the weights and --samples draws "
@@ -133,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="read each sentence from the zero state, and with --dynamic learn from it in one "
            "step (default: as RUN was trained; with --dynamic, as one stream)")
     option("--top-k", type=int, nargs="+", metavar="K",
-           help="also compute the share of the tokens that are among the K likeliest units")
+           help="also compute the share of tokens that are among the K likeliest")
     option = group("dropout samples and cache")
     option("--samples", type=int, metavar="N",
            help="Monte Carlo dropout: average the probabilities of N passes with dropout")
@@ -155,14 +155,14 @@ def make_parser() -> argparse.ArgumentParser:
     option = add("generate", commands.generate, "Continue prompts with generated text.")
     add_texts(option, "--prompt", "prompt to continue")
     option("--max-tokens", type=int, default=50, metavar="N",
-           help="tokens of the model to generate per prompt (default: 50)")
+           help="tokens to generate per prompt (default: 50)")
     option("--temperature", type=float, metavar="T",
            help="divide the logits by T: low values give likelier text (default: 1)")
     option("--greedy", action="store_true", help="always take the likeliest token")
     option("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
     option("--top-p", type=float, metavar="P",
            help="draw from the fewest tokens whose probabilities reach P, 0 < P <= 1")
-    option("--seed", type=int, metavar="N", help="random seed, to generate the same text again")
+    option("--seed", type=int, metavar="N", help="random seed; an equal seed gives an equal text")
     option("--stop-at-eos", action="store_true",
            help="stop at the end of a line or document (<eos>)")
     option("--allow-unknown", action="store_true", help="also draw <unk>, like any other token")
@@ -175,37 +175,36 @@ def make_parser() -> argparse.ArgumentParser:
            help="with --beam: divide log-probabilities by length ** A (default: 0)")
 
     option = add("score", score,
-                 "Compute the log-probability in nats of each word of texts, and the perplexity.")
+                 "Compute the log-probability, in nats, of each word of texts, and the perplexity.")
     add_texts(option, "--text", "text to score, in which a newline is <eos>")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
     option = group("surprisal")
     option("--format", metavar="surprisal",
-           help="'surprisal': print a row for each token, with its surprisal in bits, separated by "
-           "tabs")
+           help="'surprisal': print a tab-separated row for each token, with its surprisal in bits")
     option("--entropy", action="store_true",
            help="with --format surprisal: add the entropy, in bits, of each prediction")
     option("--words", action="store_true",
-           help="with --format surprisal: a row for each word, which white space separates, with "
-           "the sum over its tokens")
+           help="with --format surprisal: print a row for each word, with the sum over its tokens; "
+           "white space separates words")
     option("--adapt", action="store_true",
            help="with --format surprisal: learn from each text, in one step, after scoring it")
     option("--rule", help="update rule of --adapt: nadam, sgd, rms or published (default: nadam)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
 
-    option = add("look", look, "Write a page that shows RUNs reading a text, word by word.")
+    option = add("look", look, "Write a page that shows models reading a text, word by word.")
     option("run_folders", type=run_path, metavar="RUN", nargs="*",
            help=f"{RUN_OR_KERAS} (default: the shipped models); the last one may be a file with "
                 "the text, '-' for standard input")
     option("--text", action="append", dest="texts", metavar="TEXT",
-           help="text to read; repeatable, a line each")
+           help="text to read; repeatable, one line each")
     option("--output", required=True, metavar="HTML", help="page to write")
     option("--adapt", action="store_true",
            help="read the text a second time, learning from each segment after scoring it")
     option("--rule",
-           help="update rule of --adapt: nadam, sgd or rms, with the statistics of the text that "
-           "the first RUN was trained on (default: that of a shipped model's own figures, else "
-           "nadam)")
+           help="update rule of --adapt: nadam, sgd, or rms with the statistics of the text that "
+           "the first RUN was trained on (default: nadam; shipped models have a rule of their "
+           "own)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20")
     option("--temperature", type=float, default=1.0, metavar="T",
            help="divide the logits by T (default: 1)")
@@ -215,13 +214,13 @@ def make_parser() -> argparse.ArgumentParser:
                  "Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).")
     option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("files", metavar="FILE", nargs="+",
-           help="file with one JSON object per line: sentence_good, sentence_bad and, if wanted, "
+           help="file with one JSON object per line: sentence_good, sentence_bad and, optionally, "
            "UID and field")
 
     option = add("translate", translate, "Translate texts, line by line.")
     add_texts(option, "--text", "text to translate")
     option("--ensemble", type=run_path, nargs="+", default=[], metavar="RUN",
-           help="average the probabilities with those of these RUNs")
+           help="further RUNs, with which to average the probabilities")
     option("--beam", type=int, default=5, metavar="N",
            help="hypotheses of the beam search (default: 5); 1 is greedy")
     option("--nbest", type=int, default=1, metavar="N",
@@ -229,16 +228,16 @@ def make_parser() -> argparse.ArgumentParser:
     option("--format", default="text",
            help="text, or moses: 'number ||| translation ||| features ||| score' (default: text)")
     option("--plot", metavar="PNG",
-           help="draw the attention of the best translation: of one text into a file that ends in "
-           ".png, else into a new folder, with a picture for each line that is not empty")
+           help="draw the attention of the best translation: for one text, into a file ending in "
+           ".png; else into a new folder, with a picture for each line that is not empty")
     option("--length-normalization", type=float, default=1.0, metavar="A",
            help="rank translations by log-probability / length ** A (default: 1)")
     option("--max-tokens", type=int, metavar="N",
-           help="tokens of a translation (default: twice those of its text, and 10)")
+           help="most tokens of a translation (default: twice those of its text, plus 10)")
     option("--allow-unknown", action="store_true", help="also take <unk>, like any other token")
 
     option = add("rescore", rescore,
-                 "Score the hypotheses of n-best lists by RUNs, and choose the best.")
+                 "Score the hypotheses of n-best lists with RUNs, and choose the best.")
     option("run_folders", type=run_path, metavar="RUN", nargs="+",
            help="RUN folders or .keras files: language models, or with --input models that "
            "translate")
@@ -249,26 +248,26 @@ def make_parser() -> argparse.ArgumentParser:
            "(default: moses)")
     option("--scores", nargs="+", action="extend", default=[], metavar="FILE",
            help="scores of Kaldi lists, 'utterance-n number': a feature for each FILE")
-    option("--input", metavar="SOURCE", help="the texts that were translated, a line for each list")
+    option("--input", metavar="SOURCE", help="the source texts, a line for each list")
     option("--feature-weights", metavar="FILE",
            help="weights of the features, as --save-weights writes them (default: 1 for each RUN, "
            "0 for other features)")
     option = group("state and learning")
     option("--carry", action="store_true",
-           help="read each list in the state that the best hypothesis before left")
+           help="read each list in the state that the best hypothesis of the list before left")
     option("--adapt", action="store_true",
            help="learn from the best hypothesis of a list before scoring the next list")
     option("--rule", help="update rule of --adapt: nadam, sgd or rms (default: nadam)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
     option = group("output and weights")
-    option("--best", action="store_true", help="write the best hypothesis of each list alone")
+    option("--best", action="store_true", help="write only the best hypothesis of each list")
     option("--output", metavar="FILE", help="file to write (default: standard output)")
     option("--tune", metavar="REFERENCES",
-           help="learn the weights that are best for these references, a line for each list")
+           help="learn the weights that are best for these references (a line for each list)")
     option("--compare", metavar="REFERENCES",
-           help="show what the weights are worth, by these references")
-    option("--metric", help="of --tune and --compare: bleu, wer or f1 (default: f1 for trees, "
-           "else bleu)")
+           help="show what the weights are worth, measured on these references")
+    option("--metric", help="metric of --tune and --compare: bleu, wer or f1 (default: f1 for "
+           "trees, else bleu)")
     option("--save-weights", metavar="FILE", help="write the weights of --tune, as TOML")
     option("--seed", type=int, metavar="N", help="random seed of --tune and of the intervals")
 
@@ -276,8 +275,8 @@ def make_parser() -> argparse.ArgumentParser:
     option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("path", metavar="PATH", help=f"{OUTPUT}, or file ending in .onnx or .tflite")
     option("--format",
-           help="saved_model (a TensorFlow SavedModel), onnx, litert or sherpa-onnx (default: by "
-                "the suffix of PATH, saved_model unless it is .onnx or .tflite)")
+           help="saved_model (a TensorFlow SavedModel), onnx, litert or sherpa-onnx (default: onnx "
+                "if PATH ends in .onnx, litert if in .tflite, else saved_model)")
     option("--tokens", metavar="FILE", help="tokens.txt of the recogniser, for sherpa-onnx")
     option("--max-tokens", type=int, default=1000, metavar="N",
            help="most tokens that a request to generate_text or translate may ask for "
@@ -339,7 +338,7 @@ def _add_tokenizer(subparsers: Any) -> None:
     option("--size", type=int, metavar="N", help="number of units; not for characters")
     option("--output", required=True, metavar="FILE", help="new file to write, ending in .json")
     option("--special", nargs="+", action="extend", default=[], metavar="STRING",
-           help="strings that are one unit each wherever a text has them, e.g. '<unk>'")
+           help="strings that are one unit each wherever they occur, e.g. '<unk>'")
     option("--lowercase", action="store_true", help="convert all text to lower case first")
     add_fractions(option)
 
@@ -371,7 +370,7 @@ def _add_analyses(subparsers: Any) -> None:
         default = "train" if name == "gates" else "test"
         option("--split", default=default, help=f"train, valid or test (default: {default})")
         if name == "gates":
-            option("--words", nargs="+", required=True, metavar="WORD", help="the words before")
+            option("--words", nargs="+", required=True, metavar="WORD", help="the preceding words")
             option("--count", type=int, default=5, metavar="N",
                    help="favoured words to show after each (default: 5)")
             option("--least-occurrences", type=int, default=100, metavar="N",

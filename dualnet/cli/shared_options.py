@@ -11,8 +11,8 @@ MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model, or the name of one that is shipped"
 RUN_OR_KERAS = f"{RUN}, or a .keras file"
 CORPUS = (
-    "ptb, wikitext-2, wikitext-103, python-reference, a folder with train, valid, test .txt, or a "
-    "text file"
+    "ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and "
+    "test.txt, or a text file"
 )
 OUTPUT = "folder to write, new or empty"
 
@@ -24,7 +24,7 @@ def add_reading(option: Callable[..., Any]) -> None:
            help="words (default), characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from "
            "train with N units; or the path of a tokenizer.json")
     option("--documents", metavar="END",
-           help="what ends a document, and is read as <eos>: line (default), blank-line or file")
+           help="what ends a document (read as <eos>): line (default), blank-line or file")
     add_fractions(option)
 
 
@@ -35,19 +35,19 @@ def add_fractions(option: Callable[..., Any]) -> None:
 
 def add_pairs(option: Callable[..., Any], text: str) -> None:
     option("--pairs", metavar="FOLDER",
-           help=f"{text}: a folder with train.en, train.de and so on, or 'numbers', digits and "
-           "words, for a try")
-    option("--source", metavar="LANGUAGE", help="language of --pairs to read (default: en)")
-    option("--target", metavar="LANGUAGE", help="language of --pairs to write (default: de)")
+           help=f"{text}: a folder with train.en, train.de and so on, or 'numbers' (digits and "
+           "words, to try it out)")
+    option("--source", metavar="LANGUAGE", help="language of the source texts (default: en)")
+    option("--target", metavar="LANGUAGE", help="language of the target texts (default: de)")
     option("--files", nargs=6, metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE",
                                         "VALID_TARGET", "TEST_SOURCE", "TEST_TARGET"),
-           help="files of --pairs of any names, e.g. articles and headlines")
+           help="files of --pairs with other names, e.g. articles and headlines")
 
 
 def add_source_tokenizer(option: Callable[..., Any]) -> None:
     option("--source-tokenizer", metavar="TOKENIZER",
            help="tokeniser of the source of --pairs; --tokenizer is then that of the target "
-           "(default: --tokenizer for both, learnt from both, bpe:4000)")
+           "(default: one for both, learnt from both: that of --tokenizer, else bpe:4000)")
 
 
 def add_training(option: Callable[..., Any], settings: str) -> None:
@@ -73,7 +73,7 @@ def add_checkpoint_steps(option: Callable[..., Any]) -> None:
 def add_texts(option: Callable[..., Any], name: str, text: str) -> None:
     option("run_folder", type=run_path, metavar="RUN", help=RUN_OR_KERAS)
     option("file", nargs="?", metavar="FILE",
-           help="file with one text per line; standard input if it is '-' or omitted")
+           help="file with one text per line; '-' or omitted: standard input")
     option(name, action="append", dest="texts", metavar="TEXT", help=f"{text}; repeatable")
 
 
