@@ -189,7 +189,9 @@ def make_parser() -> argparse.ArgumentParser:
            "white space separates words")
     option("--adapt", action="store_true",
            help="with --format surprisal: learn from each text, in one step, after scoring it")
-    option("--rule", help="update rule of --adapt: nadam, sgd, rms or published (default: nadam)")
+    option("--rule",
+           help="update rule of --adapt: nadam, sgd, rms or published (default: nadam; shipped "
+           "models have a rule of their own)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
 
     option = add("look", look, "Write a page that shows models reading a text, word by word.")
@@ -257,7 +259,9 @@ def make_parser() -> argparse.ArgumentParser:
            help="read each list in the state that the best hypothesis of the list before left")
     option("--adapt", action="store_true",
            help="learn from the best hypothesis of a list before scoring the next list")
-    option("--rule", help="update rule of --adapt: nadam, sgd or rms (default: nadam)")
+    option("--rule",
+           help="update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first "
+           "RUN if it is shipped)")
     add_set(option, "override settings of --adapt, e.g. learning_rate=0.001")
     option = group("output and weights")
     option("--best", action="store_true", help="write only the best hypothesis of each list")

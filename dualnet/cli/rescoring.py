@@ -12,7 +12,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._files import written_beside
-from dualnet._settings import RULES, check_dynamic
+from dualnet._settings import check_dynamic
 from dualnet.cli.console import print_table, printable, quietly, settings_of
 from dualnet.cli.early import is_translator
 from dualnet.cli.evaluating import check_known, settable
@@ -29,6 +29,7 @@ from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
 from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
 from dualnet.runs.folder import check_run
+from dualnet.runs.shipped import dynamic_settings
 from dualnet.text import Vocabulary
 
 
@@ -52,7 +53,7 @@ def rescore(options: argparse.Namespace) -> None:
     from dualnet.rescoring.rescoring import rescored
 
     if options.adapt:
-        settings["rule"] = options.rule or "nadam"
+        settings = dynamic_settings(options.run_folders[0], options.rule, settings, by_text=True)
         if options.rule == "rms":
             settings["statistics"] = {
                 name: statistics_of(runs, run)
@@ -195,9 +196,8 @@ def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> 
         not_by_text = ("temperature", "sequence_length", "by_sentence")
         known = [name for name in settable(check_dynamic) if name not in not_by_text]
         check_known("--set", settings, known)
-        rule = options.rule or "nadam"
-        check_choice("rule", rule, RULES)
-        check_dynamic(rule=rule, **settings)
+        first = options.run_folders[0]
+        check_dynamic(**dynamic_settings(first, options.rule, settings, by_text=True))
     for option in ("output", "save_weights"):
         path = getattr(options, option)
         if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):

@@ -20,6 +20,7 @@ from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_language_model
 from dualnet.cli.evaluating import check_known, published_rule, settable
+from dualnet.runs.shipped import dynamic_settings
 
 
 def score(options: argparse.Namespace) -> None:
@@ -101,15 +102,16 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
     not_by_text = ("temperature", "sequence_length", "by_sentence")
     known = [name for name in settable(check_dynamic) if name not in not_by_text]
     check_known("--set", settings, known)
-    if options.rule not in (None, "published"):
-        check_dynamic(rule=options.rule, **settings)
+    if options.rule != "published":
+        chosen = dynamic_settings(options.run_folder, options.rule, settings, by_text=True)
+        check_dynamic(**chosen)
     check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.adaptation.surprisals import records
 
     names = ("entropy", "words", "temperature", "adapt")
-    if options.rule is not None:
-        settings |= _rule(runs, options.rule, options.run_folder, settings)
+    if options.adapt:
+        settings = _rule(runs, options.rule, options.run_folder, settings)
     model = runs.load(options.run_folder)
     for name in names:
         settings[name] = getattr(options, name)
@@ -123,16 +125,17 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
         print(*map(_cell, row.values()), sep="\t")
 
 
-def _rule(runs: Any, rule: str, run_folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _rule(runs: Any, rule: str | None, run_folder: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that --rule stands for, with those in `settings`."""
     card = runs.read_card(run_folder) if os.path.isdir(run_folder) else None
     if rule == "published":
         settings = {**published_rule(card, card.corpus if card else ""), **settings}
         settings.pop("sequence_length", None)
-        rule = settings.pop("rule")
-    if rule == "rms":
+    else:
+        settings = dynamic_settings(run_folder, rule, settings, by_text=True)
+    if settings["rule"] == "rms":
         settings["statistics"] = statistics_of(runs, run_folder)
-    return {**settings, "rule": rule}
+    return settings
 
 
 def statistics_of(runs: Any, run_folder: str) -> Any:

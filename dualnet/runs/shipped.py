@@ -59,12 +59,17 @@ def is_shipped(folder: str | os.PathLike[str]) -> bool:
 
 
 def dynamic_settings(
-    run: str | os.PathLike[str], rule: str | None, settings: Mapping[str, Any]
+    run: str | os.PathLike[str],
+    rule: str | None,
+    settings: Mapping[str, Any],
+    *,
+    by_text: bool = False,
 ) -> dict[str, Any]:
     """Return the rule and the settings of dynamic evaluation of the model `run`.
 
     Without a `rule` they are those that a shipped model's own figures were made with, and "nadam"
-    for any other; `settings` replace them.
+    for any other; `settings` replace them. `by_text`, or `by_sentence` in `settings`, says where
+    the model learns: there is then no `sequence_length`.
 
     Example:
 
@@ -76,7 +81,7 @@ def dynamic_settings(
     if rule is None and is_shipped(folder := find_run(run)):
         dynamic = json.loads((folder / "results.json").read_text("utf-8"))["dynamic"]
         own = {"rule": dynamic["rule"], **dynamic["settings"]}
-        if settings.get("by_sentence"):  # which alone says where the model learns
+        if by_text or settings.get("by_sentence"):
             own.pop("sequence_length", None)
     return {**own, **settings}
 
