@@ -41,10 +41,11 @@ def find_run(path: str | os.PathLike[str]) -> Path:
     >>> find_run("runs/my-run").parts
     ('runs', 'my-run')
     """
-    given = Path(path)
-    if not given.exists() and os.fspath(path) in list_shipped():
-        return folder_of_shipped() / given
-    return given
+    # `os.path.exists` is False where `Path.exists` raises: for names that are too long, and in
+    # folders that one may not enter.
+    if not os.path.exists(path) and os.fspath(path) in list_shipped():
+        return folder_of_shipped() / path
+    return Path(path)
 
 
 def names_of_shipped() -> str:
