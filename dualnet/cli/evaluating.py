@@ -15,6 +15,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
+from dualnet.cli.commands import finite
 from dualnet.cli.console import comparison, quietly, settings_of
 from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
@@ -130,7 +131,7 @@ def evaluate(options: argparse.Namespace) -> None:
             result["top_k_accuracy"] = static.top_k_accuracy
     result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps({key: finite(value) for key, value in result.items()}))
         return
     _print_result(result, trained_by_sentence)
     if options.dynamic:
