@@ -232,7 +232,8 @@ def test_lists_without_a_place_in_a_format_leave_files_untouched(
     format, hypothesis, message, tmp_path
 ):
     (tmp_path / "list").write_text("kept")
-    good = Hypothesis("(S a )S", {} if "/" in str(hypothesis) else {"lm": 1.0})
+    features = hypothesis.features if "/" in str(hypothesis) else {"lm": 1.0}
+    good = Hypothesis("(S a )S", features)
     with pytest.raises(ValueError, match=message.replace("|", r"\|")):
         write_nbest(tmp_path / "list", [NBest(0, (good, hypothesis))], format=format)
     assert [path.name for path in tmp_path.iterdir()] == ["list"]
@@ -349,6 +350,18 @@ def test_several_models_are_features_side_by_side(model, translator):
 def test_an_empty_source_has_translations(translator):
     scores = column(rescore(translator, LISTS, sources=["", "a", ""]), translator.name)
     assert np.isfinite(scores).all() and max(scores) < 0
+
+
+def test_a_model_that_computes_no_numbers_is_named():
+    broken = random_weights(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=4))
+    broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
+    with pytest.raises(ValueError, match="`models` must compute finite log-prob.*'broken', which"):
+        rescore({"broken": broken}, LISTS)
+
+
+def test_a_list_has_a_hypothesis():
+    with pytest.raises(ValueError, match="`hypotheses` must be at least one.*the list 7"):
+        NBest(7, ())
 
 
 def test_without_models_old_features_are_weighted():
