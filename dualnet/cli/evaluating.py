@@ -21,7 +21,7 @@ from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.runs.shipped import check_own, dynamic_settings
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -237,6 +237,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                     f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
                 )
                 raise ArgumentError("--keep", message)
+            check_own(options.keep, name="keep")
             check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
     else:
         alone = {"--rule": options.rule, "--plot": options.plot, "--keep": options.keep}

@@ -101,8 +101,8 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
     not_by_text = ("temperature", "sequence_length", "by_sentence")
     known = [name for name in settable(check_dynamic) if name not in not_by_text]
     check_known("--set", settings, known)
-    if options.rule not in (None, "published"):
-        check_dynamic(rule=options.rule, **settings)
+    if options.rule != "published":
+        check_dynamic(rule=options.rule or "nadam", **settings)
     check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.adaptation.surprisals import records

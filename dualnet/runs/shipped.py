@@ -82,11 +82,14 @@ def dynamic_settings(
     return {**own, **settings}
 
 
-def check_own(folder: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model."""
+def check_own(folder: str | os.PathLike[str], *, name: str = "output") -> None:
+    """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model.
+
+    Errors call the argument `name`.
+    """
     if is_shipped(find_run(folder)):
         raise ArgumentError(
-            "output",
+            name,
             f"must be a folder of your own. Received: {os.fspath(folder)!r}, a shipped model, "
             "which is never written to. Give another folder; to go on from its weights, use "
             "--weights, or `weights` in Python.",
