@@ -6,7 +6,7 @@ The first sentences of valid and test go through the channel of benchmarks/typin
 gives the 50 likeliest sentences of the channel and the frequencies of words in train, which the
 models then rescore: `lstm` and `dual_lstm` of 200 units, trained here unless OUTPUT has them. The
 weights of channel, frequency and models are tuned on valid. Prints the word error rate of test: of
-the first candidates, rescored, with models that learn from what they chose, and of the oracle.
+the first candidates, rescored, with models that learn from the first candidates, and of the oracle.
 """
 
 import argparse

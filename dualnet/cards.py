@@ -170,8 +170,9 @@ def read_card_file(path: Path) -> dict[str, Any]:
                     "must consist of ASCII letters, digits, '.', '_' and '-', and begin with a "
                     f"letter or digit. Received: {key} = {value!r}."
                 )
-            elif key == "without" and not all(isinstance(pattern, str) for pattern in value):
-                way_out = f"must be a list of patterns of text. Received: {key} = {value!r}."
+            elif key in ("ours", "without") and not all(isinstance(name, str) for name in value):
+                what = "keys" if key == "ours" else "patterns of text"
+                way_out = f"must be a list of {what}. Received: {key} = {value!r}."
             elif key in ("also_published", "measured") and not all(
                 isinstance(result, dict) for result in value
             ):

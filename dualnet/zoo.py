@@ -305,7 +305,7 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
         )
     source = str(member)
     if is_file(member):
-        source = os.path.join(os.path.dirname(ensemble.file), member)
+        source = os.path.normpath(os.path.join(os.path.dirname(ensemble.file), member))
     if source in ensembles:
         raise ArgumentError(
             "members",

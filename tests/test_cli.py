@@ -117,6 +117,24 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
             ["rescore", run, tmp_path / "x", "--adapt", "--set", "learning_rate=0"],
             "`learning_rate` must be above 0",
         ),
+        "no rate to score": (
+            [
+                "score",
+                run,
+                "--text",
+                "the",
+                "--format",
+                "surprisal",
+                "--adapt",
+                "--set",
+                "learning_rate=0",
+            ],
+            "`learning_rate` must be above 0",
+        ),
+        "no folder of one's own": (
+            ["evaluate", run, "--dynamic", "--keep", zoo.list_models(pretrained=True)[0]],
+            "`keep` must be a folder of your own",
+        ),
         "no scores": (["score", run, "--text", "the", "--temperature", 0], "`temperature` must be"),
         "no job": (["tune", "dual_tabel1", *tune[2:]], "Unknown job"),
         "no epochs": ([*train, "--epochs", 0], "`epochs` must be an integer of at least 1"),
@@ -640,6 +658,13 @@ def test_prompts_come_from_a_file_or_standard_input(capsys, run, tmp_path, monke
         assert strictly(out)["texts"] == result["texts"]
 
 
+def test_prompts_do_not_end_in_the_line_ends_of_windows(capsys, run, tmp_path):
+    (tmp_path / "prompts.txt").write_bytes(b"the cat\r\nthe\r\n")
+    settings = ["--greedy", "--max-tokens", 2, "--json"]
+    result = strictly(called(capsys, "generate", run, tmp_path / "prompts.txt", *settings))
+    assert result["prompts"] == ["the cat", "the"]
+
+
 def test_each_line_is_scored_with_its_newline(capsys, run, folder, tmp_path, monkeypatch):
     text = (folder / "test.txt").read_text() + "\nthe cat sees"
     (tmp_path / "lines.txt").write_text(text)
@@ -720,6 +745,12 @@ def test_an_empty_text_has_perplexity_1_and_infinity_is_null_in_json(capsys, run
     assert "perplexity 1.00 on 0 tokens of 1 text\n" in out
     cold = ["--text", "sees cat", "--temperature", 1e-4]
     assert strictly(called(capsys, "score", run, *cold, "--json"))["perplexity"] is None
+
+
+def test_an_infinite_perplexity_is_null_in_the_json_of_evaluate(capsys, run):
+    cold = ["--temperature", 1e-6, "--json"]
+    for options in ([], ["--dynamic"]):
+        assert strictly(called(capsys, "evaluate", run, *cold, *options))["perplexity"] is None
 
 
 def test_rows_of_scores_fit_the_terminal(capsys, run, monkeypatch):
@@ -905,6 +936,7 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
              "rms"], "rms needs a RUN folder",
         ),
         "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
+        "a path that is too long": (["evaluate", "a" * 300], "File name too long"),
         "bytes as text": (["score", run, "--text", "the \udcff"], "`--text` must be UTF-8"),
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),
         "greedy with a beam": ([*generate, "--greedy", "--beam", 2], "--beam 1 is greedy"),

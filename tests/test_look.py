@@ -14,8 +14,9 @@ import dualnet
 from dualnet import analysis, builders, looking, zoo
 from dualnet.cli import main
 from dualnet.looking import page as page_module
+from dualnet.looking.reading import PredictionReader
 from dualnet.runs import shipped
-from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary, train_tokenizer
 from tests.conftest import values
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
@@ -261,6 +262,11 @@ def test_models_have_names_that_differ(tmp_path):
     assert names == [str(paths[0]), paths[1], "lstm", "lstm (2)"]
     assert data_of(dualnet.look(paths[0], "the"))["models"] == ["one"]
     assert data_of(dualnet.look({"mine": model}, "the"))["models"] == ["mine"]
+    words = TOKENIZERS["words"]
+    tall = builders.language_model(len(words), units=4, name="lstm_tall")
+    tall.vocabulary = words
+    names = data_of(dualnet.look([model, tall, model, model], "the"))["models"]
+    assert names == ["lstm", "lstm_tall", "lstm (2)", "lstm (3)"]
 
 
 # --- the command ---------------------------------------------------------------------
@@ -384,6 +390,30 @@ def test_models_with_different_tokenisers_do_not_share_a_page():
     models = {name: small(tokenizer=tokenizer) for name, tokenizer in TOKENIZERS.items()}
     with pytest.raises(ValueError, match="must have one tokeniser.*'words' with.*'bytes' with"):
         dualnet.look(models, TEXT)
+
+
+def test_a_text_that_the_tokeniser_leaves_out_is_refused():
+    library = pytest.importorskip("tokenizers")
+    silent = library.Tokenizer(library.models.BPE({"a": 0, "b": 1}, []))
+    tokenizer = LibraryTokenizer(silent.to_str())
+    assert tokenizer.unk_id is None and not len(tokenizer.encode("?"))
+    with pytest.raises(ValueError, match="`text` must hold a word that the models know.*: none"):
+        dualnet.look(small(tokenizer=tokenizer), "?")
+
+
+def test_a_segment_longer_than_the_text_is_not_padded(monkeypatch):
+    monkeypatch.setattr("dualnet.looking.reading.SEGMENT", 4)
+    lengths, predict = [], PredictionReader.predict_on_batch
+
+    def counted(reader, batch):
+        lengths.append(batch["tokens"].shape[1])
+        return predict(reader, batch)
+
+    monkeypatch.setattr(PredictionReader, "predict_on_batch", counted)
+    settings = {**SGD, "sequence_length": 1000}
+    page = dualnet.look(small(), "the cat, the dog. the", adapt=True, **settings)
+    assert lengths == [4, 4, 5] and page.segment == 1000
+    assert page.perplexities[0]["learning"] == pytest.approx(page.perplexities[0]["fixed"])
 
 
 def test_a_text_of_too_many_units_is_refused(monkeypatch):

@@ -9,6 +9,8 @@ import pytest
 
 import dualnet
 from dualnet import zoo
+from dualnet.looking import Page
+from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
 from tests.conftest import sentences
 
@@ -309,6 +311,60 @@ def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_al
     )
     assert inside
     assert driver.get_log("browser") == []
+
+
+def made_up(bits):
+    """Return a page of one model for each list of `bits`, all of one text."""
+    count = len(bits[0])
+    readings = [
+        {"model": number, "kind": "fixed", "segment": None, "bits": column, "ranks": [1] * count,
+         "perplexity": None if None in column else 2 ** np.mean(column),
+         "likeliest": [0] * count, "probabilities": [0.5] * count,
+         "favoured": None, "gates": None, "shares": None}
+        for number, column in enumerate(bits)
+    ]  # fmt: skip
+    data = {
+        "names": ["the", "<eos>"], "ids": [0] * count, "eos": 1, "unknown": None, "after": "",
+        "pieces": ["the"] * count, "before": ["", *[" "] * (count - 1)], "unit": "word",
+        "models": [f"model {number}" for number in range(len(bits))], "readings": readings,
+    }  # fmt: skip
+    return Page(_rendered(data), [], count)
+
+
+def test_the_text_scrolls_to_the_word_that_the_chart_is_pointed_at(driver, tmp_path):
+    browser = Browser(driver).open(made_up([[1.0] * 5000]), tmp_path)
+    for share in (0.2, -0.3):  # down, then up
+        browser.hover(browser.find("#plot"), dx=round(share * browser.find("#plot").size["width"]))
+        here, text = (
+            browser.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+            for selector in (".here", "#text")
+        )
+        assert text["top"] <= here["top"] and here["bottom"] <= text["bottom"]
+    assert driver.get_log("browser") == []
+
+
+def test_a_model_that_excludes_a_word_has_no_low_perplexity(driver, tmp_path):
+    browser = Browser(driver).open(made_up([[1.0, 2.0], [1.0, None]]), tmp_path)
+    assert browser.find("#summary").text.endswith("lowest perplexity 2.83, by model 0")
+    assert browser.texts("#lines span")[1] == "model 1 Infinity"
+    assert driver.get_log("browser") == []
+
+
+def test_the_axes_of_short_texts_and_wide_ranges_have_labels_that_do_not_overlap(driver, tmp_path):
+    browser = Browser(driver).open(made_up([[40.0, 0.5, 0.5]]), tmp_path)
+    labels = browser.texts("#plot text")
+    assert labels[-3:] == ["1", "2", "3"]
+    places = browser.run(
+        "Array.from(document.querySelectorAll('#plot text[dy]'), t => Number(t.getAttribute('y')))"
+    )
+    assert len(places) > 4 and np.diff(sorted(places)).min() > 11
+
+
+def test_a_browser_does_not_restore_switches_that_the_script_has_reset(browser):
+    browser.choose("difference")
+    browser.driver.refresh()
+    assert browser.find("#controls").get_attribute("autocomplete") == "off"
+    assert browser.find("input[value=surprisal]").is_selected()
 
 
 def test_a_frame_of_a_notebook_shows_the_page(driver, two_models, tmp_path):

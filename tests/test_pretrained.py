@@ -150,6 +150,11 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys)
     assert NAME in call("list", "--pretrained")[1]
     code, output = call("evaluate", NAME)
     assert code == 2 and "comes without its text" in output
+    learn = ["--adapt", "--rule", "rms"]
+    for command in (["score", NAME, "--format", "surprisal"],
+                    ["look", NAME, "--output", "page.html"]):  # fmt: skip
+        code, output = call(*command, *text, *learn)
+        assert code == 2 and "`--rule` rms needs a RUN folder that is not shipped" in output
     code, output = call("train", "lstm", "--corpus", "ptb", "--output", NAME, "--resume")
     assert code == 2 and "a shipped model, which is never written to" in output
     code, output = call("score", "lstm.absent", *text)

@@ -8,8 +8,10 @@ import pytest
 
 import dualnet
 from dualnet import zoo
+from dualnet.cli.console import printable
 from dualnet.rescoring import (
     Bleu,
+    BracketF1,
     Hypothesis,
     NBest,
     Wer,
@@ -230,11 +232,38 @@ def test_lists_without_a_place_in_a_format_leave_files_untouched(
     format, hypothesis, message, tmp_path
 ):
     (tmp_path / "list").write_text("kept")
-    good = Hypothesis("(S a )S", {} if "/" in str(hypothesis) else {"lm": 1.0})
+    features = hypothesis.features if "/" in str(hypothesis) else {"lm": 1.0}
+    good = Hypothesis("(S a )S", features)
     with pytest.raises(ValueError, match=message.replace("|", r"\|")):
         write_nbest(tmp_path / "list", [NBest(0, (good, hypothesis))], format=format)
     assert [path.name for path in tmp_path.iterdir()] == ["list"]
     assert (tmp_path / "list").read_text() == "kept"
+
+
+def test_features_that_only_later_lists_of_kaldi_have_are_refused(tmp_path):
+    lists = [NBest("u", (Hypothesis("a"),)), NBest("v", (Hypothesis("b", {"lm": -1.0}),))]
+    with pytest.raises(ValueError, match=r"the same features throughout.*\['lm'\] at v-1, after"):
+        write_nbest(tmp_path / "list", lists, format="kaldi")
+    assert not any(tmp_path.iterdir())
+
+
+def test_json_lines_hold_no_character_that_controls_a_terminal(tmp_path):
+    lists = [NBest("0", (Hypothesis("a\x85\x1b\x7f é"),))]
+    write_nbest(tmp_path / "list", lists, format="jsonl")
+    assert printable((tmp_path / "list").read_text("utf-8")) == (
+        '{"id": "0", "text": "a\\u0085\\u001b\\u007f é"}\n'
+    )
+    assert list(read_nbest(tmp_path / "list", format="jsonl")) == lists
+
+
+def test_a_sentence_without_a_tree_is_refused_and_may_have_an_empty_one(tmp_path):
+    path = tmp_path / "list"
+    path.write_text("0 failed\n\n(NP (NN fish))\n")
+    with pytest.raises(ValueError, match=r"`nbest` must hold a tree.*list 0 has none. Write \(\)"):
+        list(read_nbest(path, format="trees"))
+    path.write_text("1 failed\n()\n\n(NP (NN fish))\n")
+    failed, _ = read_nbest(path, format="trees")
+    assert BracketF1().statistics(failed.best.text, "(NP (NN fish))").tolist() == [0, 0, 1]
 
 
 def test_files_and_formats_that_do_not_exist_are_refused(tmp_path):
@@ -321,6 +350,18 @@ def test_several_models_are_features_side_by_side(model, translator):
 def test_an_empty_source_has_translations(translator):
     scores = column(rescore(translator, LISTS, sources=["", "a", ""]), translator.name)
     assert np.isfinite(scores).all() and max(scores) < 0
+
+
+def test_a_model_that_computes_no_numbers_is_named():
+    broken = random_weights(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=4))
+    broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
+    with pytest.raises(ValueError, match="`models` must compute finite log-prob.*'broken', which"):
+        rescore({"broken": broken}, LISTS)
+
+
+def test_a_list_has_a_hypothesis():
+    with pytest.raises(ValueError, match="`hypotheses` must be at least one.*the list 7"):
+        NBest(7, ())
 
 
 def test_without_models_old_features_are_weighted():
@@ -472,6 +513,12 @@ def test_empty_texts_and_no_matches_have_a_value():
     assert summed(Bleu(), ["", "x"], ["a", "b"]) == 0
     assert summed(Wer(), ["", "b"], ["a", "b"]) == 50
     assert summed(Wer(), ["a"], [""]) == 100  # an error for one word at least
+
+
+def test_any_white_space_separates_the_words_of_the_word_error_rate():
+    needed("rescore", "jiwer")
+    for space in (" ", "  ", "\t", "\n", "\u00a0", "\u3000"):
+        assert Wer().statistics(f"the{space}cat", "the dog").tolist() == [1, 2]
 
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch):

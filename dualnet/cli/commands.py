@@ -305,7 +305,7 @@ def generate(options: argparse.Namespace) -> None:
     check_generation(**settings)
     prompts = texts_of("--prompt", options)
     if options.texts is None:
-        prompts = [line.removesuffix("\n") for line in prompts]
+        prompts = [line.removesuffix("\n").removesuffix("\r") for line in prompts]
     check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
@@ -355,8 +355,9 @@ def demo(options: argparse.Namespace) -> None:
         print(json.dumps(results))
 
 
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has neither nan nor infinity
+def finite(value: Any) -> Any:
+    """Return `value`, or None for nan and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: float) -> str:

@@ -15,12 +15,13 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
 from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
+from dualnet.cli.commands import finite
 from dualnet.cli.console import comparison, quietly, settings_of
 from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.runs.shipped import check_own, dynamic_settings
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -130,7 +131,7 @@ def evaluate(options: argparse.Namespace) -> None:
             result["top_k_accuracy"] = static.top_k_accuracy
     result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps({key: finite(value) for key, value in result.items()}))
         return
     _print_result(result, trained_by_sentence)
     if options.dynamic:
@@ -236,6 +237,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
                     f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
                 )
                 raise ArgumentError("--keep", message)
+            check_own(options.keep, name="keep")
             check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
     else:
         alone = {"--rule": options.rule, "--plot": options.plot, "--keep": options.keep}

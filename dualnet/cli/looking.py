@@ -41,13 +41,7 @@ def look(options: argparse.Namespace) -> None:
               f"{page.segment}: nothing is learnt. Try --set sequence_length=5.",
               file=sys.stderr)  # fmt: skip
     if options.json:
-        models = [
-            {
-                key: finite(value) if isinstance(value, float) else value
-                for key, value in row.items()
-            }
-            for row in page.perplexities
-        ]
+        models = [{key: finite(value) for key, value in row.items()} for row in page.perplexities]
         print(json.dumps({"output": options.output, "tokens": page.units, "models": models}))
         return
     head = ["fixed weights", *["learning"] * options.adapt, "model"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import shutil
 import sys
@@ -20,7 +19,7 @@ from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_language_model
 from dualnet.cli.evaluating import check_known, published_rule, settable
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.runs.shipped import dynamic_settings, is_shipped
 
 
 def score(options: argparse.Namespace) -> None:
@@ -117,7 +116,7 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
         settings[name] = getattr(options, name)
     rows = records(model, texts, **settings)
     if options.json:
-        print(json.dumps([dict(zip(row, map(_json, row.values()))) for row in rows]))
+        print(json.dumps([dict(zip(row, map(finite, row.values()))) for row in rows]))
         return
     first = next(rows, None)  # which is computed, and errors raised, before anything is printed
     print("sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy, sep="\t")
@@ -140,11 +139,11 @@ def _rule(runs: Any, rule: str | None, run_folder: str, settings: dict[str, Any]
 
 def statistics_of(runs: Any, run_folder: str) -> Any:
     """Return the ids of the training text of a RUN, for the rule rms."""
-    if not os.path.isdir(run_folder):
+    if not os.path.isdir(run_folder) or is_shipped(run_folder):
         raise ArgumentError(
             "--rule",
-            "rms needs a RUN folder, which says what text the model was trained on. "
-            f"Received: {run_folder!r}.",
+            "rms needs a RUN folder that is not shipped, which says where the text is that the "
+            f"model was trained on. Received: {run_folder!r}.",
         )
     return runs.corpus_of_run(run_folder).train
 
@@ -154,10 +153,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
-
-
-def _json(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _listed(values: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._files import is_used, make_folder
 from dualnet._settings import check_beam, check_beam_width
-from dualnet.cli.commands import texts_of
+from dualnet.cli.commands import finite, texts_of
 from dualnet.cli.console import printable, quietly
 from dualnet.cli.early import is_translator
 from dualnet.cli.pair_corpora import pairs_to_evaluate
@@ -145,7 +145,7 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
         "model": model.name,
     }
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps({key: finite(value) for key, value in result.items()}))
         return
     print(
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "

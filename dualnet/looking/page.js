@@ -13,6 +13,7 @@
     reading.count = reading.likeliest.length / size;
     let sum = 0;
     reading.running = reading.bits.map((bits, i) => 2 ** ((sum += bits) / (i + 1)));
+    reading.perplexity ??= Infinity;
     reading.label = label(reading);
   }
 
@@ -329,11 +330,11 @@
 
   function ticks(low, high, logarithmic) {
     if (logarithmic) {
-      const found = [];
+      const digits = high / low > 1e4 ? [1] : [1, 2, 5]; // more labels would overlap
+      const inside = [];
       for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10) {
-        found.push(...[1, 2, 5].map((digit) => digit * power));
+        inside.push(...digits.map((digit) => digit * power).filter((t) => t >= low && t <= high));
       }
-      const inside = found.filter((tick) => tick >= low && tick <= high);
       if (inside.length > 2) return inside;
     }
     const width = nice((high - low) / 5);
@@ -363,12 +364,10 @@
       return `<line class="${kind}" x1="${EDGE.left}" x2="${width - EDGE.right}" y1="${at}" y2="${at}"/>`
         + `<text x="${EDGE.left - 8}" y="${at}" dy="4" text-anchor="end">${sign}${shownTick}</text>`;
     });
-    const wide = nice(size / Math.max(3, Math.floor(width / 130)));
+    const wide = Math.max(1, nice(size / Math.max(3, Math.floor(width / 130))));
     for (let i = wide; i <= size; i += wide) {
-      if (wide >= 1) {
-        grid.push(`<text x="${x(i - 1).toFixed(1)}" y="${height - 6}" text-anchor="middle">`
-          + `${i.toLocaleString("en")}</text>`);
-      }
+      grid.push(`<text x="${x(i - 1).toFixed(1)}" y="${height - 6}" text-anchor="middle">`
+        + `${i.toLocaleString("en")}</text>`);
     }
     const paths = [...drawn].sort((a, b) => a.on - b.on).map(({ values, on, reading }) => {
       const points = values.map((value, i) => `${x(i).toFixed(1)} ${y(value).toFixed(1)}`);
@@ -384,12 +383,12 @@
       const sample = element("i");
       sample.style.setProperty("--colour", `var(--m${reading.model % 6})`);
       return element("span", { className: `${reading.kind}${on ? " on" : ""}` }, sample,
-        `${reading.label} ${number(reading.perplexity ?? Infinity)}`);
+        `${reading.label} ${number(reading.perplexity)}`);
     }) : [element("span", { className: "on" },
       `${signed(total)} bits in all, ${signed(total / size)} for each ${data.unit}`)]));
     plot.setAttribute("aria-label", single
       ? `Line chart of the running perplexity. After ${size} ${data.unit}s: `
-        + drawn.map(({ reading }) => `${reading.label} ${number(reading.perplexity ?? Infinity)}`).join("; ")
+        + drawn.map(({ reading }) => `${reading.label} ${number(reading.perplexity)}`).join("; ")
       : `Line chart of the bits that ${readings[state.other].label} gains over `
         + `${readings[state.base].label}: ${signed(total)} bits after ${size} ${data.unit}s`);
     drawCursor();
@@ -442,10 +441,8 @@
   }
 
   function scrollTextTo(i) { // without moving the page
-    const top = words[i].offsetTop - text.offsetTop;
-    if (top < text.scrollTop || top > text.scrollTop + text.clientHeight - 40) {
-      text.scrollTop = top - text.clientHeight / 2;
-    }
+    const top = words[i].getBoundingClientRect().top - text.getBoundingClientRect().top;
+    if (top < 0 || top > text.clientHeight - 40) text.scrollTop += top - text.clientHeight / 2;
   }
 
   // --- controls ----------------------------------------------------------------------
@@ -477,8 +474,8 @@
     const best = readings.reduce((a, b) => (b.perplexity < a.perplexity ? b : a));
     const unit = `${size.toLocaleString("en")} ${data.unit}${size === 1 ? "" : "s"}`;
     byId("summary").textContent = readings.length < 2
-      ? `${unit} · perplexity ${number(best.perplexity ?? Infinity)}`
-      : `${unit} · lowest perplexity ${number(best.perplexity ?? Infinity)}, by ${best.label}`;
+      ? `${unit} · perplexity ${number(best.perplexity)}`
+      : `${unit} · lowest perplexity ${number(best.perplexity)}, by ${best.label}`;
   }
 
   writeText();

@@ -183,11 +183,13 @@ def _named(models: Any) -> dict[str, Any]:
         return {str(name): model for name, model in models.items()}
     named: dict[str, Any] = {}
     short = [_name(model) for model in models]
-    for model, name in zip(models, short):
-        if short.count(name) > 1 and isinstance(model, (str, os.PathLike)):
-            name = os.fspath(model)
-        if name in named:
-            name = f"{name} ({sum(other.startswith(name) for other in named) + 1})"
+    for model, base in zip(models, short):
+        if short.count(base) > 1 and isinstance(model, (str, os.PathLike)):
+            base = os.fspath(model)
+        name, number = base, 1
+        while name in named:
+            number += 1
+            name = f"{base} ({number})"
         named[name] = model
     return named
 
@@ -237,11 +239,13 @@ def _check_units(ids: np.ndarray, tokenizer: Tokenizer) -> None:
             "Show a part of it.",
         )
     words = ids[ids != tokenizer.eos_id]
-    if tokenizer.unk_id is not None and (words == tokenizer.unk_id).all():
+    unknown = -1 if tokenizer.unk_id is None else tokenizer.unk_id
+    if (words == unknown).all():
+        received = f"words that are all read as {UNK}" if len(words) else "none"
         raise ArgumentError(
             "text",
-            f"must hold a word that the models know. Received: words that are all read as {UNK}. "
-            "Choose a text like those of their corpus.",
+            f"must hold a word that the models know. Received: {received}. Choose a text like "
+            "those of their corpus.",
         )
 
 

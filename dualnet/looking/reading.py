@@ -74,7 +74,8 @@ def read(
                 keep=False,
             )
             learn, settings = stack.enter_context(context)
-            steps = segment = settings["sequence_length"]
+            segment = settings["sequence_length"]
+            steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         reader = reader_of(model, PredictionReader)
         states = [np.zeros((1, size), np.float32) for size in reader.state_size]
         pieces: list[dict[str, np.ndarray]] = []

@@ -103,7 +103,7 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
             return stack.enter_context(open(temporary, "w", encoding="utf-8", newline="\n"))
 
         main = opened(path)
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] | None = None
         for nbest in lists:
             if format != "kaldi":
                 main.writelines(line + "\n" for line in lines_of(nbest, format))
@@ -113,7 +113,7 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
                 features = {**hypothesis.features}
                 if hypothesis.score is not None:
                     features["score"] = hypothesis.score
-                if not columns:
+                if columns is None:
                     columns = {
                         name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in features
                     }
@@ -143,7 +143,12 @@ def lines_of(nbest: NBest, format: str) -> Iterator[str]:
                 record["features"] = dict(each.features)
             if isinstance(each.rest, dict):
                 record |= each.rest
-            yield json.dumps(record, ensure_ascii=False)
+            # Escaped, too: control characters that a terminal must not get.
+            yield re.sub(
+                "[\x7f-\x9f]",
+                lambda match: f"\\u{ord(match[0]):04x}",
+                json.dumps(record, ensure_ascii=False),
+            )
             continue
         fields = [str(nbest.id), _one_line(each.text)]
         rest = each.rest if isinstance(each.rest, tuple) else ()
@@ -207,6 +212,12 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
 def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
     if format == "trees":
         for number, candidates in enumerate(read_tree_nbest(path)):
+            if not candidates:
+                raise ArgumentError(
+                    "nbest",
+                    f"must hold a tree in each list. Received: {os.fspath(path)!r}, whose list "
+                    f"{number} has none. Write () for a sentence without a parse.",
+                )
             yield NBest(
                 number,
                 tuple(

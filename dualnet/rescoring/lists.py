@@ -71,6 +71,12 @@ class NBest:
     id: str | int
     hypotheses: tuple[Hypothesis, ...]
 
+    def __post_init__(self) -> None:
+        if not self.hypotheses:
+            raise ArgumentError(
+                "hypotheses", f"must be at least one. Received: none in the list {self.id!r}."
+            )
+
     @property
     def best(self) -> Hypothesis:
         """The hypothesis of the highest score, or the first of equal ones or without scores."""

@@ -101,7 +101,8 @@ class Wer:
 
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the errors of a sentence and the words of its reference, float64."""
-        counts = self._process(reference, hypothesis)
+        # jiwer itself divides words at spaces alone.
+        counts = self._process(*(" ".join(text.split()) for text in (reference, hypothesis)))
         misses = counts.substitutions + counts.deletions
         return np.array([misses + counts.insertions, misses + counts.hits], "float64")
 

@@ -192,7 +192,14 @@ class _Scorer:
             owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
             sources = [encode(check_text("sources", source or "")) for _, source in block]
             reading = {"sources": sources, "owners": owners}
-        return np.round(log_probabilities(self.model, streams, **reading), DIGITS)
+        log_p = log_probabilities(self.model, streams, **reading)
+        if not np.isfinite(log_p).all():
+            raise ArgumentError(
+                "models",
+                f"must compute finite log-probabilities. Received: {self.name!r}, which does not. "
+                "Train it, or let it adapt, with a smaller learning_rate.",
+            )
+        return np.round(log_p, DIGITS)
 
     def read(self, best: Hypothesis, learn: Callable[..., float] | None, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""

@@ -41,10 +41,11 @@ def find_run(path: str | os.PathLike[str]) -> Path:
     >>> find_run("runs/my-run").parts
     ('runs', 'my-run')
     """
-    given = Path(path)
-    if not given.exists() and os.fspath(path) in list_shipped():
-        return folder_of_shipped() / given
-    return given
+    # `os.path.exists` is False where `Path.exists` raises: for names that are too long, and in
+    # folders that one may not enter.
+    if not os.path.exists(path) and os.fspath(path) in list_shipped():
+        return folder_of_shipped() / path
+    return Path(path)
 
 
 def names_of_shipped() -> str:
@@ -86,11 +87,14 @@ def dynamic_settings(
     return {**own, **settings}
 
 
-def check_own(folder: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model."""
+def check_own(folder: str | os.PathLike[str], *, name: str = "output") -> None:
+    """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model.
+
+    Errors call the argument `name`.
+    """
     if is_shipped(find_run(folder)):
         raise ArgumentError(
-            "output",
+            name,
             f"must be a folder of your own. Received: {os.fspath(folder)!r}, a shipped model, "
             "which is never written to. Give another folder; to go on from its weights, use "
             "--weights, or `weights` in Python.",
