@@ -6,7 +6,7 @@ The first sentences of valid and test go through the channel of benchmarks/typin
 gives the 50 likeliest sentences of the channel and the frequencies of words in train, which the
 models then rescore: `lstm` and `dual_lstm` of 200 units, trained here unless OUTPUT has them. The
 weights of channel, frequency and models are tuned on valid. Prints the word error rate of test: of
-the first candidates, rescored, with models that learn from the first candidates, and of the oracle.
+the first candidates, rescored, with models that learn from what they chose, and of the oracle.
 """
 
 import argparse
@@ -81,24 +81,26 @@ def main():
     }
     references = {split: [" ".join(words) for words in text] for split, text in texts.items()}
 
-    def report(label, chosen, **settings):
-        """Rescore, tune on valid, print the figures of test."""
+    def report(label, chosen, weights=None, **settings):
+        """Rescore, tune on valid, print the figures of test; return these and the weights.
+
+        `weights` choose the hypotheses that models learn from.
+        """
         scored = {
-            split: rescore(chosen, each, weights={"base": 1.0}, **settings)
+            split: rescore(chosen, each, weights=weights or {"base": 1.0}, **settings)
             if chosen else each for split, each in lists.items()
         }  # fmt: skip
         weights = tune(scored["valid"], references["valid"], metric="wer")
         found = compare(scored["test"], references["test"], weights, metric="wer")
         print(f"{label:<28}{found.rescored}", flush=True)
-        return found
+        return found, weights
 
-    found = report("channel and frequency", {})
+    found, _ = report("channel and frequency", {})
     print(f"{'first candidate':<28}{found.base}\n{'oracle':<28}{found.oracle}", flush=True)
-    for name, model in models.items():
-        report(name, {name: model})
+    tuned = {name: report(name, {name: model})[1] for name, model in models.items()}
     report("both", models)
     for name, model in models.items():
-        report(f"{name}, adapting", {name: model}, adapt=True)
+        report(f"{name}, adapting", {name: model}, tuned[name], adapt=True)
 
 
 if __name__ == "__main__":

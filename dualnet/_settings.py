@@ -164,6 +164,7 @@ def rule_settings(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("learning_rate", "epsilon", "clipnorm"):
         if name in settings and check_penalty(name, settings[name]) == 0:
             raise ArgumentError(name, f"must be above 0. Received: {name}={settings[name]!r}.")
+    settings["learning_rate"] = float(settings["learning_rate"])  # Keras takes no int
     if "decay" in settings:
         check_penalty("decay", settings["decay"])
     if "beta_1" in settings:

@@ -280,6 +280,15 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("rule", ["nadam", "sgd"])
+def test_an_integer_is_a_learning_rate(model, tokens, rule):
+    one, other = (
+        dualnet.dynamic_evaluation(model, tokens, rule=rule, learning_rate=rate).perplexity
+        for rate in (1, 1.0)
+    )
+    assert one == other
+
+
 def test_temperature_divides_the_logits(model, tokens):
     found = dualnet.dynamic_evaluation(
         model, tokens, rule="sgd", learning_rate=1e-30, temperature=1.2
