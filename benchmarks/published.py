@@ -63,7 +63,8 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
-        return None if self.settings or self.group.tokenizer else self.card.published.get("static")
+        changed = {**self.group.settings, **self.settings}.keys() - {"dtype_policy"}
+        return None if changed or self.group.tokenizer else self.card.published.get("static")
 
     @property
     def card(self) -> zoo.Card:
