@@ -1,6 +1,6 @@
 """How fast is training when the process keeps the memory that it frees?
 
-Usage: python benchmarks/allocator.py [--models lstm encdec] [--rounds 5] [--steps 10]
+Usage: python benchmarks/allocator.py [--models lstm awd_lstm] [--rounds 5] [--steps 10]
 Prints for each model the median of the seconds of a step, with the interquartile range, and peak
 memory, with the allocator of the system as it is and after `dualnet.keep_freed_memory()`. The two
 take turns, each in a process of its own.

@@ -167,7 +167,7 @@ def main():
     learner, judge = Reader(model, training=True), Reader(model, training=False)
     limit = fastest_product("bfloat16" if "bfloat16" in options.dtype_policy else "float32")
     weights = sum(v.value.size for v in model.trainable_variables if v.value.ndim == 2)
-    epochs, best = [], None
+    epochs, packed = [], False
     stopped = lambda: asked or time.monotonic() > ends  # noqa: E731
     while len(epochs) < recipe.epochs and not stopped():
         began = time.monotonic()
@@ -184,8 +184,8 @@ def main():
         epochs.append(row)
         print(json.dumps({"model": options.model, **row}), flush=True)
         if row["val_perplexity"] == min(each["val_perplexity"] for each in epochs):
-            best = [weight.copy() for weight in model.get_weights()]
-            pack(best, options.output, options.model)
+            pack(model.get_weights(), options.output, options.model)
+            packed = True
         found = {
             "model": options.model, "corpus": options.corpus, "published": card.published,
             "device": str(jax.devices()[0]), "dtype_policy": options.dtype_policy,
@@ -193,8 +193,11 @@ def main():
             "epochs": epochs,
         }  # fmt: skip
         write_whole(options.output / f"{options.model}.json", json.dumps(found, indent=1) + "\n")
-    if best is None:
-        raise SystemExit("not one epoch was finished: give more --minutes")
+    if not packed:
+        raise SystemExit(
+            "no epoch has a finite perplexity: lower the learning rate" if epochs
+            else "not one epoch was finished: give more --minutes"
+        )  # fmt: skip
     unpack(model, options.output, options.model)  # as they are kept, in float16
     for split in ("valid", "test"):
         found[f"{split}_perplexity"] = dualnet.perplexity(model, corpus.split(split))

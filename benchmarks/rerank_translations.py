@@ -75,7 +75,7 @@ def main() -> None:
         lists[split] = list(read_nbest(scored, format="moses"))
 
     names = [run.name for run in options.rescorers]
-    given = {name for name in lists["valid"][0].hypotheses[0].features if name not in names}
+    own = {name for name in lists["valid"][0].hypotheses[0].features if name not in names}
     bleu = Bleu()
     bleu.statistics = functools.cache(bleu.statistics)
     rows = [f"{'BLEU':<40}{'valid':>16}{'test':>16}"]
@@ -83,7 +83,7 @@ def main() -> None:
     if len(names) > 1:
         cases["all"] = {*names}
     for label, chosen in {"features of the lists alone": set(), **cases}.items():
-        found = {split: only(each, given | chosen) for split, each in lists.items()}
+        found = {split: only(each, own | chosen) for split, each in lists.items()}
         figures: dict[str, list[float]] = {split: [] for split in found}
         for seed in SEEDS:
             weights = tune(found["valid"], references["valid"], metric=bleu, seed=seed)

@@ -175,18 +175,17 @@ def make_folder(name: str, folder: Path) -> None:
         ) from None
 
 
-def check_new_file(name: str, path: str | os.PathLike[str]) -> None:
-    """Raise `OSError` unless `path`, given as argument `name`, is in a folder and is none."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(
-            f"`{name}` must be a file. Received: {str(path)!r}, which is a folder. Add a file name."
-        )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"`{name}` must be in a folder that exists. Received: {str(path)!r}. Create the "
-            "folder first."
-        )
+def check_output_file(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise `ArgumentError` unless a file can be written at `path`, given as argument `name`."""
+    if os.path.isdir(path):
+        fault = "which is a folder. Add a file name."
+    elif not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        fault = "whose folder does not exist. Create it first."
+    else:
+        return
+    raise ArgumentError(
+        name, f"must be a file in an existing folder. Received: {os.fspath(path)!r}, {fault}"
+    )
 
 
 def _check_no_file(name: str, folder: Path) -> None:

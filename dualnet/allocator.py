@@ -14,9 +14,9 @@ def keep_freed_memory() -> bool:
 
     glibc, the C library of most Linux systems, returns large arrays to the system when they are
     freed; the next step asks for them again, and the system clears every page of them. On a CPU
-    with TensorFlow, that takes a fifth to a third of the time of training a model with thousands
-    of words (`benchmarks/allocator.py`). Values do not change, and neither does peak memory; but
-    between its peaks the process holds what it once had.
+    with TensorFlow, that took a third of the time of training a model with thousands of words
+    on one machine, and none on another (`benchmarks/allocator.py`). Values do not change, and
+    neither does peak memory; but between its peaks the process holds what it once had.
 
     The command line does this at its start. In a program of your own, call it before you train.
 

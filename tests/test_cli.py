@@ -171,6 +171,10 @@ def test_mistakes_that_need_no_model_are_told_before_keras_is_loaded(folder, run
             ["tokenizer", "train", folder, "--output", tmp_path / "none.json"],
             "a new file",
         ),
+        "a tokeniser nowhere": (
+            ["tokenizer", "train", folder, "--output", tmp_path / "none" / "t.json"],
+            "`--output` must be a file in an existing folder",
+        ),
         "no tokeniser to show": (["tokenizer", "show", tmp_path / "x.json"], "that can be read"),
         "no new search": ([*tune[:-1], run], "or resume the search in it with --resume"),
     }

@@ -239,7 +239,7 @@ def bad(run="", others=pathlib.Path(), pairs=""):
             [*translate, *text, *text, "--plot", "x.png"], "`--plot` must be a new folder for 2",
         ),
         "a picture nowhere": (
-            [*translate, *text, "--plot", others / "no" / "x.png"], "must be in an existing folder",
+            [*translate, *text, "--plot", others / "no" / "x.png"], "whose folder does not exist",
         ),
         "a full folder of pictures": (
             [*translate, *text, "--plot", others], "or a new or empty folder. Received",

@@ -152,7 +152,7 @@ def dynamic_evaluation(
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     if by_sentence:
         vocabulary, eos_id = check_sentences(model)
-    given = {
+    chosen = {
         "by_sentence": by_sentence,
         "learning_rate": learning_rate,
         "sequence_length": sequence_length,
@@ -162,7 +162,7 @@ def dynamic_evaluation(
         "clipnorm": clipnorm,
     }
     with learning(
-        model, rule, given, temperature=temperature, statistics=statistics, keep=keep
+        model, rule, chosen, temperature=temperature, statistics=statistics, keep=keep
     ) as (learn, settings):
         length = settings.pop("sequence_length")
         if by_sentence:
@@ -195,20 +195,20 @@ def dynamic_evaluation(
 def learning(
     model: LanguageModel,
     rule: str,
-    given: Mapping[str, Any],
+    chosen: Mapping[str, Any],
     *,
     temperature: float,
     statistics: Any,
     keep: bool,
 ) -> Iterator[tuple[Callable[..., float], dict[str, Any]]]:
-    """Yield the function that learns a segment, and the settings of `rule`, those `given` among.
+    """Yield the function that learns a segment, and the settings of `rule`, those `chosen` among.
 
     `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
     mean loss, and returns it; state is carried from segment to segment, or if `alone` is that of
     `states`, by default zero. When the context ends, the weights are restored, unless `keep` and
     there was no error.
     """
-    settings = check_dynamic(rule=rule, temperature=temperature, **given)
+    settings = check_dynamic(rule=rule, temperature=temperature, **chosen)
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]

@@ -55,7 +55,7 @@ def check_language_model(run: str, *, way_out: str = "dualnet translate") -> Non
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
-    """Return how a corpus is to be read: the arguments of `corpora.load` that are arguments."""
+    """Return how a corpus is to be read: the arguments of `corpora.load` that are set."""
     arguments = {name: getattr(options, name, None) for name in READING}
     return {name: value for name, value in arguments.items() if value is not None}
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._files import check_new_file
+from dualnet._files import check_output_file
 from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import print_table, quietly, settings_of
@@ -24,7 +24,12 @@ def look(options: argparse.Namespace) -> None:
     _find_runs(options)
     check_temperature(options.temperature)
     settings = _settings(options)
-    check_new_file("output", options.output)
+    check_output_file("--output", options.output)
+    for path in (*options.run_folders, options.file):
+        if path and os.path.realpath(path) == os.path.realpath(options.output):
+            raise ArgumentError(
+                "--output", f"must not be a file that is read. Received: {options.output!r}."
+            )
     for run in options.run_folders:
         check_language_model(run)
     lines = texts_of("--text", options)

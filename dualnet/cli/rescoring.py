@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_count
-from dualnet._files import written_beside
+from dualnet._files import check_output_file, written_beside
 from dualnet._settings import check_dynamic
 from dualnet.cli.console import print_table, printable, quietly, settings_of
 from dualnet.cli.early import is_translator
@@ -200,11 +200,8 @@ def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> 
         check_dynamic(**dynamic_settings(first, options.rule, settings, by_text=True))
     for option in ("output", "save_weights"):
         path = getattr(options, option)
-        if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-            name = f"--{option.replace('_', '-')}"
-            raise ArgumentError(
-                name, f"must be a file in an existing folder. Received: {str(path)!r}."
-            )
+        if path is not None:
+            check_output_file(f"--{option.replace('_', '-')}", path)
 
 
 def _metric_name(options: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._files import check_output_file
 from dualnet.cli.console import print_table
 from dualnet.runs.folder import check_run, check_sums, read_card, read_vocabulary
 
@@ -26,10 +27,7 @@ def train(options: argparse.Namespace) -> None:
         raise FileExistsError(
             f"`--output` must be a new file. Received: {str(path)!r}, which exists. Choose another."
         )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"`--output` must be in an existing folder. Received: {str(path)!r}."
-        )
+    check_output_file("--output", path)
     text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
     settings = {"size": options.size, "special": options.special, "lowercase": options.lowercase}
     tokenizer = train_tokenizer(text.read("train", True), options.kind, **settings)

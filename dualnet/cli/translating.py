@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_count
-from dualnet._files import is_used, make_folder
+from dualnet._files import check_output_file, is_used, make_folder
 from dualnet._settings import check_beam, check_beam_width
 from dualnet.cli.commands import finite, texts_of
 from dualnet.cli.console import printable, quietly
@@ -91,8 +91,8 @@ def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
         raise ArgumentError(
             "--plot", f"must be a new folder for {len(texts)} texts. Received: {str(path)!r}."
         )
-    elif not path.parent.is_dir():
-        raise ArgumentError("--plot", f"must be in an existing folder. Received: {str(path)!r}.")
+    else:
+        check_output_file("--plot", path)
 
 
 def _plot(options: argparse.Namespace, model: Any, texts: list[str], translated: list[Any]) -> None:

@@ -39,13 +39,13 @@ def find(
     paths = {}
     for split in SPLITS:
         pairs = [[f"{stem}.{side}" for side in (source, target)] for stem in STEMS[split]]
-        found = [pair for pair in pairs if all((folder / name).is_file() for name in pair)]
-        if not found:
+        present = [pair for pair in pairs if all((folder / name).is_file() for name in pair)]
+        if not present:
             raise FileNotFoundError(
                 f"A corpus of pairs must have the split {split!r}. Folder {str(folder)!r} lacks "
                 f"{', or '.join(' and '.join(pair) for pair in pairs)}."
             )
-        paths[split] = (folder / found[0][0], folder / found[0][1])
+        paths[split] = (folder / present[0][0], folder / present[0][1])
     return paths
 
 

@@ -72,8 +72,8 @@ def comparable(
     >>> from dualnet.evaluation import comparable
     >>> from dualnet.text import ByteTokenizer
     >>> ids = ByteTokenizer().encode("läuft")
-    >>> found = comparable(ByteTokenizer(), ids, 12 * math.log(2))
-    >>> found.bits_per_byte, found.bits_per_character, round(found.perplexity_per_word)
+    >>> figures = comparable(ByteTokenizer(), ids, 12 * math.log(2))
+    >>> figures.bits_per_byte, figures.bits_per_character, round(figures.perplexity_per_word)
     (2.0, 2.4, 4096)
     """
     if tokenizer.loses:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_flag
-from dualnet._files import check_new_file, write_whole
+from dualnet._files import check_output_file, write_whole
 from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
@@ -59,7 +59,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to the file `path`; all or nothing."""
-        check_new_file("output", path)
+        check_output_file("output", path)
         write_whole(path, self.html)
 
     def _repr_html_(self) -> str:

@@ -133,8 +133,8 @@ def compare(
 
     >>> from dualnet.rescoring import Hypothesis, NBest, compare
     >>> lists = [NBest(0, (Hypothesis("a dog", {"lm": -2.0}), Hypothesis("a cat", {"lm": -1.0})))]
-    >>> found = compare(lists, ["a cat"], {"lm": 1.0}, metric="wer")
-    >>> found.base.value, found.rescored.value
+    >>> comparison = compare(lists, ["a cat"], {"lm": 1.0}, metric="wer")
+    >>> comparison.base.value, comparison.rescored.value
     (50.0, 0.0)
     """
     check_count("seed", seed, least=0)
