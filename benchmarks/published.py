@@ -1,7 +1,7 @@
 """Trains models at their published size, slice by slice, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
-       [--group NAME ...] [--model NAME ...]
+       [--group NAME ...] [--run "NAME seed N" ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
@@ -144,12 +144,12 @@ class Group:
             return corpora.load(folder, tokenizer=folder / self.tokenizer)
         return corpora.load_pairs(folder, source=self.source, target=self.target)
 
-    def train_slice(self, output: Path, models: list[str]) -> bool:
-        """Train a slice of the run of `models` that is furthest behind; say whether there was one.
+    def train_slice(self, output: Path, names: list[str]) -> bool:
+        """Train a slice of the run of `names` that is furthest behind; say whether there was one.
 
         Runs that another command trains are left to it.
         """
-        runs = [run for run in self.runs if run.model in models]
+        runs = [run for run in self.runs if run.name in names]
         for run in sorted(runs, key=lambda run: self._slices(run, output)):
             folder = run.folder(output)
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -233,16 +233,17 @@ def main() -> None:
     keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
-    names = [group.name for group in read_queue()]
-    parser.add_argument("--group", nargs="+", choices=names, help="train only these groups")
-    models = sorted({run.model for group in read_queue() for run in group.runs})
-    parser.add_argument("--model", nargs="+", choices=models, help="train only these models")
+    queue = {group.name: group for group in read_queue()}
+    parser.add_argument("--group", nargs="+", choices=[*queue], help="train only these groups")
+    names = sorted({run.name for group in queue.values() for run in group.runs})
+    parser.add_argument("--run", nargs="+", choices=names, metavar="NAME", dest="names",
+                        help="train only these runs, such as 'encdec seed 2'")  # fmt: skip
     options = parser.parse_args()
-    groups = [group for group in read_queue() if group.name in (options.group or names)]
+    groups = [queue[name] for name in options.group or queue]
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while group.train_slice(options.output, options.model or models):
-            write_table(read_queue(), options.output)
+        while group.train_slice(options.output, options.names or names):
+            write_table([*queue.values()], options.output)
             draw(group, options.output)
 
 
