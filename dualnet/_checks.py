@@ -116,7 +116,9 @@ def check_ids(name: str, value: Any, *, least: int = 0) -> np.ndarray:
         raise ArgumentError(
             name,
             "must be an integer array of shape (num_tokens,). Received: shape "
-            f"{ids.shape}, dtype {ids.dtype}.",
+            f"{ids.shape}, dtype {ids.dtype}."
+            + " The vocabulary of a model encodes text."
+            * (ids.dtype.kind == "U"),
         )
     if len(ids) < least:
         raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(ids)}.")

@@ -130,7 +130,7 @@ class DualnetLM(LM):
                 max_tokens,
                 seed=self.seed,
                 stop_id=self._eos_id if ends_at_eos else None,
-                excluded_id=self.tokenizer.unk_id,
+                excluded_ids=self.tokenizer.unknown_ids,
                 ends=functools.partial(self._has_ended, until=until),
             )
             for i, stream, ids in zip(positions, streams, drawn):

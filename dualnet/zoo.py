@@ -59,7 +59,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     Args:
         name: One of `list_models()`, or the path of a card, which ends in ".toml" and has
             a `base`, or `builder`, `[config]` (its arguments) and `[recipe]`. The
-            `card.toml` of a RUN folder is one.
+            `card.toml` of a RUN folder is one; so is the name of a shipped model.
         corpus: Name of a corpus that the card lists. Defaults to the first.
 
     Raises:
@@ -74,9 +74,12 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     >>> card.config["rank"], card.published["dynamic"]
     (100, [53.48, 50.71])
     """
-    source = os.fspath(name)
+    from dualnet.runs.shipped import card_of_shipped, list_shipped
+
+    source = card_of_shipped(name) or os.fspath(name)
     if not is_file(source) and source not in list_models():
-        near = difflib.get_close_matches(source, list_models(), n=3, cutoff=0.4)
+        known = [*list_models(), *list_shipped()]
+        near = difflib.get_close_matches(source, known, n=3, cutoff=0.4)
         hint = f" Did you mean one of {near}?" if near else ""
         raise ValueError(
             f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
@@ -115,7 +118,8 @@ def build(
     """Return model `name`, randomly initialised, or with shipped weights.
 
     Args:
-        name: One of `list_models()`, or the path of a card, as for `card`.
+        name: One of `list_models()`, or the path of a card, as for `card`. With the name of a
+            shipped model, "dual_lstm.wikitext-2", its weights are loaded.
         corpus: The published corpus whose card is meant. Defaults to the card's first.
         weights: Name of the text whose shipped weights are loaded: "wikitext-2" for those of
             "dual_lstm.wikitext-2". The model then has the sizes of the shipped one, not those of
@@ -137,13 +141,25 @@ def build(
     840
     """
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
+    from dualnet.runs.shipped import card_of_shipped
 
+    if weights is None and card_of_shipped(name):
+        name, _, weights = os.path.basename(name).partition(".")
     if weights is not None:
         if corpus is not None:
             raise ArgumentError(
-                "corpus", f"cannot be combined with `weights`. Received: {corpus!r}."
+                "corpus",
+                "cannot be combined with shipped weights, which bring their vocabulary. Received: "
+                f"{corpus!r}. Leave it out.",
             )
-        return _build_shipped(f"{os.fspath(name)}.{weights}", overrides)
+        return _build_shipped(os.fspath(name), weights, overrides)
+    if "pretrained" in overrides:
+        raise ArgumentError(
+            "pretrained",
+            "is not an argument: `weights` names the text that shipped weights were trained on, "
+            'as in zoo.build("dual_lstm", weights="wikitext-2"); '
+            "zoo.list_models(pretrained=True) lists them.",
+        )
     model_card = card(name, corpus)
     with located(model_card, overrides):
         arguments = arguments_of(model_card, overrides)
@@ -152,17 +168,19 @@ def build(
         return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
 
 
-def _build_shipped(name: str, overrides: Mapping[str, Any]) -> LanguageModel:
-    """Return the shipped model `name`, built with `overrides`, which must fit its weights."""
+def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) -> LanguageModel:
+    """Return the shipped model of `weights`, built with `overrides`, which must fit it."""
     from dualnet import builders
     from dualnet.runs.loading import load, read_card
     from dualnet.runs.shipped import folder_of_shipped, list_shipped, names_of_shipped
 
+    name = f"{model_name}.{str(weights).removeprefix(f'{model_name}.')}"
     if name not in list_shipped():
         raise ArgumentError(
             "weights",
-            f"must be the text of a shipped model MODEL.TEXT. Received: {name!r}. "
-            f"{names_of_shipped()}",
+            f"must be the text of a shipped model, TEXT of MODEL.TEXT. Received: {weights!r} for "
+            f"the model {model_name!r}. {names_of_shipped()} To load a RUN folder or a .keras "
+            "file, use dualnet.load.",
         )
     folder = folder_of_shipped() / name
     shipped = load(folder)

@@ -937,7 +937,7 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         ),
         "rms without a corpus": (
             ["score", keras_file(run), *score[2:], "--format", "surprisal", "--adapt", "--rule",
-             "rms"], "rms needs a RUN folder",
+             "rms"], "which only a RUN folder of your own names",
         ),
         "a missing file": (["score", run, tmp_path / "none"], "FILE must be a text file"),
         "a path that is too long": (["evaluate", "a" * 300], "File name too long"),

@@ -16,6 +16,7 @@ from dualnet import corpora, runs, zoo
 from dualnet.evaluation import rouge, translation_metrics
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import alignments, translations
+from dualnet.rescoring import read_nbest
 from dualnet.runs.loading import write_run
 from dualnet.text import Vocabulary
 from tests.test_cli import call, called
@@ -148,6 +149,59 @@ def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(capsys, pairs_f
     assert "article to headline" in out and "ROUGE-L" in out
     resume = [*train[:4], *pairs[2:13], "--output", tmp_path / "RUN", "--quiet"]
     called(capsys, *resume, "--resume", "--epochs", 2)  # the tokenisers are those of the RUN
+
+
+def test_a_run_goes_on_without_naming_its_pairs(capsys, translator_run, pairs_folder, tmp_path):
+    run = tmp_path / "RUN"
+    pairs = corpora.load_pairs(
+        pairs_folder, source="digits", target="words", tokenizer="words", max_tokens=5
+    )
+    settings = {"units": 4, "depth": 1, "batch_size": 24, "epochs": 1, "progress": False}
+    dualnet.train("attention_gru", pairs, output=run, **settings)
+    train = ["train", "attention_gru", "--output", run, "--quiet", "--resume", "--json"]
+    sides = ["--pairs", pairs_folder, "--source", "digits", "--target", "words"]
+    for epochs, named in ((2, []), (3, sides)):
+        result = json.loads(called(capsys, *train, "--epochs", epochs, *named))
+        assert result["epochs"] == epochs
+        assert result["corpus"]["pairs"]["train"] == len(pairs.train) < 24
+
+
+def test_a_run_is_the_start_of_another_on_other_pairs(capsys, translator_run, tmp_path):
+    for split in corpora.SPLITS:
+        (tmp_path / f"{split}.digits").write_text("1 2\n3 4\n" * 12)
+        (tmp_path / f"{split}.words").write_text("twelve\nthirty four\n" * 12)
+    train = ["train", "attention_gru", "--pairs", tmp_path, "--source", "digits"]
+    train += ["--target", "words", "--weights", translator_run, "--output", tmp_path / "RUN"]
+    train += ["--epochs", 1, "--quiet", "--set", "units=8", "depth=1", "batch_size=24"]
+    called(capsys, *train)
+    one, other = map(dualnet.load, (translator_run, tmp_path / "RUN"))
+    assert other.vocabulary == one.vocabulary
+    assert other.source_vocabulary == one.source_vocabulary
+
+
+def test_files_name_their_sides_source_and_target(pairs_folder):
+    files = {split: (f"{split}.digits", f"{split}.words") for split in corpora.SPLITS}
+    pairs = corpora.load_pairs(pairs_folder, files=files, tokenizer="words")
+    assert (pairs.source, pairs.target) == ("source", "target")
+    scores = translation_metrics(["one two"], ["one two"], protocol="multi30k", language="target")
+    assert scores["bleu_multi30k" if "bleu_multi30k" in scores else "bleu"] >= 0
+
+
+def test_bars_in_a_translation_do_not_end_a_field_of_moses(
+    capsys, translator_run, lines, tmp_path, monkeypatch
+):
+    decode = Vocabulary.decode
+    monkeypatch.setattr(Vocabulary, "decode", lambda self, ids: f"a ||| {decode(self, ids)}")
+    command = ["translate", translator_run, lines, "--beam", 1, "--format", "moses"]
+    nbest = tmp_path / "lines.nbest"
+    nbest.write_text(called(capsys, *command))
+    texts = [each.hypotheses[0].text for each in read_nbest(nbest)]
+    assert [text.startswith("a &#124;&#124;&#124;") for text in texts] == [True, False, True]
+
+
+def test_a_file_without_lines_has_no_translations(capsys, translator_run, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    assert called(capsys, "translate", translator_run, tmp_path / "empty.txt") == ""
 
 
 # --- lines and bad input

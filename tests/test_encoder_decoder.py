@@ -266,7 +266,7 @@ def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
         ({"attention_units": 5}, "attention_units.*embedding_units"),
         ({"attention": "additive", "attention_units": 5}, "attention_units.*left out"),
         ({"share_embeddings": True, "source_vocabulary_size": 9}, "share_embeddings.*one voc"),
-        ({"experts": [0, 2]}, "experts.*3 numbers"),
+        ({"experts": [0, 2]}, "experts.*3 numbers.*layer 1, the attentional vector\\. Rec"),
         ({"attention": "nearest"}, "attention.*general"),
         ({"depth": 0}, "`depth` must be an integer of at least 1"),
         ({"depth": 2, "recurrent_layers": 2}, "`depth` and `recurrent_layers` are the same"),

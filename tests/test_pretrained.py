@@ -130,8 +130,47 @@ def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
             zoo.build("dual_lstm", weights="tiny", **sizes)
     with pytest.raises(ValueError, match=f"Shipped models: {NAME}"):
         zoo.build("lstm", weights="tiny")
-    with pytest.raises(ValueError, match="cannot be combined with `weights`"):
-        zoo.build("dual_lstm", weights="tiny", corpus="ptb")
+    for arguments in ({"name": "dual_lstm", "weights": "tiny"}, {"name": NAME}):
+        with pytest.raises(ValueError, match="cannot be combined with shipped weights"):
+            zoo.build(corpus="ptb", **arguments)
+    with pytest.raises(ValueError, match="To load a RUN folder or a .keras file, use dualnet.load"):
+        zoo.build("dual_lstm", weights="runs/mine")
+    with pytest.raises(ValueError, match="`weights` names the text"):
+        zoo.build("dual_lstm", pretrained=True)
+    for same in (zoo.build(NAME), zoo.build("dual_lstm", weights=NAME)):
+        assert same.vocabulary == shipped_model.vocabulary
+        assert same.arguments == shipped_model.arguments
+
+
+def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, capsys):
+    card = zoo.card(NAME)
+    assert (card.name, card.config["units"]) == ("dual_lstm", 6)
+    assert main(["card", NAME]) == 0
+    assert capsys.readouterr().out.startswith(f"{NAME}, a trained model that is shipped")
+    output = str(tmp_path / "further")
+    command = ["train", NAME, "--corpus", str(tiny_shipped), "--output", output, "--quiet"]
+    assert main([*command, "--epochs", "1", "--set", "learning_rate=1e-9"]) == 0
+    further, start = dualnet.load(output), dualnet.load(NAME)
+    assert further.vocabulary == start.vocabulary
+    for one, other in zip(start.trainable_variables, further.trainable_variables):
+        np.testing.assert_allclose(*map(ops.convert_to_numpy, (one, other)), atol=1e-4)
+    assert runs.read_card(output).weights == NAME
+    assert main([*command, "--epochs", "2", "--resume"]) == 0
+
+
+def test_what_is_made_from_a_shipped_model_has_its_licence(tiny_shipped, tmp_path, capsys):
+    evaluate = ["evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic"]
+    kept, both = str(tmp_path / "kept"), str(tmp_path / "both")
+    assert main([*evaluate, "--keep", kept]) == 0
+    assert main(["ensemble", kept, NAME, "--output", both]) == 0
+    licences = (shipped.find_run(NAME) / "LICENSES_SOURCES").read_text("utf-8")
+    for run in (kept, both):
+        assert (tmp_path / run / "LICENSES_SOURCES").read_text("utf-8") == licences
+    assert runs.read_card(kept).weights == NAME
+    assert f"Adapted on test of {tiny_shipped}" in runs.read_card(kept).note
+    capsys.readouterr()
+    assert main(["evaluate", kept]) == 2
+    assert "a shipped model or made of one" in capsys.readouterr().err
 
 
 def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys):
@@ -154,9 +193,17 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys)
     for command in (["score", NAME, "--format", "surprisal"],
                     ["look", NAME, "--output", "page.html"]):  # fmt: skip
         code, output = call(*command, *text, *learn)
-        assert code == 2 and "`--rule` rms needs a RUN folder that is not shipped" in output
-    code, output = call("train", "lstm", "--corpus", "ptb", "--output", NAME, "--resume")
-    assert code == 2 and "a shipped model, which is never written to" in output
+        assert code == 2 and "`--rule` rms needs the text that the model was trained" in output
+    code, output = call("evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic", *learn[1:])
+    assert code == 2 and "`--rule` rms needs the text that the model was trained on" in output
+    corpus = ["--corpus", str(tiny_shipped)]
+    for resume in ([], ["--resume"]):
+        code, output = call("train", "lstm", *corpus, "--output", NAME, *resume)
+        assert code == 2 and "a shipped model, which is never written to" in output
+    assert "Did you mean 'dual_lstm.tiny'?" in call("score", "dual_lstm.tny", *text)[1]
+    assert "is a model of the zoo: build it" in call("score", "dual_lstm", *text)[1]
+    assert "For a text itself, use --text." in call("score", NAME, text[1])[1]
+    assert "`dualnet list --pretrained` lists" in call("list", "*.tiny")[1]
     code, output = call("score", "lstm.absent", *text)
     assert code == 2 and f"Shipped models: {NAME}." in output
     assert not any(tmp_path.iterdir())
@@ -221,6 +268,29 @@ def test_the_literal_unknown_is_one_unit_that_is_never_generated(tiny):
             assert "<unk>" not in dualnet.generate(model, "The cat", **setting)
             seen |= "<unk>" in dualnet.generate(model, "The cat", allow_unknown=True, **setting)
     assert seen  # the model would take it
+
+
+def test_a_space_that_only_unknown_words_take_is_never_generated(tiny):
+    model = dualnet.load(tiny / "run")
+    tokenizer = model.vocabulary
+    _, space, unknown, _ = tokenizer.encode("a <unk> one").tolist()
+    assert tokenizer.word(space) == " " and tokenizer.unknown_ids == [unknown, space]
+    embeddings = builders.weight_names(model)["embedding/embeddings"]
+    values = ops.convert_to_numpy(embeddings).copy()
+    values[space] = 50 * np.abs(values).max()
+    texts = {}
+    for sign in (1, -1):
+        values[space] *= sign
+        embeddings.assign(values)
+        for allowed in (False, True):
+            for setting in ({"temperature": 0.0}, {"beam": 3}):
+                texts.setdefault(allowed, []).append(
+                    dualnet.generate(
+                        model, "The cat", max_tokens=9, allow_unknown=allowed, **setting
+                    )
+                )
+    assert not any("  " in text for text in texts[False])
+    assert any("  " in text for text in texts[True])
 
 
 def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dualnet.training import Recipe
-from dualnet.training.schedule import plan
+from dualnet.training.schedule import plan, watched
 
 ASGD = {"optimizer": "sgd", "learning_rate": 30.0, "averaging": "asgd"}
 walks = st.lists(st.floats(-1.0, 0.7), max_size=90).map(lambda steps: 50 + np.cumsum(steps))
@@ -66,6 +66,18 @@ def test_a_rate_is_divided_by_the_root_of_the_epoch_beside_all_other_factors():
     found = [each.learning_rate for each in plans(recipe, [9.0, 9.0, 7.0, 6.0, 5.0, 4.0])]
     rounds = [8.0, 8.0]  # as if there were no decay
     assert found == pytest.approx([8.0, 8 / 2**0.5, 1 / 3**0.5, 0.25, *rounds], rel=1e-12)
+
+
+def test_perplexity_decides_among_epochs_of_equal_bleu():
+    perplexities, bleus = [9.0, 7.0, 8.0, 6.0], [0.0, 0.0, 0.0, 1.0]
+    history = [
+        {"phase": "train", "val_perplexity": perplexity, "val_bleu": bleu}
+        for perplexity, bleu in zip(perplexities, bleus)
+    ]
+    best = [min(history[:count], key=watched)["val_perplexity"] for count in range(1, 5)]
+    assert best == [9.0, 7.0, 7.0, 6.0]
+    recipe = Recipe(learning_rate=1.0, plateau_decay=0.5, patience=2, epochs=9)
+    assert [plan(recipe, history[:count]).learning_rate for count in (2, 3, 4)] == [1.0, 0.5, 0.5]
 
 
 def test_training_ends_when_patience_does():

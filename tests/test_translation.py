@@ -4,13 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
 from dualnet import corpora, runs, training, zoo
+from dualnet.builders.bucketing import bucket_length
 from dualnet.corpora.pairs import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
-from dualnet.generation import translations
+from dualnet.generation import translating, translations
+from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, array
 
 pytestmark = UNTRACED
@@ -73,6 +77,40 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(run, numbers, tmp_path):
     assert [row["val_perplexity"] for row in resumed.history] == [
         row["val_perplexity"] for row in run.history
     ]
+
+
+def test_a_run_goes_on_with_its_pairs_and_its_tokenisers_alone(numbers, run, tmp_path):
+    words = numbers.vocabulary.words
+    other = Vocabulary((*words[1:], words[0]))
+    for changed, message in (
+        ({"max_tokens": 2}, "must leave out the same pairs as when the run started"),
+        ({"source_vocabulary": other}, r"Load it with tokenizer=\(model.source_vocabulary"),
+    ):
+        corpus = dataclasses.replace(numbers, **changed)
+        with pytest.raises(ValueError, match=message):
+            training.train("encdec", corpus, output=run.folder, resume=True, epochs=9)
+    settings = {**QUICK, "epochs": 1}
+    with pytest.raises(ValueError, match="must have the vocabulary of the model given as"):
+        dualnet.train(
+            "encdec", corpus, output=tmp_path / "RUN", weights=run.folder, **settings
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="`share_embeddings` needs one tokeniser for both sides"):
+        dualnet.train(
+            "encdec", corpus, output=tmp_path / "RUN", share_embeddings=True, **settings
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="`corpus` must be pairs of texts, from corpora.load_pai"):
+        dualnet.train("encdec", "numbers", output=tmp_path / "RUN", **settings)
+
+
+def test_batches_to_validate_on_have_a_bound_that_training_has_not(numbers):
+    recipe = training.Recipe(batching="pairs", batch_size=40)
+    longest = numbers.split("valid").target_offsets[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dualnet.training.start.MOST_POSITIONS", int(longest))
+        counts = [
+            len(training.batches_of(numbers, "valid", recipe, seed=seed)) for seed in (1, None)
+        ]
+    assert counts[0] < counts[1]
 
 
 def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
@@ -152,6 +190,27 @@ def test_the_other_texts_change_nothing_and_an_empty_one_stays_empty(model):
         [one.score for [one] in together], [one.score for [one] in alone], atol=1e-4
     )
     assert (together[1][0].text, together[4][0].text) == ("", "")
+
+
+@given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 70), st.integers(1, 5))
+def test_long_sentences_are_translated_in_smaller_batches(lengths, rows, beam):
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(translating, "POSITIONS", 1000)
+        batches = [*translating.batches_by_length(order, lengths, rows=rows, beam=beam)]
+    assert [i for batch in batches for i in batch] == order
+    for batch in batches:
+        positions = len(batch) * beam * bucket_length(max(lengths[i] for i in batch))
+        assert len(batch) <= rows and (len(batch) == 1 or positions <= 1000)
+
+
+def test_a_long_text_among_short_ones_changes_nothing(model):
+    texts = ["1 2", "3 4 5", " ".join("6" * 90), "7"]
+    settings = {"beam": 2, "max_tokens": 4}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(translating, "POSITIONS", 100)
+        several = dualnet.translate(model, texts, **settings)
+    assert several == [dualnet.translate(model, text, **settings) for text in texts]
 
 
 def test_a_model_beside_itself_translates_as_it_does_alone(model):

@@ -28,6 +28,7 @@ from dualnet.adaptation.statistics import (
 )
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
+from dualnet.builders.weights import check_language_model
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.devices import whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
@@ -149,6 +150,7 @@ def dynamic_evaluation(
     References: Krause et al., 2018, https://arxiv.org/abs/1709.07432; Oliva and
     Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
     """
+    check_language_model("model", model)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     if by_sentence:
         vocabulary, eos_id = check_sentences(model)

@@ -83,8 +83,8 @@ def _read_column(file: Path, column: str) -> np.ndarray:
     if not file.is_file():
         raise FileNotFoundError(
             f"A RUN folder must hold {file.name}, which is written after the first epoch. "
-            f"Received: {str(file.parent)!r}, without it. Resume the run with --resume, or train "
-            "it again."
+            f"Received: {str(file.parent)!r}, without it: it was not trained to the end of an "
+            "epoch, or is a model that was shipped, combined or adapted."
         )
     try:
         with file.open(newline="", encoding="utf-8") as text:

@@ -247,7 +247,8 @@ def _parts(
     levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
     if stations.connection.is_dual:
         levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
-    features = stations.output.features(levels, dual=stations.connection.is_dual)
+    dual = stations.connection.is_dual
+    features = stations.output.features(levels, dual=dual, attentional=True)
     head = stations.output.layer(vocabulary_size, sizes.latent, layer, dropouts)
     logits = head(features)
     # The decoder alone begins where the encoder ends.

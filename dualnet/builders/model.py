@@ -139,8 +139,9 @@ class LanguageModel(StreamTrainer):
         return own[name] if name in own else self.core.get_layer(name, index)
 
     def summary(self, *args, **kwargs):
-        """Print the summary of `core`; arguments as for `keras.Model.summary`."""
-        self.core.summary(*args, **kwargs)
+        """Print the summary of the graph; arguments as for `keras.Model.summary`."""
+        named = keras.Model(self.core.inputs, self.core.outputs, name=self.name)
+        named.summary(*args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
         """Write a SavedModel with one endpoint `serve`, tokens to logits; see `dualnet.export`.

@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(name, printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        print(f"dualnet {options.command}: {interrupt or 'Stopped.'}", file=sys.stderr)
+        print(f"dualnet {options.command}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)
         return 2
     return 0
 

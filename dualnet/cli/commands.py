@@ -31,7 +31,7 @@ from dualnet.cli.early import check_language_model, check_training, reading
 from dualnet.cli.model_table import model_table, translation_results
 from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
 from dualnet.runs.folder import EARLY_FILES, RESULTS, check_run
-from dualnet.runs.shipped import find_run
+from dualnet.runs.shipped import card_of_shipped, find_run
 
 
 def list_models(options: argparse.Namespace) -> None:
@@ -46,7 +46,9 @@ def list_models(options: argparse.Namespace) -> None:
     elif options.json:
         print(json.dumps(names))
     elif not names:
-        print(f"No model matches {options.pattern!r}.")
+        trained = zoo.list_models(options.pattern, pretrained=True)
+        way_out = " `dualnet list --pretrained` lists trained models." if trained else ""
+        print(f"No model matches {options.pattern!r}.{way_out}")
     else:
         rows = [
             [card.name, f"{card.parameters:,}",
@@ -57,7 +59,8 @@ def list_models(options: argparse.Namespace) -> None:
         print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
         print("\nParameters and perplexities (validation/test) are for the first corpus. Where the "
               "paper reports\nno static perplexity, the one after fine-tuning or over dropout "
-              "samples is shown.")  # fmt: skip
+              "samples is shown. "
+              "`dualnet list --pretrained` lists trained models.")  # fmt: skip
 
 
 def _list_pretrained(options: argparse.Namespace, names: list[str]) -> None:
@@ -66,7 +69,7 @@ def _list_pretrained(options: argparse.Namespace, names: list[str]) -> None:
     if options.json:
         print(json.dumps(names))
     elif not names:
-        print("No shipped model matches." if zoo.list_models(pretrained=True)
+        print(f"No shipped model matches {options.pattern!r}." if zoo.list_models(pretrained=True)
               else "No model is shipped.")  # fmt: skip
     else:
         rows = []
@@ -78,6 +81,10 @@ def _list_pretrained(options: argparse.Namespace, names: list[str]) -> None:
                          *(f"{figure['bits_per_byte']:.3f}" for figure in figures)])  # fmt: skip
         print_table(["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"],
                     rows)  # fmt: skip
+        print(
+            "\nFigures of the test text: perplexity per token and bits per byte, each static and "
+            "with\ndynamic evaluation. A name may stand wherever a command takes a RUN."
+        )
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:
@@ -102,7 +109,10 @@ def card(options: argparse.Namespace) -> None:
         ]
         print(json.dumps(table, default=str))
         return
-    if card.file:
+    if card_of_shipped(options.name):
+        print(f"{Path(card.file).parent.name}, a trained model that is shipped, of the model "
+              f"{card.name}: {card.file}")  # fmt: skip
+    elif card.file:
         print(printable(f"{card.name}, your own card: {card.file}"))
     else:
         print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
@@ -125,7 +135,10 @@ def card(options: argparse.Namespace) -> None:
     for result in card.also_published:
         where = [str(value) for value in result.values() if not isinstance(value, list)]
         pairs = {key: pair for key, pair in result.items() if isinstance(pair, list)}
-        figures = [f"{key} {'/'.join(map(str, pair))}" for key, pair in pairs.items()]
+        figures = [
+            f"{key} {'/'.join('-' if math.isnan(value) else str(value) for value in pair)}"
+            for key, pair in pairs.items()
+        ]
         print(printable(f"also        {', '.join(where)}: {', '.join(figures)}"))
     for result in card.measured:
         measured = ", ".join(f"{key} {value}" for key, value in result.items())
@@ -305,7 +318,7 @@ def generate(options: argparse.Namespace) -> None:
     check_generation(**settings)
     prompts = texts_of("--prompt", options)
     if options.texts is None:
-        prompts = [line.removesuffix("\n").removesuffix("\r") for line in prompts]
+        prompts = [line.removesuffix("\n") for line in prompts]
     check_language_model(options.run_folder)
     runs = quietly("dualnet.runs")
     from dualnet.generation import generate
@@ -364,7 +377,7 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
 
 
-def texts_of(option: str, options: argparse.Namespace) -> list[str]:
+def texts_of(option: str, options: argparse.Namespace, *, may_be_empty: bool = False) -> list[str]:
     """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
     from dualnet.text.plain_text import text_of
 
@@ -386,9 +399,12 @@ def texts_of(option: str, options: argparse.Namespace) -> list[str]:
         try:
             data = Path(source).read_bytes()
         except OSError as error:
-            message = f"FILE must be a text file. Received: {source!r}: {error.strerror}."
+            message = (
+                f"FILE must be a text file. Received: {source!r}: {error.strerror}. For a text "
+                f"itself, use {option}."
+            )
             raise ValueError(message) from None
     text = text_of(data, source)
-    if not text:
+    if not text and not may_be_empty:
         raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
     return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line

@@ -21,7 +21,7 @@ from dualnet.cli.early import check_corpus, check_settings, is_translator
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.runs.shipped import check_own, dynamic_settings
+from dualnet.runs.shipped import check_own, dynamic_settings, is_shipped, source_of
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -34,10 +34,10 @@ OF_LANGUAGE_MODELS = (
 
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    _check_combination(options, settings)
     check_run(options.run_folder)
     if os.path.isdir(options.run_folder):
         _check_kind(options, is_translator(options.run_folder))
+    _check_combination(options, settings)
     check_choice("split", options.split, SPLITS)
     if options.protocol is not None:
         check_choice("protocol", options.protocol, PROTOCOLS)
@@ -105,8 +105,7 @@ def evaluate(options: argparse.Namespace) -> None:
         else:
             settings = dynamic_settings(options.run_folder, options.rule, settings)
         if settings["rule"] == "rms":  # its statistics are those of the training text
-            trained_on = runs.corpus_of_run(options.run_folder) if used else corpus
-            fixed["statistics"] = trained_on.train
+            fixed["statistics"] = statistics_of(runs, options.run_folder) if used else corpus.train
         # Read before --keep changes the weights.
         shared = settings.keys() & {"temperature", "by_sentence"}
         static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
@@ -201,6 +200,17 @@ def published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
     return {key: value for key, value in published.items() if not key.startswith("cache_")}
 
 
+def statistics_of(runs: Any, run_folder: str) -> Any:
+    """Return the ids of the training text of a RUN, for the rule rms."""
+    if not os.path.isdir(run_folder) or is_shipped(run_folder):
+        raise ArgumentError(
+            "--rule",
+            "rms needs the text that the model was trained on, which only a RUN folder of your own "
+            f"names. Received: {Path(run_folder).name!r}. Choose sgd or nadam.",
+        )
+    return runs.corpus_of_run(run_folder).train
+
+
 def _published_evaluation(used: zoo.Card | None, corpus: str) -> Mapping[str, Any]:
     """Return the settings of evaluation that the zoo's card of a RUN has for `corpus`, or {}."""
     if used is None or used.name not in zoo.list_models():
@@ -216,9 +226,11 @@ def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any)
         f"{key}={value}" for key, value in dynamic.settings.items() if value is not None
     )
     by = "by sentence, " if dynamic.by_sentence else ""
-    note = f"Adapted on {options.split} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
-    source = str(Path(options.run_folder).resolve())
-    write_run(Path(options.keep), model, dataclasses.replace(used, note=note, weights=source))
+    text = options.split if options.corpus is None else f"{options.split} of {options.corpus}"
+    note = f"Adapted on {text} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
+    run = options.run_folder
+    card = dataclasses.replace(used, note=note, weights=source_of(run))
+    write_run(Path(options.keep), model, card, sources=[run])
 
 
 def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
@@ -258,9 +270,10 @@ def _check_kind(options: argparse.Namespace, translates: bool) -> None:
         names, what, which = OF_LANGUAGE_MODELS, "language models", "a model that translates"
     for name in names:
         if getattr(options, name) != options.parser.get_default(name):
-            option = f"--{name.replace('_', '-')}"
+            way_out = " `dualnet translate --plot` draws its attention." * (name == "plot")
             raise ArgumentError(
-                option, f"is for {what}. Received: {options.run_folder!r}, of {which}."
+                f"--{name.replace('_', '-')}",
+                f"is for {what}. Received: {options.run_folder!r}, of {which}.{way_out}",
             )
 
 

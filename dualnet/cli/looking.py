@@ -14,9 +14,8 @@ from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import print_table, quietly, settings_of
 from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, settable
+from dualnet.cli.evaluating import check_known, settable, statistics_of
 from dualnet.cli.option_types import run_path
-from dualnet.cli.scoring import statistics_of
 from dualnet.runs.shipped import dynamic_settings, require_shipped
 
 
@@ -42,8 +41,8 @@ def look(options: argparse.Namespace) -> None:
     page = looking.look(options.run_folders, text, temperature=options.temperature, **settings)
     page.save(options.output)
     if page.segment is not None and page.units <= page.segment:
-        print(f"The text has {page.units} tokens, and is scored before the first step, after "
-              f"{page.segment}: nothing is learnt. Try --set sequence_length=5.",
+        print(f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
+              "nothing is learnt. Try --set sequence_length=5.",
               file=sys.stderr)  # fmt: skip
     if options.json:
         models = [{key: finite(value) for key, value in row.items()} for row in page.perplexities]
@@ -55,7 +54,8 @@ def look(options: argparse.Namespace) -> None:
         for row in page.perplexities
     ]
     print_table(head, rows)
-    print(f"\nperplexity on {page.units:,} tokens; the page is {options.output}")
+    tokens = f"{page.units:,} token{'s' * (page.units != 1)}"
+    print(f"\nperplexity on {tokens}; the page is {options.output}")
 
 
 def _find_runs(options: argparse.Namespace) -> None:

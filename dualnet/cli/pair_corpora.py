@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError
+from dualnet.cli.console import quietly
 from dualnet.corpora import SPLITS
 from dualnet.runs import folder
 
@@ -20,15 +21,22 @@ def corpus_or_pairs(options: argparse.Namespace) -> Any:
     """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
     if options.pairs is None:
         check_no_pairs(options)
+        if options.corpus is None and options.resume:
+            return quietly("dualnet.runs").corpus_of_run(options.output)
         if options.corpus is None:
             raise ArgumentError(
                 "--corpus", "must be given, or --pairs for a model that translates. Received: none."
             )
         return options.corpus
     _refuse_with_pairs(options, "corpus")
-    tokenizers = _tokenizers_of_run(options) or asked_tokenizers(options)
+    asked = asked_tokenizers(options)
     options.tokenizer = None  # it is learnt
-    return read_pairs(options, tokenizer=tokenizers)
+    if options.resume and (own := _tokenizers_of_run(options.output)):
+        pairs = folder.read_card(options.output).trained_on.get("pairs", {})
+        return read_pairs(options, tokenizer=own, max_tokens=pairs.get("max_tokens"))
+    if asked is None and options.weights is not None:
+        asked = _tokenizers_of_run(options.weights)
+    return read_pairs(options, tokenizer=asked)
 
 
 def check_no_pairs(options: argparse.Namespace) -> None:
@@ -136,10 +144,10 @@ def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
             raise ArgumentError(option, f"cannot be combined with --pairs. Received: {value!r}.")
 
 
-def _tokenizers_of_run(options: argparse.Namespace) -> Any:
-    """Return the tokenisers of the RUN that `--resume` continues, or None."""
-    run = Path(options.output)
-    if not options.resume or not folder.has_vocabulary(run) or not (run / folder.CARD).is_file():
+def _tokenizers_of_run(path: str) -> Any:
+    """Return the tokenisers of a RUN of a translator, source and target, or None."""
+    run = Path(path)
+    if not folder.has_vocabulary(run) or not (run / folder.CARD).is_file():
         return None
     card = folder.read_card(run)
     target = folder.read_vocabulary(run, card)

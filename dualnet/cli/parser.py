@@ -86,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_source_tokenizer(option)
     option = group("training")
     option("--weights", type=run_path, metavar="RUN",
-           help="start from the weights of this RUN folder or .keras file")
+           help="start from the weights of this RUN folder, shipped model or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
            help="train once for each of these seeds, into RUN/seed-N, and show mean and deviation")
     add_training(option, "override arguments of the builder or the recipe, e.g. units=200")
@@ -94,12 +94,13 @@ def make_parser() -> argparse.ArgumentParser:
     option = add("gate", commands.gate,
                  "Train an input-to-output gate on top of the frozen model of a RUN.")
     option("run_folder", type=run_path, metavar="RUN",
-           help="RUN folder of a trained model or an ensemble")
+           help="RUN folder of a trained model or an ensemble, or the name of a shipped model")
     option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
     add_training(option, "override arguments of the gate or the recipe, e.g. gate_units=100")
 
     option = add("ensemble", commands.ensemble, "Combine the models of several RUNs in a new RUN.")
-    option("run_folders", type=run_path, metavar="RUN", nargs="+", help="RUN folders, at least two")
+    option("run_folders", type=run_path, metavar="RUN", nargs="+",
+           help="RUN folders or names of shipped models, at least two")
     option("--output", required=True, metavar="RUN", help=OUTPUT)
 
     option = add("evaluate", evaluate, "Compute the perplexity of a RUN, static or dynamic.")
@@ -323,7 +324,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _models(prefix: str, **_: Any) -> list[str]:
     """Return the names that the shell may complete `prefix` to."""
-    return [name for name in zoo.list_models() if name.startswith(prefix)]
+    names = [*zoo.list_models(), *zoo.list_models(pretrained=True)]
+    return [name for name in names if name.startswith(prefix)]
 
 
 def _add_tokenizer(subparsers: Any) -> None:

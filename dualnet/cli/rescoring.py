@@ -15,8 +15,7 @@ from dualnet._files import check_output_file, written_beside
 from dualnet._settings import check_dynamic
 from dualnet.cli.console import print_table, printable, quietly, settings_of
 from dualnet.cli.early import is_translator
-from dualnet.cli.evaluating import check_known, settable
-from dualnet.cli.scoring import statistics_of
+from dualnet.cli.evaluating import check_known, settable, statistics_of
 from dualnet.rescoring.formats import (
     FORMATS,
     check_name,

@@ -18,8 +18,8 @@ from dualnet._settings import check_dynamic, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
 from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, published_rule, settable
-from dualnet.runs.shipped import dynamic_settings, is_shipped
+from dualnet.cli.evaluating import check_known, published_rule, settable, statistics_of
+from dualnet.runs.shipped import dynamic_settings
 
 
 def score(options: argparse.Namespace) -> None:
@@ -135,17 +135,6 @@ def _rule(runs: Any, rule: str | None, run_folder: str, settings: dict[str, Any]
     if settings["rule"] == "rms":
         settings["statistics"] = statistics_of(runs, run_folder)
     return settings
-
-
-def statistics_of(runs: Any, run_folder: str) -> Any:
-    """Return the ids of the training text of a RUN, for the rule rms."""
-    if not os.path.isdir(run_folder) or is_shipped(run_folder):
-        raise ArgumentError(
-            "--rule",
-            "rms needs a RUN folder that is not shipped, which says where the text is that the "
-            f"model was trained on. Received: {run_folder!r}.",
-        )
-    return runs.corpus_of_run(run_folder).train
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dualnet.cli.option_types import number, number_or, run_path
 
-MODEL = "name of a model of the zoo, or the path of your own card (.toml)"
+MODEL = "name of a model of the zoo, or of a shipped one, or the path of your own card (.toml)"
 RUN = "RUN folder of a trained model, or the name of one that is shipped"
 RUN_OR_KERAS = f"{RUN}, or a .keras file"
 CORPUS = (
@@ -37,8 +37,10 @@ def add_pairs(option: Callable[..., Any], text: str) -> None:
     option("--pairs", metavar="FOLDER",
            help=f"{text}: a folder with train.en, train.de and so on, or 'numbers' (digits and "
            "words, to try it out)")
-    option("--source", metavar="LANGUAGE", help="language of the source texts (default: en)")
-    option("--target", metavar="LANGUAGE", help="language of the target texts (default: de)")
+    option("--source", metavar="LANGUAGE",
+           help="language of the source texts (default: en, with --files: source)")
+    option("--target", metavar="LANGUAGE",
+           help="language of the target texts (default: de, with --files: target)")
     option("--files", nargs=6, metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE",
                                         "VALID_TARGET", "TEST_SOURCE", "TEST_TARGET"),
            help="files of --pairs with other names, e.g. articles and headlines")

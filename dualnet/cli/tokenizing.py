@@ -9,7 +9,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._files import check_output_file
-from dualnet.cli.console import print_table
+from dualnet.cli.console import print_table, quietly
 from dualnet.runs.folder import check_run, check_sums, read_card, read_vocabulary
 
 SAMPLE = 80  # characters of the text that shows the units
@@ -58,6 +58,7 @@ def show(options: argparse.Namespace) -> None:
             message = "must be a RUN folder or a tokenizer.json. Received: a .keras file."
             raise ArgumentError("TOKENIZER", message)
         check_sums(path)
+        quietly("dualnet.runs")  # a card is checked with the builders, which need Keras
         tokenizer = read_vocabulary(path, read_card(path))
     texts = [{"text": text, "tokens": _units(tokenizer, text)} for text in options.texts]
     if options.json:

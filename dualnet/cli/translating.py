@@ -27,7 +27,8 @@ def translate(options: argparse.Namespace) -> None:
     if options.max_tokens is not None:
         check_count("max_tokens", options.max_tokens, least=1)
     folders = [options.run_folder, *options.ensemble]
-    texts = [line.removesuffix("\n").removesuffix("\r") for line in texts_of("--text", options)]
+    lines = texts_of("--text", options, may_be_empty=True)
+    texts = [line.removesuffix("\n") for line in lines]
     for folder in folders:
         check_run(folder)
         if Path(folder).is_dir() and not is_translator(folder):
@@ -70,6 +71,7 @@ def translate(options: argparse.Namespace) -> None:
         for each in several:
             line = " ".join(each.text.splitlines())  # one line for each, always
             if options.format == "moses":
+                line = line.replace("|||", "&#124;" * 3)  # which separates the fields
                 line = f"{number} ||| {line} ||| dualnet= {each.score:.6f} ||| " + (
                     f"{each.normalized_score:.6f}"
                 )

@@ -28,13 +28,13 @@ def find(
     if files is not None:
         return _given(folder, files)
     languages = sorted(path.name.removeprefix("train.") for path in folder.glob("train.*"))
-    for side, language in (("source", source), ("target", target)):
+    for side, language, other in (("source", source, target), ("target", target, source)):
         if language not in languages:
             raise ArgumentError(
                 side,
                 f"must be a language of the folder {str(folder)!r}, which has "
                 f"{', '.join(languages) or 'none'}. Received: {side}={language!r}."
-                + did_you_mean(language, languages),
+                + did_you_mean(language, [each for each in languages if each != other]),
             )
     paths = {}
     for split in SPLITS:

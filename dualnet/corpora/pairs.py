@@ -215,7 +215,8 @@ def load_pairs(
     check_flag("joint", joint)
     check_flag("lowercase", lowercase)
     numbers = folder == NUMBERS and files is None
-    languages = number_words.LANGUAGES if numbers else ("en", "de")
+    languages = ("en", "de") if files is None else ("source", "target")
+    languages = number_words.LANGUAGES if numbers else languages
     source, target = source or languages[0], target or languages[1]
     if source == target:
         raise ArgumentError("target", f"must differ from `source`. Received: both are {target!r}.")

@@ -154,6 +154,7 @@ def evaluate(
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
+    check_language_model("model", model)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     check_evaluation(
         temperature=temperature,
@@ -166,7 +167,6 @@ def evaluate(
         seed=seed,
         top_k=top_k,
     )
-    check_language_model("model", model)
     top_k = _check_top_k(top_k, model.vocabulary_size)
     if by_sentence:
         plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)

@@ -108,8 +108,8 @@ def alignments(
     reader = AttentionReader(model)
     order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
     aligned: list[Any] = [None] * len(texts)
-    for first in range(0, len(order), ROWS):
-        batch = order[first : first + ROWS]
+    lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
+    for batch in translating.batches_by_length(order, lengths, rows=ROWS):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
         weights = reader.predict_on_batch(
             {"source": padded([sources[i] for i in batch]), "target": padded(inputs)}

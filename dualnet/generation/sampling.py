@@ -23,14 +23,14 @@ def continuations(
     *,
     seed: int,
     stop_id: int | None,
-    excluded_id: int | None,
+    excluded_ids: list[int],
     ends: Callable[[np.ndarray, list[int]], bool] = lambda stream, drawn: False,
 ) -> list[list[int]]:
     """Return the ids that `choose` draws after each of `streams`.
 
     Each has its own generator, made from `seed` and its position. A row ends before `stop_id`,
-    after `max_tokens`, or when `ends` of its stream and the ids drawn is True. `excluded_id` is
-    never drawn.
+    after `max_tokens`, or when `ends` of its stream and the ids drawn is True. `excluded_ids`
+    are never drawn.
     """
     continued: list[list[int]] = [[] for _ in streams]
     order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
@@ -38,7 +38,7 @@ def continuations(
         batch = order[first : first + ROWS]
         randoms = [np.random.default_rng([seed, i]) for i in batch]
         drawn = _continue(
-            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_id,
+            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_ids,
             ends,
         )  # fmt: skip
         for i, ids in zip(batch, drawn):
@@ -53,7 +53,7 @@ def _continue(
     choose: Callable[[np.ndarray, np.random.Generator], int],
     max_tokens: int,
     stop_id: int | None,
-    excluded_id: int | None,
+    excluded_ids: list[int],
     ends: Callable[[np.ndarray, list[int]], bool],
 ) -> list[list[int]]:
     """Return the ids that `choose` draws after each of `streams`, which are read side by side.
@@ -73,8 +73,7 @@ def _continue(
                 tokens[row] = stream[position]
             elif not ended[row]:
                 scores = logits[row, -1].astype(np.float64)
-                if excluded_id is not None:
-                    scores[excluded_id] = -np.inf
+                scores[excluded_ids] = -np.inf
                 tokens[row] = word_id = choose(scores, randoms[row])
                 if word_id != stop_id:
                     drawn[row].append(word_id)

@@ -157,7 +157,7 @@ def generate(
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
         raise ArgumentError("model", message)
     streams = _streams(vocabulary, prompts, stop_at_eos)
-    excluded_id = None if allow_unknown else vocabulary.unk_id
+    excluded_ids = [] if allow_unknown else vocabulary.unknown_ids
     start = 0 if vocabulary.eos_id is None else 1
     if beam is None:
         drawn = continuations(
@@ -167,7 +167,7 @@ def generate(
             max_tokens,
             seed=secrets.randbits(64) if seed is None else seed,
             stop_id=vocabulary.eos_id if stop_at_eos else None,
-            excluded_id=excluded_id,
+            excluded_ids=excluded_ids,
         )
         generated = [[ids] for ids in drawn]
     else:
@@ -180,7 +180,7 @@ def generate(
             eos_id=vocabulary.eos_id,
             n_best=n_best or 1,
             length_normalization=length_normalization,
-            excluded_ids=[] if excluded_id is None else [excluded_id],
+            excluded_ids=excluded_ids,
         )
         generated = [[list(item.ids) for item in several] for several in hypotheses]
     texts = [

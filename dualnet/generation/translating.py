@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -21,6 +21,7 @@ from dualnet.layers import without_gradients
 from dualnet.text.plain_text import check_text
 
 ROWS = 320  # sentences times beam, which are searched side by side
+POSITIONS = 64 * ROWS  # of their sources, padding included: fewer rows for longer sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,9 +151,7 @@ def translations(
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     translated = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
     steps = [_step_of(one) for one in models]
-    count = max(1, ROWS // beam)
-    for first in range(0, len(order), count):
-        batch = order[first : first + count]
+    for batch in batches_by_length(order, lengths, rows=max(1, ROWS // beam), beam=beam):
         started = [
             step.begin([of_model[i] for i in batch], beam) for step, of_model in zip(steps, ids)
         ]
@@ -166,7 +165,7 @@ def translations(
             eos_id=target.eos_id,
             n_best=n_best,
             length_normalization=length_normalization,
-            excluded_ids=[] if allow_unknown or target.unk_id is None else [target.unk_id],
+            excluded_ids=[] if allow_unknown else target.unknown_ids,
         )
         for i, several in zip(batch, hypotheses):
             translated[i] = [
@@ -200,6 +199,26 @@ def check_translators(models: Sequence[Any]) -> None:
             f"must be at least one, and all of one target vocabulary. Received: {len(models)} "
             "models.",
         )
+
+
+def batches_by_length(
+    order: Sequence[int], lengths: Sequence[int], *, rows: int, beam: int = 1
+) -> Iterator[Sequence[int]]:
+    """Yield parts of `order` of at most `rows`, or a half, a quarter, ... where `lengths` are long.
+
+    What is read at a time, `beam` times each row and padding included, stays within POSITIONS,
+    except for a row that is longer by itself.
+    """
+    first = 0
+    while first < len(order):
+        count = rows
+        while (batch := order[first : first + count]) and count > 1:
+            width = bucket_length(max(lengths[i] for i in batch))
+            if len(batch) * beam * width <= POSITIONS:
+                break
+            count //= 2
+        yield batch
+        first += count
 
 
 def padded(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,12 +11,12 @@ from typing import Any
 
 import tomli_w
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, did_you_mean
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import KINDS, read_toml
-from dualnet.cards import KEYS, Card
+from dualnet.cards import KEYS, Card, card_names
 from dualnet.corpora import Corpus, PairCorpus
-from dualnet.runs.shipped import find_run, names_of_shipped
+from dualnet.runs.shipped import LICENCES, find_run, list_shipped, names_of_shipped
 from dualnet.text import Tokenizer, load_tokenizer
 
 CARD = "card.toml"
@@ -29,7 +29,7 @@ SOURCE = "source-"  # begins the name of the file of a tokeniser that only the s
 VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
 SUMMED = (CARD, *VOCABULARIES, WEIGHTS)
 # All that a run leaves if stopped before its first checkpoint.
-EARLY_FILES = (CARD, *VOCABULARIES, SUMS)
+EARLY_FILES = (CARD, *VOCABULARIES, SUMS, LICENCES)
 TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions": None}  # defaults
 
@@ -110,7 +110,7 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
     elif not path.is_file():
         raise FileNotFoundError(
             f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r}, which does "
-            f"not exist. {names_of_shipped()}"
+            f"not exist.{_meant(str(path))} {names_of_shipped()}"
         )
     elif path.suffix != ".keras":
         raise ArgumentError(
@@ -118,6 +118,13 @@ def check_run(path: str | os.PathLike[str], *, name: str = "path") -> None:
             f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
             "alone, build the model and call model.load_weights.",
         )
+
+
+def _meant(name: str) -> str:
+    """Return what to say of a `name` at which there is nothing: what it may have meant, or ""."""
+    if name in card_names():
+        return f" {name!r} is a model of the zoo: build it with zoo.build, or train it."
+    return did_you_mean(name.strip(), list_shipped())
 
 
 def _read_card_table(folder: Path) -> dict[str, Any]:

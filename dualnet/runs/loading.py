@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import keras
@@ -30,7 +31,7 @@ from dualnet.runs.folder import (
     write_card,
     write_vocabulary,
 )
-from dualnet.runs.shipped import check_own, find_run, is_shipped
+from dualnet.runs.shipped import check_own, copy_licences, find_run
 from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
@@ -160,11 +161,11 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
     """
     folder = find_run(folder)
     card = read_card(folder)
-    if is_shipped(folder):
+    if card.trained_on["source"] == card.corpus not in corpora.NAMES:
         raise FileNotFoundError(
-            f"The corpus of a RUN must exist. Received: {folder.name!r}, a shipped model, which "
-            "comes without its text. Name a text instead: --corpus FOLDER, or corpora.load in "
-            "Python."
+            f"The corpus of a RUN must exist. Received: {folder.name!r}, a shipped model or made "
+            "of one, which comes without its text. Name a text instead: --corpus FOLDER, or "
+            "corpora.load in Python."
         )
     check_sums(folder, (CARD, *VOCABULARIES))
     vocabulary = read_vocabulary(folder, card)
@@ -205,14 +206,24 @@ def _check_unchanged(corpus: Corpus | PairCorpus, card: Card, way_out: str) -> N
         )
 
 
-def write_run(folder: Path, model: LanguageModel, card: Card) -> None:
-    """Write a RUN folder, new or empty, of a model with a vocabulary that needs no training."""
+def write_run(
+    folder: Path,
+    model: LanguageModel,
+    card: Card,
+    *,
+    sources: Iterable[str | os.PathLike[str]] = (),
+) -> None:
+    """Write a RUN folder, new or empty, of a `model` with a vocabulary.
+
+    The licences of `sources`, the RUNs that it was made from, come along.
+    """
     assert model.vocabulary is not None
     check_own(folder)
     with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
         write_vocabulary(folder, model.vocabulary)
         write_weights(folder, model)
         write_card(folder, card)
+        copy_licences(folder, sources)
 
 
 def write_weights(folder: Path, model: LanguageModel) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dualnet import _data
 from dualnet._checks import ArgumentError
+from dualnet._files import write_whole
+
+LICENCES = "LICENSES_SOURCES"
 
 
 def folder_of_shipped() -> Path:
@@ -46,6 +49,39 @@ def find_run(path: str | os.PathLike[str]) -> Path:
     if not os.path.exists(path) and os.fspath(path) in list_shipped():
         return folder_of_shipped() / path
     return Path(path)
+
+
+def card_of_shipped(name: str | os.PathLike[str]) -> str:
+    """Return the path of the card of the shipped model `name`, "" if it is not one.
+
+    Example:
+
+    >>> from dualnet.runs.shipped import card_of_shipped
+    >>> card_of_shipped("dual_lstm")
+    ''
+    """
+    return str(folder / "card.toml") if is_shipped(folder := find_run(name)) else ""
+
+
+def source_of(run: str | os.PathLike[str]) -> str:
+    """Return how a card names a RUN or .keras file: the name of a shipped model, else its path.
+
+    Example:
+
+    >>> from dualnet.runs.shipped import source_of
+    >>> source_of("dual_lstm.wikitext-2")
+    'dual_lstm.wikitext-2'
+    """
+    folder = find_run(run)
+    return folder.name if is_shipped(folder) else str(folder.resolve())
+
+
+def copy_licences(folder: Path, runs: Iterable[str | os.PathLike[str]]) -> None:
+    """Copy the licences of the text and weights of `runs`, where there are some, to `folder`."""
+    files = [find_run(run) / LICENCES for run in runs]
+    texts = dict.fromkeys(file.read_text("utf-8") for file in files if file.is_file())
+    if texts:
+        write_whole(folder / LICENCES, "\n".join(texts))
 
 
 def names_of_shipped() -> str:

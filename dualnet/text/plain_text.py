@@ -16,7 +16,7 @@ DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"
 BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
-_BLANK_LINE_BYTES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
+_BLANK_LINE_BYTES = re.compile(rb"\r?\n(?:[ \t\r\f\v]*\n)+")
 _LEADING = re.compile(r"\A(?:[ \t\r\f\v]*\n)+")
 
 
@@ -53,7 +53,10 @@ def check_text(name: str, text: str) -> str:
 
 
 def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
-    """Return `data`, the bytes of the file `source` from `offset` on, as text."""
+    """Return `data`, the bytes of the file `source` from `offset` on, as text.
+
+    The line ends of Windows, "\\r\\n", become newlines.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -65,6 +68,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
             + f", in line {line}" * bool(line)
             + ". Convert it, e.g. with iconv."
         ) from None
+    text = text.replace("\r\n", "\n")
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
@@ -162,6 +166,6 @@ def _document_end(data: bytes, documents: str) -> int:
     if len(data) < DOCUMENT_BYTES:
         return 0
     end = max(data.rfind(b"\n"), 0) or max(data.rfind(b" "), 0) or len(data) - 1
-    while data[end] & 0xC0 == 0x80:  # inside a character
+    while data[end] & 0xC0 == 0x80 or data[end - 1 : end + 1] == b"\r\n":  # inside a character
         end -= 1
     return end

@@ -26,9 +26,11 @@ def tokenisation_warning(words: Sequence[str], *, what: str) -> str:
     'Warning'
     """
     words = [word for word in words if word != EOS]
+    if not words:
+        return ""
     known = [word for word in words if word != UNK]
     length = sum(map(len, known)) / max(1, len(known))
-    unknown = 1 - len(known) / max(1, len(words))
+    unknown = 1 - len(known) / len(words)
     if unknown > UNKNOWN:
         finding = f"{unknown:.0%} of the words are unknown"
     elif length > LONG:

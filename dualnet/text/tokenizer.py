@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet.text.plain_text import EOS, check_text, ends_of, marked
+from dualnet.text.plain_text import EOS, UNK, check_text, ends_of, marked
 
 
 class Tokenizer(abc.ABC):
@@ -74,6 +75,19 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def unk_id(self) -> int | None:
         """The id of `<unk>`, or None."""
+
+    @functools.cached_property
+    def unknown_ids(self) -> list[int]:
+        """The ids that unknown words take: that of `<unk>`, and that of a space before it.
+
+        Where other words begin with their space, `<unk>` is read after a unit that is nothing but
+        a space. Texts in which no word is unknown hardly have it.
+        """
+        if self.unk_id is None:
+            return []
+        *_, space, last = self.encode(f"a {UNK}").tolist()
+        spaced = last == self.unk_id and self.words[space].isspace()
+        return [last, space] if spaced and space not in self.encode("a a") else [self.unk_id]
 
     @property
     @abc.abstractmethod

@@ -14,6 +14,7 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs.folder import read_card
 from dualnet.runs.loading import load, write_run
+from dualnet.runs.shipped import source_of
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
 
@@ -113,11 +114,11 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
     card = Card(
         name=model.name,
         builder=model.builder,
-        note="Members: " + ", ".join(str(Path(run).resolve()) for run in runs),
+        note="Members: " + ", ".join(map(source_of, runs)),
         seed=0,
         trained_on=first.trained_on,
         config=model.arguments,
         recipe=first.recipe,
     )
-    write_run(folder, model, card)
+    write_run(folder, model, card, sources=runs)
     return folder

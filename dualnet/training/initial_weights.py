@@ -97,7 +97,10 @@ def load_corpus(
         )
     loaded = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
     owner = "of the model given as `weights`, in the same order"
-    check_vocabulary(loaded, vocabulary, owner, "model", "weights")
+    check_vocabulary(
+        loaded, vocabulary, owner, "model", "weights",
+        source=getattr(source, "source_vocabulary", None),
+    )  # fmt: skip
     return loaded
 
 
@@ -119,16 +122,33 @@ def load_with(
 
 
 def check_vocabulary(
-    corpus: Corpus | PairCorpus, vocabulary: Tokenizer | None, which: str, owner: str, path: str
+    corpus: Corpus | PairCorpus,
+    vocabulary: Tokenizer | None,
+    which: str,
+    owner: str,
+    path: str,
+    *,
+    source: Tokenizer | None,
 ) -> None:
-    """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`."""
-    if vocabulary is not None and corpus.vocabulary.sha256 != vocabulary.sha256:
-        raise ArgumentError(
-            "corpus",
-            f"must have the vocabulary {which}. Received: {corpus.vocabulary!r} where the {owner} "
-            f"has {vocabulary!r}. Load it with vocabulary=dualnet.load({path})"
-            ".vocabulary.",
+    """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`.
+
+    A corpus of pairs must have `source`, too, as the vocabulary of its source.
+    """
+    pairs = [(corpus.vocabulary, vocabulary)]
+    way_out = f"Load it with vocabulary=dualnet.load({path}).vocabulary."
+    if isinstance(corpus, PairCorpus):
+        pairs.append((corpus.source_vocabulary, source))
+        way_out = (
+            f"Load it with tokenizer=(model.source_vocabulary, model.vocabulary), where model is "
+            f"dualnet.load({path})."
         )
+    for loaded, own in pairs:
+        if own is not None and loaded.sha256 != own.sha256:
+            raise ArgumentError(
+                "corpus",
+                f"must have the vocabulary {which}. Received: {loaded!r} where the {owner} has "
+                f"{own!r}. {way_out}",
+            )
 
 
 def load_start(

@@ -21,6 +21,7 @@ from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.runs.loading import load, load_weights
+from dualnet.runs.shipped import source_of
 from dualnet.text import Vocabulary
 from dualnet.text.tokenisation import tokenisation_warning
 from dualnet.training.initial_weights import reading
@@ -152,7 +153,7 @@ def train(
     (1, 60)
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
-    source = "" if weights is None else str(Path(weights).resolve())
+    source = "" if weights is None else source_of(weights)
     read_as = reading(corpus, tokenizer, documents, fractions)
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:

@@ -112,7 +112,7 @@ class Recorder(keras.callbacks.Callback):
             row = self._row(logs, plan)
             history.append(row)
             self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
-            if watched(row) <= min(map(watched, history)):
+            if min(history, key=watched) is row:  # of equals the first
                 write_weights(self.start.folder, model)
         self._save()
         self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)

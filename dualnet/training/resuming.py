@@ -20,6 +20,7 @@ from dualnet.runs.folder import (
     check_sums,
     has_vocabulary,
     read_card,
+    read_source_vocabulary,
     read_vocabulary,
 )
 from dualnet.training import checkpoints
@@ -45,7 +46,7 @@ class Request:
     name: str | Card
     corpus: Corpus | PairCorpus | str
     seed: int | None
-    weights: str  # an absolute path, or ""
+    weights: str  # an absolute path, the name of a shipped model, or ""
     overrides: Mapping[str, Any]
     read_as: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see `corpora.load`
 
@@ -150,5 +151,14 @@ def resumed_corpus(request: Request, card: Card) -> Corpus | PairCorpus:
             f"must be the one that the run started with, {card.corpus!r}, unchanged. "
             f"Received: {corpus.name!r} with another text. Train again without --resume.",
         )
-    check_vocabulary(corpus, vocabulary, "that the run started with", "run", "RUN")
+    source = read_source_vocabulary(folder, card) or vocabulary
+    check_vocabulary(corpus, vocabulary, "that the run started with", "run", "RUN", source=source)
+    if isinstance(corpus, PairCorpus):
+        most = card.trained_on["pairs"].get("max_tokens")
+        if corpus.max_tokens != most:
+            raise ArgumentError(
+                "corpus",
+                f"must leave out the same pairs as when the run started, max_tokens={most}. "
+                f"Received: max_tokens={corpus.max_tokens}. Load it with the same, or train again.",
+            )
     return corpus

@@ -93,7 +93,7 @@ def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> b
     return len(perplexities) - 1 - best >= recipe.average_interval
 
 
-def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
+def has_stalled(perplexities: Sequence[Any], interval: int) -> bool:
     """Return whether the last of `perplexities` meets the non-monotonic criterion.
 
     It does if it exceeds the minimum of all earlier ones except the `interval` right before
@@ -105,16 +105,23 @@ def has_stalled(perplexities: Sequence[float], interval: int) -> bool:
     return last > min(logged[:-interval])
 
 
-def _without_gain(perplexities: Sequence[float]) -> int:
+def _without_gain(perplexities: Sequence[Result]) -> int:
     """Return how many epochs did not improve on the best before them."""
     best = itertools.accumulate(perplexities, min)
     return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
 
 
-def watched(row: Mapping[str, Any]) -> float:
-    """Return the validation result of an epoch that decides, lower for a better one."""
-    return -row["val_bleu"] if "val_bleu" in row else row["val_perplexity"]
+Result = tuple[float, ...]
 
 
-def _watched(rows: Any) -> list[float]:
+def watched(row: Mapping[str, Any]) -> Result:
+    """Return the validation results of an epoch that decide, lower for a better one.
+
+    Where BLEU decides, perplexity does among equals.
+    """
+    perplexity = row["val_perplexity"]
+    return (-row["val_bleu"], perplexity) if "val_bleu" in row else (perplexity,)
+
+
+def _watched(rows: Any) -> list[Result]:
     return list(map(watched, rows))

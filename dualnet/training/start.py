@@ -26,7 +26,7 @@ from dualnet.runs.folder import (
     write_card,
     write_vocabularies,
 )
-from dualnet.runs.shipped import check_own
+from dualnet.runs.shipped import card_of_shipped, check_own, copy_licences, source_of
 from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
@@ -34,6 +34,7 @@ from dualnet.training.recipe import Recipe, recipe_of, split_overrides
 from dualnet.training.resuming import Request, check_seed, resumed_card, resumed_corpus
 
 NO_LIMIT = 2**31 - 1
+MOST_POSITIONS = 2**14  # of a batch of pairs to validate on, where the recipe has no limit
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 
 
@@ -56,12 +57,18 @@ class Start:
 def begin(request: Request) -> Iterator[Start]:
     """Yield a new run. Its folder is claimed and written to once nothing is left to refuse."""
     name, overrides, seed = request.name, request.overrides, request.seed
+    check_own(request.folder)
+    weights = request.weights
+    if not weights and not isinstance(name, Card) and card_of_shipped(name):
+        weights = source_of(name)
     published = name if isinstance(name, Card) else card_for(name, request.corpus)
     with zoo.located(published, overrides):
         config, recipe = split_overrides(published, overrides)
         seed = check_seed(published.seed or 0) if seed is None else seed
     _check_trainable(published.name, config)
-    source = load_source(request.weights, config, resume=False)
+    if not isinstance(request.corpus, Corpus):
+        _check_kind(published.name, published.builder, request.corpus)
+    source = load_source(weights, config, resume=False)
     corpus = load_corpus(
         request.corpus, source, lowercase=published.lowercase, read_as=request.read_as
     )
@@ -72,7 +79,7 @@ def begin(request: Request) -> Iterator[Start]:
         published,
         note="",
         seed=seed,
-        weights=request.weights,
+        weights=weights,
         corpus=corpus.name,
         lowercase=corpus.lowercase,
         trained_on=corpus_table(corpus),
@@ -85,6 +92,7 @@ def begin(request: Request) -> Iterator[Start]:
         remove_unfinished(start.folder)
         write_vocabularies(start.folder, corpus)
         write_card(start.folder, card)
+        copy_licences(start.folder, filter(None, [weights]))
         yield start
 
 
@@ -131,7 +139,7 @@ def _check_trainable(name: str, config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_kind(name: str, builder: str, corpus: Corpus | PairCorpus) -> None:
+def _check_kind(name: str, builder: str, corpus: Corpus | PairCorpus | str) -> None:
     """Raise `ArgumentError` for a translator without pairs, or another model with them."""
     translates, has_pairs = builder == "encoder_decoder", isinstance(corpus, PairCorpus)
     if translates != has_pairs:
@@ -167,6 +175,14 @@ def _fit_to_corpus(
         )
     fitted = zoo.with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
+        if config.get("share_embeddings") and (
+            corpus.source_vocabulary.sha256 != corpus.vocabulary.sha256
+        ):
+            raise ArgumentError(
+                "share_embeddings",
+                "needs one tokeniser for both sides. Received: share_embeddings=True and a corpus "
+                f"with two, {corpus.tokenizer!r}. Load the pairs with joint=True.",
+            )
         return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
     if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
         raise ArgumentError(
@@ -221,7 +237,8 @@ def batches_of(
         return corpus.batches(
             split,
             batch_size=recipe.batch_size,
-            tokens_per_batch=recipe.tokens_per_batch or NO_LIMIT,
+            tokens_per_batch=recipe.tokens_per_batch
+            or (MOST_POSITIONS if seed is None else NO_LIMIT),
             shuffle=seed is not None,
             seed=seed or 0,
         )

@@ -22,8 +22,8 @@ class Output(Station):
         output_bias: bool. Whether it has a bias.
         experts: int or list of int. 0: one softmax. A number: a mixture of so many, fed by
             what enters the output (`MixtureSoftmax`). A list: one number for each layer, the
-            embedding first, then the recurrent layers, then the dual layer if there is one
-            (`DOCOutput`).
+            embedding first, then the recurrent layers, then the attentional vector of an
+            encoder-decoder, then the dual layer if there is one (`DOCOutput`).
         latent_activation: "tanh" (with bias, as released), or "linear" (without, as the DOC
             paper prints it).
         latent_dropout: On the latent vectors of the experts.
@@ -75,17 +75,18 @@ class Output(Station):
         if value and not self.experts:
             raise ArgumentError(name, f"needs experts. Received: {name}={value!r}, experts=0.")
 
-    def features(self, levels: Sequence[Any], *, dual: bool) -> Any:
+    def features(self, levels: Sequence[Any], *, dual: bool, attentional: bool = False) -> Any:
         """Return what the output layer reads: the last of `levels`, or the list of all.
 
-        These are the outputs of all layers, the embedding first, a `dual` layer last.
+        These are the outputs of all layers, the embedding first, and last an `attentional` vector
+        and a `dual` layer.
         """
         if not isinstance(self.experts, Sequence):
             return levels[-1]
         if len(self.experts) != len(levels):
-            count = len(levels) - 1 - dual
+            count = len(levels) - 1 - attentional - dual
             names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
-            names += ["the dual connection"] * dual
+            names += ["the attentional vector"] * attentional + ["the dual connection"] * dual
             raise ArgumentError(
                 "experts",
                 f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}. "
