@@ -410,9 +410,25 @@ def test_blocks_hold_whole_words_whatever_their_size(text, size):
             return
         blocks = list(plain_text.decoded(io.BytesIO(text.encode()).read, "standard input"))
     ended = text if text.endswith("\n") else text + "\n"
-    assert "".join(blocks) == plain_text.marked(ended)
+    assert "".join(blocks) == plain_text.marked(ended.replace("\r\n", "\n"))
     assert all(block[-1] in " " + plain_text.END for block in blocks)
     assert all(len(block.encode(errors="surrogatepass")) <= size + 30 for block in blocks)
+
+
+@given(
+    st.text("ab é\n", min_size=1, max_size=30), st.sampled_from(plain_text.DOCUMENTS),
+    st.booleans(), st.integers(1, 9),
+)  # fmt: skip
+def test_line_ends_of_windows_are_newlines_wherever_a_block_ends(text, documents, whole, size):
+    def read(text):
+        data = io.BytesIO(text.encode()).read
+        return "".join(plain_text.decoded(data, "a.txt", documents=documents, whole=whole))
+
+    text += "a"  # that is not blank
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BLOCK_BYTES", "DOCUMENT_BYTES"):
+            patch.setattr(plain_text, name, size)
+        assert read(text.replace("\n", "\r\n")) == read(text)
 
 
 @given(st.binary(max_size=30), st.integers(1, 9))

@@ -352,7 +352,7 @@ def test_the_command_reads_standard_input(files, tmp_path, capsys, monkeypatch):
         (["dual.keras", "--text", "the", "--adapt", "--set", "rate=1"],
          "`rate` must be one of learning_rate, sequence_length"),
         (["dual.keras", "--text", "the", "--adapt", "--rule", "rms"],
-         "`--rule` rms needs a RUN folder"),
+         "which only a RUN folder of your own"),
         (["dual.keras", "--text", "the", "--temperature", "0"], "`temperature` must be a finite"),
     ],
 )  # fmt: skip
