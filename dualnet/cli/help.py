@@ -22,6 +22,7 @@ EXAMPLES = {  # of commands, at the end of their help
     "train": """\
 dualnet train dual_lstm --corpus ptb --output runs/dual
 dualnet train dual_lstm --corpus book.txt --tokenizer bpe:2000 --output runs/book --set units=200
+dualnet train dual_lstm.wikitext-2 --corpus story.txt --output runs/story --epochs 2
 dualnet train encdec --pairs multi30k --source en --target de --output runs/en-de
 dualnet train dual_lstm --output runs/dual --resume""",
     "gate": "dualnet gate runs/dual --output runs/gated",
