@@ -60,7 +60,8 @@ def card_of_shipped(name: str | os.PathLike[str]) -> str:
     >>> card_of_shipped("dual_lstm")
     ''
     """
-    return str(folder / "card.toml") if is_shipped(folder := find_run(name)) else ""
+    folder = find_run(name)
+    return str(folder / "card.toml") if folder.parent == folder_of_shipped() else ""
 
 
 def source_of(run: str | os.PathLike[str]) -> str:
