@@ -35,11 +35,21 @@ CASES = {
     "GRU from zeros": {"cell": "gru", "first_state": "zeros"},
 }  # fmt: skip
 each_case = pytest.mark.parametrize("case", CASES)
+COMPARED = {  # with NumPy alone
+    **{case: CASES[case] for case in ("general", "DOC of two layers", "additive")},
+    "DOC of all levels": {
+        "recurrent_layers": 2, **DOC, "experts": [1, 2, 1, 2], "latent_units": 3,
+    },
+    "additive over both directions": {
+        "attention": "additive", "alignment_units": 3, "recurrent_layers": 2, "tied": False,
+    },
+    "general over embeddings": {"encoder": "embeddings", "first_state": "learned"},
+}  # fmt: skip
 
 
 @functools.cache
 def built(case):
-    options = CASES[case]
+    options = {**CASES, **COMPARED}[case]
     sources = VOCABULARY if options.get("share_embeddings") else SOURCES
     sizes = {} if "embedding_units" in options else {"units": 4}
     return encoder_decoder(VOCABULARY, source_vocabulary_size=sources, **sizes, **options)
@@ -77,7 +87,7 @@ def translate(weights, source, target, options):
     vectors = weights["source_embedding/embeddings"][source]
     if options.get("encoder") == "embeddings":
         memory = vectors
-        states = [weights[f"first_state/state_{k}"][None] for k in range(1, 2 * layers + 1)]
+        states = [value[None] for value in of(weights, "first_state/state_").values()]
     else:
         forward, backward, states = vectors, vectors[::-1], []
         for k in range(1, layers + 1):
@@ -90,7 +100,8 @@ def translate(weights, source, target, options):
     step = reference.additive_attention_step
     if options.get("attention") != "additive":
         step = reference.general_attention_step
-        states = [np.zeros((1, own["attention_kernel"].shape[1])), *states]
+        if len(states) == 2 * layers:  # a learned first state has the attentional vector, too
+            states = [np.zeros((1, own["attention_kernel"].shape[1])), *states]
     steps = [(reference.lstm_step, 2)] * layers
     mask = np.ones((1, len(source)), bool)
     rows = []
@@ -105,7 +116,7 @@ def translate(weights, source, target, options):
                 levels[-1] + last @ weights["readout_context/kernel"]
                 + x @ weights["readout_embedding/kernel"]
             )  # fmt: skip
-        rows.append(logits_from([*levels, last], weights, options)[0])
+        rows.append(logits_from([x, *levels, last], weights, options)[0])
     return np.stack(rows)
 
 
@@ -114,10 +125,9 @@ def logits_from(levels, weights, options):
         if "output/kernel" not in weights:
             return levels[-1] @ weights["embedding/embeddings"].T
         return levels[-1] @ weights["output/kernel"] + weights.get("output/bias", 0)
-    _, *counts = options["experts"]
     prior = reference.softmax(levels[-1] @ weights["output/prior_kernel"])
     latent = []
-    for number, (level, count) in enumerate(zip(levels, counts), start=1):
+    for number, (level, count) in enumerate(zip(levels, options["experts"])):
         if count:
             z = level @ weights[f"output/latent_kernel_{number}"]
             z = np.tanh(z + weights[f"output/latent_bias_{number}"])
@@ -126,7 +136,7 @@ def logits_from(levels, weights, options):
     return np.log(sum(prior[:, [k]] * p for k, p in enumerate(experts)))
 
 
-@pytest.mark.parametrize("case", ["general", "DOC of two layers", "additive"])
+@pytest.mark.parametrize("case", COMPARED)
 def test_logits_and_gradients_match_the_papers(case, rng):
     model = a_model(case, rng)
     variables = weight_names(model)
@@ -136,13 +146,13 @@ def test_logits_and_gradients_match_the_papers(case, rng):
 
     def scalar_of(weights):
         return sum(
-            np.sum(p * translate(weights, *pair, CASES[case]))
+            np.sum(p * translate(weights, *pair, COMPARED[case]))
             for p, pair in zip(projections, pairs)
         )
 
     found = logits_of(model)
     for row, (source, target) in zip(found, pairs):
-        expected = translate(start, source, target, CASES[case])
+        expected = translate(start, source, target, COMPARED[case])
         np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-4, atol=1e-5)
 
     padded = np.zeros((len(pairs), TARGET.shape[1], VOCABULARY), "float32")
