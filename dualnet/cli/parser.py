@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dualnet import zoo
-from dualnet.cli import analysing, commands, tokenizing, tuning
+from dualnet.cli import analysing, commands, listing, tokenizing, tuning
 from dualnet.cli.evaluating import evaluate
 from dualnet.cli.help import add_command, grouped
 from dualnet.cli.looking import look
@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         """Return the method that adds options to a new group of the newest command."""
         return [*subparsers.choices.values()][-1].add_argument_group(title).add_argument
 
-    option = add("list", commands.list_models, "List the models of the zoo.")
+    option = add("list", listing.list_models, "List the models of the zoo.")
     option("pattern", metavar="PATTERN", nargs="?", default="*",
            help='list only names that match, e.g. "dual_*"')
     option("--pretrained", action="store_true",
@@ -63,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--markdown", action="store_true",
            help="print a Markdown table with the results on all corpora")
 
-    option = add("card", commands.card, "Show the card of a model: paper, sizes, recipe, results.")
+    option = add("card", listing.card, "Show the card of a model: paper, sizes, recipe, results.")
     option("name", metavar="MODEL", help=MODEL).completer = _models
     option("--corpus", help="published corpus to show the card for (default: the first one)")
 
@@ -93,14 +93,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     option = add("gate", commands.gate,
                  "Train an input-to-output gate on top of the frozen model of a RUN.")
-    option("run_folder", type=run_path, metavar="RUN",
-           help="RUN folder of a trained model or an ensemble, or the name of a shipped model")
+    option("run_folder", type=run_path, metavar="RUN", help=RUN)
     option("--corpus", help=f"{CORPUS} (default: the corpus that RUN was trained on)")
     add_training(option, "override arguments of the gate or the recipe, e.g. gate_units=100")
 
     option = add("ensemble", commands.ensemble, "Combine the models of several RUNs in a new RUN.")
-    option("run_folders", type=run_path, metavar="RUN", nargs="+",
-           help="RUN folders or names of shipped models, at least two")
+    option("run_folders", type=run_path, metavar="RUN", nargs="+", help=f"{RUN}; at least two")
     option("--output", required=True, metavar="RUN", help=OUTPUT)
 
     option = add("evaluate", evaluate, "Compute the perplexity of a RUN, static or dynamic.")
