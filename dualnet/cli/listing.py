@@ -42,7 +42,7 @@ def list_models(options: argparse.Namespace) -> None:
         print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
         print("\nParameters and perplexities (validation/test) are for the first corpus. Where the "
               "paper reports\nno static perplexity, the one after fine-tuning or over dropout "
-              "samples is shown. "
+              "samples is shown.\n"
               "`dualnet list --pretrained` lists trained models.")  # fmt: skip
 
 
