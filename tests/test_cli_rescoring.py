@@ -257,7 +257,8 @@ def bad(run="", translator="", path=pathlib.Path()):
         ),
         "a rule of another": ([*rescore, "--adapt", "--set", "decay=1"], "not a setting of the ru"),
         "a file and rms": (
-            ["rescore", path / "lm.keras", lists, "--adapt", "--rule", "rms"], "needs a RUN folder",
+            ["rescore", path / "lm.keras", lists, "--adapt", "--rule", "rms"],
+            "which only a RUN folder of your own",
         ),
         "a metric alone": ([*rescore, "--metric", "wer"], "`--metric` needs --tune or --compare"),
         "a seed alone": ([*rescore, "--seed", "0"], "`--seed` needs --tune or --compare"),
