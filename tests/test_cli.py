@@ -635,7 +635,7 @@ def test_the_likeliest_texts_are_printed(capsys, run):
     )  # fmt: skip
     assert result["texts"] == [texts[0] for texts in several]
     shown = "\n\n".join(text for texts in several for text in texts)
-    assert called(capsys, *arguments, "--n-best", 2) == f"{shown}\n"
+    assert called(capsys, *arguments, "--nbest", 2) == f"{shown}\n"
 
 
 def test_a_random_seed_is_reported(capsys, run):
@@ -945,7 +945,7 @@ def bad(folder="", run=pathlib.Path(), tmp_path=pathlib.Path()):
         "greedy with a temperature": ([*generate, "--greedy", "--temperature", 1], "`--greedy` me"),
         "greedy with a beam": ([*generate, "--greedy", "--beam", 2], "--beam 1 is greedy"),
         "a beam that draws": ([*generate, "--beam", 2, "--seed", 1], "which draws nothing"),
-        "several without a beam": ([*generate, "--n-best", 2], "`n_best` needs a beam"),
+        "several without a beam": ([*generate, "--nbest", 2], "`n_best` needs a beam"),
         "a huge beam": ([*generate, "--beam", 10**9], "`beam` must be at most the"),
     }  # fmt: skip
 

@@ -45,6 +45,13 @@ def test_the_help_lists_each_command_once_in_a_group(capsys):
     assert sorted(names) == sorted(known)
 
 
+def test_an_unknown_command_is_told_in_one_line_with_the_nearest(capsys):
+    assert main(["trian", "lstm"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "There is no command 'trian'. Did you mean 'train'?" in err
+
+
 def completed(line):
     """Return what the shell is offered after `line`."""
     done = subprocess.run(

@@ -141,6 +141,13 @@ def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(capsys, pairs_f
     assert "article to headline\ntrain         24 pairs   article " in out
     assert "left out of train: 0 pairs with an empty side, 0 of more than 250 tokens\n" in out
     assert "13 units of characters for article, including <eos>" in out
+    lines = [
+        (pairs_folder / f"train.{side}").read_text().splitlines() for side in ("digits", "words")
+    ]
+    long = sum(len(digits) > 5 or len(words.split()) > 5 for digits, words in zip(*lines))
+    fewer = called(capsys, "data", *pairs, "--max-tokens", 5)
+    assert 0 < long < 24 and f"train         {24 - long:>2} pairs" in fewer
+    assert f" {long} of more than 5 tokens\n" in fewer
     train = ["train", "attention_gru", *pairs, "--output", tmp_path / "RUN", "--quiet"]
     called(capsys, *train, "--epochs", 1, "--set", "units=4", "depth=1", "batch_size=24")
     card = runs.read_card(tmp_path / "RUN")
@@ -156,14 +163,17 @@ def test_a_run_goes_on_without_naming_its_pairs(capsys, translator_run, pairs_fo
     pairs = corpora.load_pairs(
         pairs_folder, source="digits", target="words", tokenizer="words", max_tokens=5
     )
-    settings = {"units": 4, "depth": 1, "batch_size": 24, "epochs": 1, "progress": False}
-    dualnet.train("attention_gru", pairs, output=run, **settings)
-    train = ["train", "attention_gru", "--output", run, "--quiet", "--resume", "--json"]
     sides = ["--pairs", pairs_folder, "--source", "digits", "--target", "words"]
+    train = ["train", "attention_gru", "--output", run, "--quiet", "--json"]
+    small = ["--set", "units=4", "depth=1", "batch_size=24", "--tokenizer", "words"]
+    called(capsys, *train, *sides, "--max-tokens", 5, "--epochs", 1, *small)
+    train += ["--resume"]
     for epochs, named in ((2, []), (3, sides)):
         result = json.loads(called(capsys, *train, "--epochs", epochs, *named))
         assert result["epochs"] == epochs
         assert result["corpus"]["pairs"]["train"] == len(pairs.train) < 24
+    code, _, err = call(capsys, *train, *sides, "--max-tokens", 6, "--epochs", 4)
+    assert code == 2 and "must leave out the same pairs" in err
 
 
 def test_a_run_is_the_start_of_another_on_other_pairs(capsys, translator_run, tmp_path):
@@ -308,6 +318,11 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "a missing file": ([*train, pairs, "--files", *"abcdef"], "`files` must name existing fi"),
         "a tokeniser for the source alone": (
             [*train, pairs, *sides, "--source-tokenizer", "words"], "needs --tokenizer, which is",
+        ),
+        "no tokens": ([*train, pairs, "--max-tokens", 0], "`max_tokens` must be an integer of at"),
+        "a limit without pairs": (["data", "ptb", "--max-tokens", 9], "`--max-tokens` needs --pa"),
+        "a picture of nothing": (
+            [*translate, "--text", "", "--plot", "x.png"], "needs a text that is not empty",
         ),
         "pairs and a corpus": ([*train, pairs, "--corpus", "ptb"], "`--corpus` cannot be combined"),
         "a corpus and pairs to show": (["data", "ptb", "--pairs", pairs], "`CORPUS` cannot be com"),

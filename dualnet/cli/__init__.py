@@ -12,8 +12,10 @@ import os
 import re
 import sys
 
+from dualnet._checks import did_you_mean
 from dualnet.allocator import keep_freed_memory
 from dualnet.cli.console import open_streams, printable
+from dualnet.cli.help import GROUPS
 from dualnet.cli.parser import make_parser
 
 WHERE_TO_BEGIN = """\
@@ -62,6 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if hint := _unknown_command(arguments):
+        print("dualnet:", printable(hint), file=sys.stderr)
+        return 2
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
         print(WHERE_TO_BEGIN)
@@ -85,6 +91,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"dualnet {options.command}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)
         return 2
     return 0
+
+
+def _unknown_command(arguments: list[str]) -> str:
+    """Return what to say of a first argument that is no command, or an empty string."""
+    commands = [name for names in GROUPS.values() for name in names]
+    command = arguments[0] if arguments else "-"
+    if command.startswith("-") or command in commands:
+        return ""
+    return (
+        f"There is no command {command!r}.{did_you_mean(command, commands)} "
+        "`dualnet --help` lists the commands."
+    )
 
 
 def _check_all_recognized(options: argparse.Namespace, rest: list[str]) -> None:

@@ -14,7 +14,7 @@ from dualnet.cli.console import quietly
 from dualnet.corpora import SPLITS
 from dualnet.runs import folder
 
-NEED_PAIRS = ("source", "target", "files", "source_tokenizer")  # options
+NEED_PAIRS = ("source", "target", "files", "source_tokenizer", "max_tokens")  # options
 
 
 def corpus_or_pairs(options: argparse.Namespace) -> Any:
@@ -60,13 +60,15 @@ def asked_tokenizers(options: argparse.Namespace) -> Any:
 
 
 def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
-    """Return the corpus that `--pairs`, `--source`, `--target` and `--files` name."""
+    """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
     from dualnet import corpora
 
     files = options.files and {
         split: (options.files[2 * i], options.files[2 * i + 1]) for i, split in enumerate(SPLITS)
     }
     settings = {"source": options.source, "target": options.target, "files": files, **settings}
+    if getattr(options, "max_tokens", None) is not None:  # `evaluate` leaves nothing out
+        settings["max_tokens"] = options.max_tokens
     return corpora.load_pairs(options.pairs, **settings)
 
 

@@ -25,8 +25,8 @@ from dualnet.cli.shared_options import (
     add_fractions,
     add_pairs,
     add_reading,
+    add_reading_pairs,
     add_set,
-    add_source_tokenizer,
     add_texts,
     add_training,
 )  # fmt: skip
@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     option("--lowercase", action="store_true", help="convert the text to lower case")
     add_reading(option)
     add_pairs(option, "a corpus of pairs")
-    add_source_tokenizer(option)
+    add_reading_pairs(option)
 
     _add_tokenizer(subparsers)
 
@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_reading(option)
     option = group("pairs")
     add_pairs(option, "for a model that translates")
-    add_source_tokenizer(option)
+    add_reading_pairs(option)
     option = group("training")
     option("--weights", type=run_path, metavar="RUN",
            help="start from the weights of this RUN folder, shipped model or .keras file")
@@ -168,7 +168,7 @@ def make_parser() -> argparse.ArgumentParser:
     option = group("beam search")
     option("--beam", type=int, metavar="N",
            help="take the likeliest text that beam search with N hypotheses finds; draw nothing")
-    option("--n-best", type=int, metavar="N",
+    option("--nbest", "--n-best", dest="n_best", type=int, metavar="N",
            help="with --beam: print the N likeliest texts, the likeliest first")
     option("--length-normalization", type=float, default=0.0, metavar="A",
            help="with --beam: divide log-probabilities by length ** A (default: 0)")
@@ -224,7 +224,7 @@ def make_parser() -> argparse.ArgumentParser:
            help="further RUNs, with which to average the probabilities")
     option("--beam", type=int, default=5, metavar="N",
            help="hypotheses of the beam search (default: 5); 1 is greedy")
-    option("--nbest", type=int, default=1, metavar="N",
+    option("--nbest", "--n-best", dest="n_best", type=int, default=1, metavar="N",
            help="show the N likeliest translations of each text (default: 1)")
     option("--format", default="text",
            help="text, or moses: 'number ||| translation ||| features ||| score' (default: text)")

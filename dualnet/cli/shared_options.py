@@ -46,10 +46,12 @@ def add_pairs(option: Callable[..., Any], text: str) -> None:
            help="files of --pairs with other names, e.g. articles and headlines")
 
 
-def add_source_tokenizer(option: Callable[..., Any]) -> None:
+def add_reading_pairs(option: Callable[..., Any]) -> None:
     option("--source-tokenizer", metavar="TOKENIZER",
            help="tokeniser of the source of --pairs; --tokenizer is then that of the target "
            "(default: one for both, learnt from both: that of --tokenizer, else bpe:4000)")
+    option("--max-tokens", type=int, metavar="N",
+           help="leave pairs with more tokens on a side out of train (default: 250)")
 
 
 def add_training(option: Callable[..., Any], settings: str) -> None:

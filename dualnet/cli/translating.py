@@ -23,7 +23,7 @@ PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 def translate(options: argparse.Namespace) -> None:
     check_choice("format", options.format, FORMATS)
     settings = {"length_normalization": options.length_normalization}
-    check_beam(beam=options.beam, n_best=options.nbest, **settings)
+    check_beam(beam=options.beam, n_best=options.n_best, **settings)
     if options.max_tokens is not None:
         check_count("max_tokens", options.max_tokens, least=1)
     folders = [options.run_folder, *options.ensemble]
@@ -47,7 +47,7 @@ def translate(options: argparse.Namespace) -> None:
         models,
         texts,
         beam=options.beam,
-        n_best=options.nbest,
+        n_best=options.n_best,
         max_tokens=options.max_tokens,
         allow_unknown=options.allow_unknown,
         **settings,
@@ -89,6 +89,8 @@ def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
                 "must be a file that ends in .png, or a new or empty folder. Received: "
                 f"{str(path)!r}, which exists.",
             )
+    elif not any(texts):
+        raise ArgumentError("--plot", "needs a text that is not empty. Received: none.")
     elif len(texts) > 1:
         raise ArgumentError(
             "--plot", f"must be a new folder for {len(texts)} texts. Received: {str(path)!r}."
