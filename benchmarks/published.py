@@ -118,6 +118,7 @@ class Group:
         corpus: str. Name of a corpus; with `tokenizer` or languages, of a folder in DUALNET_DATA.
         tokenizer: str or None. Name of the tokeniser's file in that folder.
         source, target: str or None. Languages of the pairs.
+        lowercase: bool. Whether the pairs are lower-cased.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Group:
     tokenizer: str | None = None
     source: str | None = None
     target: str | None = None
+    lowercase: bool = False
     runs: tuple[Run, ...] = ()
 
     @property
@@ -142,7 +144,8 @@ class Group:
         folder = Path(os.environ["DUALNET_DATA"]) / self.corpus
         if self.tokenizer is not None:
             return corpora.load(folder, tokenizer=folder / self.tokenizer)
-        return corpora.load_pairs(folder, source=self.source, target=self.target)
+        languages = {"source": self.source, "target": self.target}
+        return corpora.load_pairs(folder, lowercase=self.lowercase, **languages)
 
     def train_slice(self, output: Path, names: list[str]) -> bool:
         """Train a slice of the run of `names` that is furthest behind; say whether there was one.

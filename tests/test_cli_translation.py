@@ -166,7 +166,8 @@ def test_a_run_goes_on_without_naming_its_pairs(capsys, translator_run, pairs_fo
     sides = ["--pairs", pairs_folder, "--source", "digits", "--target", "words"]
     train = ["train", "attention_gru", "--output", run, "--quiet", "--json"]
     small = ["--set", "units=4", "depth=1", "batch_size=24", "--tokenizer", "words"]
-    called(capsys, *train, *sides, "--max-tokens", 5, "--epochs", 1, *small)
+    called(capsys, *train, *sides, "--max-tokens", 5, "--lowercase", "--epochs", 1, *small)
+    assert runs.read_card(run).lowercase and dualnet.load(run).source_vocabulary.lowercase
     train += ["--resume"]
     for epochs, named in ((2, []), (3, sides)):
         result = json.loads(called(capsys, *train, "--epochs", epochs, *named))
@@ -321,6 +322,10 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         ),
         "no tokens": ([*train, pairs, "--max-tokens", 0], "`max_tokens` must be an integer of at"),
         "a limit without pairs": (["data", "ptb", "--max-tokens", 9], "`--max-tokens` needs --pa"),
+        "lower case without pairs": (
+            ["train", "lstm", "--output", others / "new", "--corpus", "ptb", "--lowercase"],
+            "`--lowercase` needs --pairs",
+        ),
         "a picture of nothing": (
             [*translate, "--text", "", "--plot", "x.png"], "needs a text that is not empty",
         ),

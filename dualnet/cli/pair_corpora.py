@@ -21,6 +21,9 @@ def corpus_or_pairs(options: argparse.Namespace) -> Any:
     """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
     if options.pairs is None:
         check_no_pairs(options)
+        if options.lowercase:
+            message = "needs --pairs. Received: none. For a corpus, set it in a card of your own."
+            raise ArgumentError("--lowercase", message)
         if options.corpus is None and options.resume:
             return quietly("dualnet.runs").corpus_of_run(options.output)
         if options.corpus is None:
@@ -67,8 +70,9 @@ def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
         split: (options.files[2 * i], options.files[2 * i + 1]) for i, split in enumerate(SPLITS)
     }
     settings = {"source": options.source, "target": options.target, "files": files, **settings}
-    if getattr(options, "max_tokens", None) is not None:  # `evaluate` leaves nothing out
-        settings["max_tokens"] = options.max_tokens
+    for name in ("max_tokens", "lowercase"):  # `evaluate` has neither
+        if (value := getattr(options, name, None)) is not None:
+            settings[name] = value
     return corpora.load_pairs(options.pairs, **settings)
 
 
@@ -97,7 +101,7 @@ def show_pairs(options: argparse.Namespace) -> None:
     """Print how many pairs each split has, how long they are, and how many were left out."""
     _refuse_with_pairs(options, "name", "path")
     tokenizer = asked_tokenizers(options)
-    corpus = read_pairs(options, tokenizer=tokenizer, lowercase=options.lowercase)
+    corpus = read_pairs(options, tokenizer=tokenizer)
     splits = {split: _about(corpus.split(split)) for split in SPLITS}
     sides = {corpus.source: corpus.source_vocabulary, corpus.target: corpus.target_vocabulary}
     if options.json:

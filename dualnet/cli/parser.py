@@ -84,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     option = group("pairs")
     add_pairs(option, "for a model that translates")
     add_reading_pairs(option)
+    option("--lowercase", action="store_true", help="convert the pairs to lower case first")
     option = group("training")
     option("--weights", type=run_path, metavar="RUN",
            help="start from the weights of this RUN folder, shipped model or .keras file")
