@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from matplotlib import font_manager
 
-from dualnet import analysis, builders, plots
+from dualnet import analysis, builders, corpora, plots, zoo
 from dualnet.cli import analysing
 from dualnet.text import Vocabulary, train_tokenizer
 from tests.checks import array, by_name, normal
@@ -171,6 +172,40 @@ def test_shares_are_the_mean_priors_whatever_the_segment_length(
         assert used.coefficient_of_variation == pytest.approx(expected, rel=1e-5)
         assert used.shares.dtype == np.float64 and used.shares.sum() == pytest.approx(1)
         assert used.tokens == 60 and used.layers == layers_of_experts
+
+
+@pytest.mark.parametrize(
+    ("experts", "settings", "layers_of_experts"),
+    [
+        ([1, 0, 2, 3], {}, ("embedding",) + ("recurrence_2",) * 2 + ("attentional_vector",) * 3),
+        ([0, 0, 1, 0, 1], {"connection": "dual"}, ("recurrence_2", "connection")),
+        (2, {}, ("attentional_vector",) * 2),
+    ],
+)
+def test_shares_of_a_translator_are_the_mean_priors_over_its_targets(
+    experts, settings, layers_of_experts
+):
+    settings = {"vocabulary_size": COUNT, "units": 4, "experts": experts, **settings}
+    model = randomised(zoo.build("encdec", **settings))
+    model.source_vocabulary = model.vocabulary
+    pairs = corpora.PairSplit(
+        ("1 2", "3", "4 5 6"), ("one two", "", "four five"),
+        *(np.array(ids, "int32") for ids in ([3, 4, 5, 6, 7, 8], [9, 10, 11, 2])),
+        np.array([0, 2, 3, 6]), np.array([0, 2, 2, 4]),
+    )  # fmt: skip
+    weights = array(model.graph.head.prior_kernel).astype("float64")
+    sums = np.zeros(len(layers_of_experts))
+    for index in range(3):
+        target = ops.convert_to_tensor([[model.vocabulary.eos_id, *pairs.target(index)]], "int32")
+        states = model.encoder(pairs.source(index)[None])
+        features, *_ = model.graph.body([target, *states])
+        last = features[-1] if isinstance(features, (list, tuple)) else features
+        sums += np.exp(log_softmax(array(last)[0] @ weights)).sum(0)
+    used = analysis.expert_shares(model, pairs)
+    np.testing.assert_allclose(used.shares, sums / 7, rtol=1e-5)
+    assert used.tokens == 7 and used.layers == layers_of_experts
+    with pytest.raises(ValueError, match="`tokens` must be a `PairSplit`"):
+        analysis.expert_shares(model, np.arange(5))
 
 
 def test_a_model_without_a_mixture_is_refused(plain, tokens):

@@ -275,7 +275,11 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "a translator under a gate": (["gate", run, "--output", others / "new"], must),
         "translators in one": (["ensemble", run, run, "--output", others / "new"], "--ensemble`."),
         "gates of a translator": (["analyse", "gates", run, "--words", "one"], must),
-        "experts of a translator": (["analyse", "experts", run], must),
+        "experts of no mixture": (["analyse", "experts", run], "must have a mixture as output"),
+        "experts that read a text": (
+            ["analyse", "experts", run, "--corpus", others / "sentences.jsonl"],
+            "`--corpus` is for language models",
+        ),
         "the rank of a translator": (["analyse", "rank", run], must),
         "a translator to tune": (
             ["tune", "iog_gate_units", "--run", run, "--output", others / "new"], must,

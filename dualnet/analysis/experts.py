@@ -13,10 +13,15 @@ import numpy as np
 from dualnet import plots
 from dualnet._checks import ArgumentError
 from dualnet.analysis.model_outputs import find_layer, read_outputs
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.weights import check_language_model
+from dualnet.corpora import PairSplit
+from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens
+from dualnet.generation.translating import check_translators
 from dualnet.layers import DOCOutput, MixtureSoftmax
+
+POSITIONS = 8192  # of source and target that are read at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +33,9 @@ class Shares:
             sum to 1.
         coefficient_of_variation: Population standard deviation over mean of the priors summed
             over the text. 0 if all experts are used equally.
-        layers: Name of the layer that each expert reads.
-        tokens: Number of tokens read.
+        layers: Name of the layer that each expert reads; in a translator, "recurrence_1" and so on
+            are the layers of the decoder.
+        tokens: Number of tokens read, in a translator those of the target, `<eos>` included.
 
     Example:
         >>> import numpy as np
@@ -50,13 +56,16 @@ def expert_shares(
 ) -> Shares:
     """Return how much `model` uses each expert of its mixture on a text.
 
-    The text is read as one stream with carried state, dropout off. The prior of each expert is
-    summed over all tokens in float64.
+    The text is read as one stream with carried state, dropout off; of pairs, each target is
+    read with its source. The prior of each expert is summed over all tokens in float64.
 
     Args:
-        model: `LanguageModel` with a mixture as output, built with `experts`.
-        tokens: int array `(num_tokens,)`, in reading order, at least one.
-        sequence_length: int. Tokens per call, default 256. It does not affect the result.
+        model: `LanguageModel` or `TranslationModel` with a mixture as output, built with
+            `experts`.
+        tokens: int array `(num_tokens,)`, in reading order, at least one; for a
+            `TranslationModel`, a `PairSplit` such as `corpus.test`.
+        sequence_length: int. Tokens per call, default 256. It does not affect the result, and
+            does not apply to pairs.
 
     Returns:
         `Shares`.
@@ -74,7 +83,9 @@ def expert_shares(
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
     `coefficient_of_variation`.
     """
-    check_language_model("model", model)
+    translates = isinstance(model, TranslationModel)
+    if not translates:
+        check_language_model("model", model)
     output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
@@ -83,18 +94,49 @@ def expert_shares(
             f"must have a mixture as output. Received: a model with {kind}. Build or "
             "train a model with `experts`.",
         )
-    tokens = check_tokens(tokens, model.vocabulary_size, least=1)
-    core = model.core
-    features = model.graph.features
-    features = list(features) if isinstance(features, Sequence) else features
-    graph = keras.Model(core.inputs, [output.priors(features), *core.outputs[1:]])
-    sums = sum(priors.sum(0) for priors in read_outputs(graph, model, tokens, sequence_length))
+    if translates:
+        sums, count = _sums_over_pairs(model, output, tokens)
+    else:
+        tokens = check_tokens(tokens, model.vocabulary_size, least=1)
+        core = model.core
+        features = model.graph.features
+        features = list(features) if isinstance(features, Sequence) else features
+        graph = keras.Model(core.inputs, [output.priors(features), *core.outputs[1:]])
+        sums = sum(priors.sum(0) for priors in read_outputs(graph, model, tokens, sequence_length))
+        count = len(tokens)
     return Shares(
-        shares=sums / len(tokens),
+        shares=sums / count,
         coefficient_of_variation=float(np.std(sums) / np.mean(sums)),
         layers=_layers_of_experts(model, output),
-        tokens=len(tokens),
+        tokens=count,
     )
+
+
+def _sums_over_pairs(model: TranslationModel, output: DOCOutput, pairs: Any) -> tuple[Any, int]:
+    """Return the sums of the priors over all target tokens of `pairs`, and their number."""
+    if not isinstance(pairs, PairSplit):
+        raise ArgumentError(
+            "tokens",
+            "must be a `PairSplit` for a model that translates, such as `corpus.test` of "
+            f"`corpora.load_pairs`. Received: {type(pairs).__name__}.",
+        )
+    check_translators([model])
+    source, target = model.core.inputs
+    features, *_ = model.graph.body([target, *model.encoder(source)])
+    graph = keras.Model({"source": source, "target": target}, output.priors(features))
+    batches = PairBatches(
+        pairs,
+        vocabulary=model.vocabulary,
+        source_vocabulary=model.source_vocabulary,
+        tokens_per_batch=POSITIONS,
+        shuffle=False,
+    )
+    sums = np.zeros(sum(output.experts))
+    for index in range(len(batches)):
+        inputs, _, weights = batches[index]
+        priors = graph.predict_on_batch(inputs).astype(np.float64)
+        sums += np.einsum("bte,bt->e", priors, weights)
+    return sums, batches.num_tokens
 
 
 def plot_expert_shares(shares: Shares, path: str | Path) -> None:
@@ -118,8 +160,14 @@ def plot_expert_shares(shares: Shares, path: str | Path) -> None:
 
 def _layers_of_experts(model: LanguageModel, output: DOCOutput) -> tuple[str, ...]:
     names = [layer.name for layer in model.core.layers]
-    stations = ["embedding", *(name for name in names if name.startswith("recurrence_"))]
-    stations += ["connection"] * ("connection" in names)
+    connection = ["connection"] * ("connection" in names)
+    if isinstance(model, TranslationModel):
+        cells = len(output.experts) - 2 - len(connection)
+        stations = ["embedding", *(f"recurrence_{i + 1}" for i in range(cells))]
+        stations += ["attentional_vector", *connection]
+    else:
+        recurrences = (name for name in names if name.startswith("recurrence_"))
+        stations = ["embedding", *recurrences, *connection]
     if isinstance(output, MixtureSoftmax):
         return (stations[-1],) * sum(output.experts)
     return tuple(name for name, count in zip(stations, output.experts) for _ in range(count))

@@ -10,16 +10,20 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_corpus, check_language_model
+from dualnet.cli.early import check_corpus, check_language_model, is_translator
 from dualnet.corpora import SPLITS
 from dualnet.runs.folder import check_run
 
 
 def analyse(options: argparse.Namespace) -> None:
     for run in options.run_folders:
-        (check_run if options.analysis == "curves" else check_language_model)(run)
+        (check_run if options.analysis in ("curves", "experts") else check_language_model)(run)
     if options.analysis != "curves":
         check_choice("split", options.split, SPLITS)
+        if options.corpus is not None and is_translator(options.run_folders[0]):
+            raise ArgumentError(
+                "--corpus", "is for language models. Received: a RUN that translates."
+            )
         check_corpus(options.corpus)
     analysis = quietly("dualnet.analysis")
     result, table = options.analysis_of(options, analysis)
