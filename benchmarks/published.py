@@ -1,7 +1,7 @@
 """Trains models at their published size, slice by slice, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
-       [--group NAME ...] [--run "NAME seed N" ...]
+       [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
@@ -10,6 +10,7 @@ lines. A model that translates is measured at the end: its RUN holds the transla
 and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has.
+`--dtype-policy float32` is for a processor on which bfloat16 is slower.
 """
 
 import argparse
@@ -89,12 +90,15 @@ class Run:
         bleu = _read(self.folder(output) / "bleu.json")
         return {**results, **bleu} if bleu else {}
 
-    def train(self, output: Path, epochs: int) -> None:
-        """Train up to `epochs` epochs, and evaluate after the last epoch of the group."""
+    def train(self, output: Path, epochs: int, changed: dict[str, Any]) -> None:
+        """Train up to `epochs` epochs, and evaluate after the last epoch of the group.
+
+        `changed` overrides the settings of the queue when the run begins.
+        """
         folder = self.folder(output)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
-        settings = {} if resume else {**self.group.settings, **self.settings}
+        settings = {} if resume else {**self.group.settings, **self.settings, **changed}
         if not _read(folder / "results.json"):
             training.train(
                 self.model,
@@ -147,7 +151,7 @@ class Group:
         languages = {"source": self.source, "target": self.target}
         return corpora.load_pairs(folder, lowercase=self.lowercase, **languages)
 
-    def train_slice(self, output: Path, names: list[str]) -> bool:
+    def train_slice(self, output: Path, names: list[str], changed: dict[str, Any]) -> bool:
         """Train a slice of the run of `names` that is furthest behind; say whether there was one.
 
         Runs that another command trains are left to it.
@@ -161,7 +165,7 @@ class Group:
                     slices = self._slices(run, output) + 1
                     epochs = min(self.epochs, slices * self.epochs_per_slice)
                     print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
-                    run.train(output, epochs)
+                    run.train(output, epochs, changed)
                     return True
         return False
 
@@ -241,11 +245,13 @@ def main() -> None:
     names = sorted({run.name for group in queue.values() for run in group.runs})
     parser.add_argument("--run", nargs="+", choices=names, metavar="NAME", dest="names",
                         help="train only these runs, such as 'encdec seed 2'")  # fmt: skip
+    parser.add_argument("--dtype-policy", help="in place of that of the queue, e.g. float32")
     options = parser.parse_args()
+    changed = {"dtype_policy": options.dtype_policy} if options.dtype_policy else {}
     groups = [queue[name] for name in options.group or queue]
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while group.train_slice(options.output, options.names or names):
+        while group.train_slice(options.output, options.names or names, changed):
             write_table([*queue.values()], options.output)
             draw(group, options.output)
 
