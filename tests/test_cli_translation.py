@@ -299,7 +299,7 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "an unknown format": ([*translate, *text, "--format", "mosis"], "Did you mean 'moses'"),
         "an ensemble of other words": (
             [*translate, *text, "--ensemble", others / "attention_gru.keras"],
-            "all of one target vocabulary",
+            "target vocabulary. Received: model 2 of 2 has another than model 1.",
         ),
         "an ensemble with a language model": (
             [*translate, *text, "--ensemble", others / "LM"], "must be of a model that translates",

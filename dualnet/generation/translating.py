@@ -193,11 +193,12 @@ def check_translators(models: Sequence[Any]) -> None:
                 "must have `vocabulary` and `source_vocabulary`. Received: one without. Set them, "
                 "or train it on a corpus of pairs.",
             )
-    if len({model.vocabulary.sha256 for model in models}) != 1:
+    hashes = [model.vocabulary.sha256 for model in models]
+    others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
+    if others or not hashes:
+        which = f"model {others[0]} of {len(models)} has another than model 1" if others else "none"
         raise ArgumentError(
-            "model",
-            f"must be at least one, and all of one target vocabulary. Received: {len(models)} "
-            "models.",
+            "model", f"must be at least one, and all of one target vocabulary. Received: {which}."
         )
 
 
