@@ -12,7 +12,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet.cli.commands import finite
 from dualnet.cli.console import print_table, printable
-from dualnet.cli.model_table import model_table, translation_results
+from dualnet.cli.model_table import measured_result, model_table, translation_results
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_shipped, find_run
 
@@ -124,8 +124,8 @@ def card(options: argparse.Namespace) -> None:
         ]
         print(printable(f"also        {', '.join(where)}: {', '.join(figures)}"))
     for result in card.measured:
-        measured = ", ".join(f"{key} {value}" for key, value in result.items())
-        print(printable(f"measured    {measured}"))
+        command = f" ({result['command']})" if "command" in result else ""
+        print(printable(f"measured    {measured_result(result)}{command}"))
     for section in ("config", "recipe", "evaluation"):
         settings = getattr(card, section)
         if settings:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dualnet import zoo
+from dualnet._checks import is_number
 
 COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
@@ -25,7 +26,7 @@ def _row(card: zoo.Card) -> list[str]:
     results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
         results["finetuned"] += f"; until no gain {_pair(card.published['refinetuned'])}"
-    measured = "; ".join(map(_measured, card.measured))
+    measured = "; ".join(map(measured_result, card.measured)).replace("|", "\\|")
     return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
 
 
@@ -39,17 +40,17 @@ def translation_results(card: zoo.Card) -> str:
     return ""
 
 
-def _measured(result: Mapping[str, Any]) -> str:
-    """Return the settings, parameters and perplexities of one of our own results."""
-    setup = [result["settings"].replace("|", "\\|")] if "settings" in result else []
-    if "parameters" in result:
-        setup.append(f"{result['parameters']:,} parameters")
-    perplexities = [
-        f"{key.replace('_', ' ')} {_pair(value)}"
-        for key, value in result.items()
-        if isinstance(value, list)
-    ]
-    return ": ".join(", ".join(parts) for parts in (setup, perplexities) if parts)
+def measured_result(result: Mapping[str, Any]) -> str:
+    """Return the settings, parameters and figures of one of our own results."""
+    setup, figures = [], []
+    for key, value in result.items():
+        if isinstance(value, list) and all(map(is_number, value)):
+            figures.append(f"{key.replace('_', ' ')} {_pair(value)}")
+        elif key == "parameters" and is_number(value):
+            setup.append(f"{value:,} parameters")
+        elif key != "command":
+            setup.append(str(value) if key == "settings" else f"{key} {value}")
+    return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
 
 
 def _pair(values: Iterable[float]) -> str:
