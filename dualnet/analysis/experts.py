@@ -94,15 +94,14 @@ def expert_shares(
             f"must have a mixture as output. Received: a model with {kind}. Build or "
             "train a model with `experts`.",
         )
+    features = model.graph.features
+    priors = output.priors(list(features) if isinstance(features, Sequence) else features)
     if translates:
-        sums, count = _sums_over_pairs(model, output, tokens)
+        sums, count = _sums_over_pairs(model, priors, tokens)
     else:
         tokens = check_tokens(tokens, model.vocabulary_size, least=1)
-        core = model.core
-        features = model.graph.features
-        features = list(features) if isinstance(features, Sequence) else features
-        graph = keras.Model(core.inputs, [output.priors(features), *core.outputs[1:]])
-        sums = sum(priors.sum(0) for priors in read_outputs(graph, model, tokens, sequence_length))
+        graph = keras.Model(model.core.inputs, [priors, *model.core.outputs[1:]])
+        sums = sum(part.sum(0) for part in read_outputs(graph, model, tokens, sequence_length))
         count = len(tokens)
     return Shares(
         shares=sums / count,
@@ -112,8 +111,8 @@ def expert_shares(
     )
 
 
-def _sums_over_pairs(model: TranslationModel, output: DOCOutput, pairs: Any) -> tuple[Any, int]:
-    """Return the sums of the priors over all target tokens of `pairs`, and their number."""
+def _sums_over_pairs(model: TranslationModel, priors: Any, pairs: Any) -> tuple[Any, int]:
+    """Return the sums of `priors` over all target tokens of `pairs`, and their number."""
     if not isinstance(pairs, PairSplit):
         raise ArgumentError(
             "tokens",
@@ -121,9 +120,7 @@ def _sums_over_pairs(model: TranslationModel, output: DOCOutput, pairs: Any) -> 
             f"`corpora.load_pairs`. Received: {type(pairs).__name__}.",
         )
     check_translators([model])
-    source, target = model.core.inputs
-    features, *_ = model.graph.body([target, *model.encoder(source)])
-    graph = keras.Model({"source": source, "target": target}, output.priors(features))
+    graph = keras.Model(dict(zip(("source", "target"), model.core.inputs)), priors)
     batches = PairBatches(
         pairs,
         vocabulary=model.vocabulary,
@@ -131,11 +128,11 @@ def _sums_over_pairs(model: TranslationModel, output: DOCOutput, pairs: Any) -> 
         tokens_per_batch=POSITIONS,
         shuffle=False,
     )
-    sums = np.zeros(sum(output.experts))
+    sums = np.zeros(priors.shape[-1])
     for index in range(len(batches)):
         inputs, _, weights = batches[index]
-        priors = graph.predict_on_batch(inputs).astype(np.float64)
-        sums += np.einsum("bte,bt->e", priors, weights)
+        read = graph.predict_on_batch(inputs).astype(np.float64)
+        sums += np.einsum("bte,bt->e", read, weights)
     return sums, batches.num_tokens
 
 
