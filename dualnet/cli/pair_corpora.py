@@ -22,8 +22,8 @@ def corpus_or_pairs(options: argparse.Namespace) -> Any:
     if options.pairs is None:
         check_no_pairs(options)
         if options.lowercase:
-            message = "needs --pairs. Received: none. For a corpus, set it in a card of your own."
-            raise ArgumentError("--lowercase", message)
+            message = "needs --pairs. Received: none. For --corpus, a card of your own may say "
+            raise ArgumentError("--lowercase", f"{message}`lowercase = true`.")
         if options.corpus is None and options.resume:
             return quietly("dualnet.runs").corpus_of_run(options.output)
         if options.corpus is None:
