@@ -353,10 +353,6 @@ def _add_tokenizer(subparsers: Any) -> None:
            help="text to encode; repeatable")
 
 
-
-
-
-
 def _add_analyses(subparsers: Any) -> None:
     text = "Analyse RUNs: gates, experts, rank or learning curves."
     analyse = subparsers.add_parser("analyse", help=text, description=text)
@@ -384,18 +380,6 @@ def _add_analyses(subparsers: Any) -> None:
             option("--rows", type=int, metavar="N", help="use the first N contexts (default: all)")
             option("--tolerance", type=float, metavar="X",
                    help="count singular values up to X as zero (default: by float32 rounding)")
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 # fmt: on
