@@ -384,7 +384,6 @@ def test_bleu_cannot_be_watched_without_the_extra(capsys, pairs_folder, tmp_path
         lambda model: dualnet.dynamic_evaluation(model, IDS),
         lambda model: dualnet.gradient_statistics(model, IDS, batch_size=1),
         lambda model: dualnet.analysis.favoured_words(model, ["one"]),
-        lambda model: dualnet.analysis.expert_shares(model, IDS),
         lambda model: dualnet.analysis.rank(model, IDS),
         dualnet.with_gate,
         dualnet.with_cache,
