@@ -184,7 +184,10 @@ def test_a_run_is_the_start_of_another_on_other_pairs(capsys, translator_run, tm
     train = ["train", "attention_gru", "--pairs", tmp_path, "--source", "digits"]
     train += ["--target", "words", "--weights", translator_run, "--output", tmp_path / "RUN"]
     train += ["--epochs", 1, "--quiet", "--set", "units=8", "depth=1", "batch_size=24"]
-    called(capsys, *train)
+    called(capsys, *train, "--card-for", "multi30k")
+    recipe = zoo.card("attention_gru", "multi30k").recipe
+    assert runs.read_card(tmp_path / "RUN").recipe["learning_rate"] == recipe["learning_rate"]
+    assert recipe["learning_rate"] != zoo.card("attention_gru").recipe["learning_rate"]
     one, other = map(dualnet.load, (translator_run, tmp_path / "RUN"))
     assert other.vocabulary == one.vocabulary
     assert other.source_vocabulary == one.source_vocabulary
@@ -329,6 +332,9 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "lower case without pairs": (
             ["train", "lstm", "--output", others / "new", "--corpus", "ptb", "--lowercase"],
             "`--lowercase` needs --pairs",
+        ),
+        "a corpus that the card lacks": (
+            [*train, pairs, "--card-for", "ptb"], "`--card-for` must be one of btec, multi30k, wh",
         ),
         "a picture of nothing": (
             [*translate, "--text", "", "--plot", "x.png"], "needs a text that is not empty",

@@ -18,6 +18,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._files import check_new
 from dualnet._settings import check_export, check_generation
+from dualnet.cards import Card
 from dualnet.cli.console import (
     check_overrides,
     comparison,
@@ -93,7 +94,7 @@ def _bytes_per_token(corpus: Any, options: argparse.Namespace) -> dict[str, floa
 
 
 def train(options: argparse.Namespace) -> None:
-    zoo.card(options.name)
+    model = _model_to_train(options)
     settings = settings_of(options.set)
     if options.seeds is not None and options.seed is not None:
         message = f"cannot be combined with --seed. Received: --seed {options.seed}."
@@ -105,10 +106,10 @@ def train(options: argparse.Namespace) -> None:
     training = quietly("dualnet.training", seeds=True)
     arguments = _training_arguments(options, settings) | {"weights": options.weights}
     if options.seeds is None:
-        _print_run(options, training.train(options.name, corpus, **arguments))
+        _print_run(options, training.train(model, corpus, **arguments))
         return
     del arguments["seed"]
-    result = training.train_seeds(options.name, corpus, seeds=options.seeds, **arguments)
+    result = training.train_seeds(model, corpus, seeds=options.seeds, **arguments)
     if options.json:
         print(json.dumps(result))
         return
@@ -124,6 +125,20 @@ def train(options: argparse.Namespace) -> None:
     summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
                for key in shown)  # fmt: skip
     print_table(["seed", "best epoch", *shown.values()], [*rows, ["mean", "", *summary]])
+
+
+def _model_to_train(options: argparse.Namespace) -> str | Card:
+    """Return MODEL, or its card for the corpus of `--card-for`."""
+    name, corpus = options.name, options.card_for
+    corpora = zoo.card(name).corpora
+    if corpus is None:
+        return name
+    if corpus not in corpora:
+        needed = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists"
+        if not corpora:
+            needed = f"must be left out: the card of {name!r} lists no corpora"
+        raise ArgumentError("--card-for", f"{needed}. Received: {corpus!r}.")
+    return zoo.card(name, corpus)
 
 
 def gate(options: argparse.Namespace) -> None:

@@ -86,6 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
     add_reading_pairs(option)
     option("--lowercase", action="store_true", help="convert the pairs to lower case first")
     option = group("training")
+    option("--card-for", metavar="CORPUS",
+           help="use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k "
+           "(default: those for the corpus itself, else the first)")
     option("--weights", type=run_path, metavar="RUN",
            help="start from the weights of this RUN folder, shipped model or .keras file")
     option("--seeds", type=int, nargs="+", metavar="N",
