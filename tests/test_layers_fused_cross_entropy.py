@@ -73,6 +73,32 @@ def test_fused_cross_entropy_get_what_all_words_get_and_padding_what_word_0_gets
     assert_close([losses], [-np.take_along_axis(log_p, words, -1)[..., 0]])
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only its graphs leave the number of rows open"
+)
+def test_a_graph_that_takes_any_number_of_rows_computes_the_same(saved, rng):
+    import tensorflow as tf
+
+    matrix, all_rows = normal(rng, UNITS, WORDS), normal(rng, 6, UNITS)
+    all_targets = rng.integers(0, WORDS, 6).astype("int32")
+
+    def losses_and_gradients(rows, targets):
+        weight = tf.convert_to_tensor(matrix)
+        with tf.GradientTape() as tape:
+            tape.watch([rows, weight])
+            losses = _fused_cross_entropy.target_log_probabilities(rows, weight, None, targets)
+        return losses, *tape.gradient(losses, [rows, weight])
+
+    graph = tf.function(
+        losses_and_gradients,
+        input_signature=[tf.TensorSpec((None, UNITS)), tf.TensorSpec((None,), "int32")],
+    )
+    for count in range(7):  # 0 to 6 of them are recomputed, depending on what may be saved
+        rows, targets = tf.constant(all_rows[:count]), tf.constant(all_targets[:count])
+        expected = losses_and_gradients(rows, targets)
+        assert_close([*graph(rows, targets)], [array(result) for result in expected])
+
+
 def test_a_sure_word_and_an_impossible_one_are_exact(rng):
     output = an_output(rng, use_bias=True)
     output.kernel.assign(np.zeros((UNITS, WORDS)))

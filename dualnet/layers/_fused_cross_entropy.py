@@ -53,7 +53,8 @@ def target_log_probabilities(
         if saves_any:
             log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
             log_ps.append(log_p)
-        if not saves_all:
+
+        def recomputed():
             chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
 
             def forward(_, chunk):
@@ -62,7 +63,11 @@ def target_log_probabilities(
 
             like = [chunks.like("float32")]
             _, (chunked_log_p,) = scan(forward, [], chunked, like, length=chunks.count)
-            log_ps.append(chunks.join(chunked_log_p))
+            return chunks.join(chunked_log_p)
+
+        if not saves_all:
+            none = ops.zeros((0,), "float32")
+            log_ps.append(_if_any(chunks.rows, recomputed, none))
 
         def gradient(upstream):
             scale = -ops.cast(upstream, "float32")[:, None]
@@ -76,7 +81,10 @@ def target_log_probabilities(
                     differences, scaled[:num_saved], scale[:num_saved]
                 )
                 d_rows.append(d_saved)
-            if not saves_all:
+            sums = [ops.cast(total, "float32") for total in sums]
+
+            def recomputed():
+                chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
                 chunked_scales = [chunks.split(scaled[num_saved:]), chunks.split(scale[num_saved:])]
 
                 def backward(sums, chunk):
@@ -89,11 +97,15 @@ def target_log_probabilities(
                     ]
                     return sums, [d_chunk]
 
-                sums = [ops.cast(total, "float32") for total in sums]
                 like = [chunks.like(rows.dtype, rows.shape[1])]
                 sequences = [*chunked, *chunked_scales]
-                sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
-                d_rows.append(chunks.join(d_chunks))
+                new_sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
+                return [chunks.join(d_chunks), *new_sums]
+
+            if not saves_all:
+                none = ops.zeros((0, rows.shape[1]), rows.dtype)
+                d_recomputed, *sums = _if_any(chunks.rows, recomputed, [none, *sums])
+                d_rows.append(d_recomputed)
             sums = [ops.cast(total, weight.dtype) for total, weight in zip(sums, (matrix, *bias))]
             return [_concatenate(d_rows), *sums]
 
@@ -106,16 +118,17 @@ class _Softmax:
     """softmax((row W + b) / temperature) of given rows, and the gradients through it."""
 
     def __init__(self, matrix, bias, words_first, temperature):
-        transposed = ops.transpose(matrix)
-        self.to_words = transposed if words_first else matrix
-        self.to_units = matrix if words_first else transposed
+        self.matrix = matrix
         self.bias = bias[0] if bias else None
         self.words_first = words_first
         self.temperature = temperature
 
     def at_targets(self, rows, targets):
         """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
-        s = logits(rows, self.to_words, self.bias)
+        # Transposed here, not once for all chunks: a product takes a transpose for free if it
+        # is made beside it.
+        to_words = ops.transpose(self.matrix) if self.words_first else self.matrix
+        s = logits(rows, to_words, self.bias)
         if self.temperature is not None:
             s = s / self.temperature
         indices = ops.stack([ops.arange(ops.shape(s)[0], dtype="int32"), targets], axis=1)
@@ -132,7 +145,8 @@ class _Softmax:
 
         `scale` is minus the gradient of log p, float32 `(rows, 1)`; `scaled` the rows times it.
         """
-        d_rows = ops.matmul(differences, self.to_units)
+        to_units = self.matrix if self.words_first else ops.transpose(self.matrix)
+        d_rows = ops.matmul(differences, to_units)
         d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, scaled.dtype)
         if self.words_first:
             d_matrix = ops.matmul(ops.transpose(differences), scaled)
@@ -180,6 +194,11 @@ def logits(rows, kernel, bias):
     """Return row W + b in float32; `bias` is `(words,)` or None."""
     s = ops.cast(ops.matmul(rows, kernel), "float32")
     return s if bias is None else s + bias
+
+
+def _if_any(rows, function, otherwise):
+    """Return `function()`, or `otherwise` if there are 0 `rows`, a number that may be a tensor."""
+    return function() if isinstance(rows, int) else ops.cond(rows > 0, function, lambda: otherwise)
 
 
 def _max_over_words(values):
