@@ -54,7 +54,7 @@ def target_log_probabilities(
             log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
             log_ps.append(log_p)
 
-        def recomputed():
+        def log_p_of_chunks():
             chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
 
             def forward(_, chunk):
@@ -67,7 +67,7 @@ def target_log_probabilities(
 
         if not saves_all:
             none = ops.zeros((0,), "float32")
-            log_ps.append(_if_any(chunks.rows, recomputed, none))
+            log_ps.append(_if_any(chunks.rows, log_p_of_chunks, none))
 
         def gradient(upstream):
             scale = -ops.cast(upstream, "float32")[:, None]
@@ -83,7 +83,7 @@ def target_log_probabilities(
                 d_rows.append(d_saved)
             sums = [ops.cast(total, "float32") for total in sums]
 
-            def recomputed():
+            def gradients_of_chunks():
                 chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
                 chunked_scales = [chunks.split(scaled[num_saved:]), chunks.split(scale[num_saved:])]
 
@@ -104,8 +104,8 @@ def target_log_probabilities(
 
             if not saves_all:
                 none = ops.zeros((0, rows.shape[1]), rows.dtype)
-                d_recomputed, *sums = _if_any(chunks.rows, recomputed, [none, *sums])
-                d_rows.append(d_recomputed)
+                d_chunked, *sums = _if_any(chunks.rows, gradients_of_chunks, [none, *sums])
+                d_rows.append(d_chunked)
             sums = [ops.cast(total, weight.dtype) for total, weight in zip(sums, (matrix, *bias))]
             return [_concatenate(d_rows), *sums]
 
