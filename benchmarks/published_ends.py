@@ -29,7 +29,7 @@ def lower_to_zero(run: Path, output: Path) -> None:
     if not output.exists():
         with folder_beside(output) as unfinished:
             shutil.copytree(run, unfinished, dirs_exist_ok=True)
-            (unfinished / "results.json").unlink()
+            (unfinished / "results.json").unlink(missing_ok=True)
     for number, share in enumerate(SHARES, start=1):
         if epochs_of(output) < epochs + number or number == len(SHARES):
             training.train(

@@ -125,8 +125,8 @@ class _Softmax:
 
     def at_targets(self, rows, targets):
         """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
-        # Transposed here, not once for all chunks: a product takes a transpose for free if it
-        # is made beside it.
+        # Transposed here, not once for all chunks: TensorFlow folds a transpose into the product
+        # if both are in one graph, but not if a loop captures it.
         to_words = ops.transpose(self.matrix) if self.words_first else self.matrix
         s = logits(rows, to_words, self.bias)
         if self.temperature is not None:
