@@ -23,8 +23,8 @@ class DepthGatedLSTMCell(RecurrentCell):
     Layer 1 has no layer below: its d lacks w_l * c_below, and x M takes the place of
     c_below in c'. The last h' is the output.
 
-    Nothing bounds c': in long streams, the memories of upper layers grow fast. The released code
-    reads sentence by sentence, from states of zero, which `batching="sentences"` does.
+    With depth gates, nothing bounds c': in long streams, the memories of upper layers grow fast.
+    The released code begins each sentence with states of zero, as `batching="sentences"` does.
 
     Only the h that enters the products with U is dropped out, with one mask per layer; a
     memory never is. With `mask_per_gate`, each gate and x M have their own mask of the input in
