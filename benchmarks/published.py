@@ -64,7 +64,7 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
-        changed = {**self.group.settings, **self.settings}.keys() - {"dtype_policy"}
+        changed = {**self.group.settings, **self.settings}.keys() - {"dtype_policy", "averaging"}
         return None if changed or self.group.tokenizer else self.card.published.get("static")
 
     @property

@@ -9,7 +9,8 @@ from keras import ops
 
 import dualnet
 from dualnet import _optimizers
-from dualnet.training import Recipe, recorder
+from dualnet.runs.loading import load_weights
+from dualnet.training import Recipe, recorder, two_tailed
 from dualnet.training.optimizers import SGD, Adam, Nadam
 from tests.checks import assert_close
 from tests.conftest import values
@@ -268,7 +269,10 @@ def test_the_weights_come_back_after_an_error_too(build):
     model.compile(SGD(0.1, average="asgd"))
     model.optimizer.build(model.trainable_variables)
     before = arrays(model.trainable_variables)
-    with pytest.raises(RuntimeError, match="evaluation"), recorder._averages_in(model):
+    with (
+        pytest.raises(RuntimeError, match="evaluation"),
+        recorder._weights_in(model, model.optimizer.averages),
+    ):
         for weight in model.trainable_variables:
             assert not np.any(ops.convert_to_numpy(weight))
         raise RuntimeError("evaluation")
@@ -336,3 +340,97 @@ def test_a_finished_run_that_averaged_is_fine_tuned_as_if_it_had_been_meant_to(
         train(corpus, averaged.folder, resume=True)
     with pytest.raises(ValueError, match=r"`epochs` must stay 2, as when .* its fine-tuning has"):
         train(corpus, averaged.folder, resume=True, epochs=3)
+
+
+# --- two-tailed averages
+
+
+def test_both_averages_are_means_from_their_own_beginnings():
+    random = np.random.default_rng(2)
+    weight = keras.Variable(random.normal(size=(4, 3)).astype("float32"))
+    optimizer = SGD(0.3, average="two_tailed")
+    optimizer.averages_on = True
+    walk, begin, begin_short = [], 0, 0
+    actions = {3: "shorten", 5: "empty_short", 8: "shorten", 10: "empty"}
+    for step in range(1, 13):
+        optimizer.apply([ops.convert_to_tensor(random.normal(size=(4, 3)))], [weight])
+        walk.append(ops.convert_to_numpy(weight).astype("float64"))
+        assert int(optimizer.averaged_steps) == step - begin
+        assert int(optimizer.short_steps) == step - begin_short
+        found = arrays([*optimizer.averages, *optimizer.short_averages])
+        assert_close(found, [np.mean(walk[begin:], 0), np.mean(walk[begin_short:], 0)], rtol=1e-5)
+        match actions.get(step):
+            case "shorten":
+                optimizer.shorten()
+                begin, begin_short = begin_short, step
+            case "empty_short":
+                optimizer.empty(short_only=True)
+                begin_short = step
+            case "empty":
+                optimizer.empty(short_only=False)
+                begin = begin_short = step
+
+
+def rows(*results):
+    """Return a history with these validation perplexities: plain, short and long."""
+    names = two_tailed.CANDIDATES
+    return [{f"val_perplexity_{name}": x for name, x in zip(names, row)} for row in results]
+
+
+def actions_after(history):
+    return [two_tailed.next_action(history[: n + 1]) for n in range(len(history))]
+
+
+def test_the_averages_begin_anew_as_the_algorithm_says():
+    # Plain weights best at first, then the short average wins, loses, wins.
+    history = rows((9, 10, 10), (8, 8.5, 8.5), (8, 7, 7), (7, 6.5, 6.6), (7, 6.4, 6.3), (7, 6, 6.2))
+    assert actions_after(history) == ["empty", "empty", "shorten", "shorten", "keep", "shorten"]
+    # Neither gains: the short one is dropped after three, and the long one replaced.
+    history = rows((9, 8, 8), *[(9, 8.5, 7.9 - 0.1 * n) for n in range(5)])
+    assert actions_after(history) == ["shorten", *["keep"] * 3, "empty_short", "keep"]
+    history = rows((9, 8, 8), (9, 8.9, 7), (9, 8.8, 7), (9, 8.7, 7), (9, 8.6, 7))
+    assert actions_after(history) == ["shorten", "keep", "keep", "keep", "shorten"]
+
+
+TWO_TAILED = {**QUICK, "averaging": "two_tailed", "epochs": 5}
+
+
+def test_a_run_reports_the_better_of_its_weights_and_their_average(corpus, tmp_path, plain):
+    run = train(corpus, tmp_path / "RUN", **TWO_TAILED)
+    for row in run.history:
+        tried = {name: row[f"val_perplexity_{name}"] for name in two_tailed.CANDIDATES}
+        assert row["val_perplexity"] == min(tried["plain"], tried["long"])
+        assert row["phase"] == "averaged"
+    # The walk of the weights is that of a run without averages.
+    for row, other in zip(run.history, plain.history):
+        assert row["loss"] == other["loss"]
+        assert row["val_perplexity_plain"] == other["val_perplexity"]
+    actions = actions_after(run.history)
+    assert len(set(actions)) > 1
+    model = dualnet.load(run.folder)
+    best = min(run.history, key=lambda row: row["val_perplexity"])
+    batches = corpus.batches("valid", batch_size=8, sequence_length=9)
+    model.compile()
+    found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
+    assert found == pytest.approx(best["val_perplexity"], rel=1e-5)
+    load_weights(model, run.folder / "plain.weights.h5")
+    found = model.evaluate(batches, verbose=0, return_dict=True)["perplexity"]
+    least = min(row["val_perplexity_plain"] for row in run.history)
+    assert found == pytest.approx(least, rel=1e-5)
+
+
+def test_a_run_with_two_tailed_averages_resumes_exactly(corpus, tmp_path):
+    whole = train(corpus, tmp_path / "whole", **TWO_TAILED)
+    stopped = train(corpus, tmp_path / "RUN", **{**TWO_TAILED, "epochs": 2}, evaluate=False)
+    assert len(stopped.history) == 2
+    (tmp_path / "RUN" / "plain.weights.h5").write_bytes(b"")  # comes back from the checkpoint
+    again = train(corpus, tmp_path / "RUN", resume=True, epochs=5)
+    timed = {"seconds", "tokens_per_second"}
+    one, two = ([{k: v for k, v in r.items() if k not in timed} for r in run.history]
+                for run in (whole, again))  # fmt: skip
+    assert one == two
+    assert_same(values(whole.model), values(again.model))
+    for name in ("model.weights.h5", "plain.weights.h5"):
+        load_weights(whole.model, tmp_path / "whole" / name)
+        load_weights(again.model, tmp_path / "RUN" / name)
+        assert_same(values(whole.model), values(again.model))

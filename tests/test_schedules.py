@@ -189,7 +189,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
         ({"longest_length": 30}, "`longest_length` must be 0 without `length_deviation`"),
         (
             {"averaging": "asgd"},
-            "`averaging` must be 'none' or 'mean' with an optimizer other.*Use averaging='mean'",
+            "`averaging` must not be 'asgd' with an optimizer other.*Use averaging='two_tailed'",
         ),
         (
             {"finetune": "once", "averaging": "mean"},

@@ -76,8 +76,8 @@ ENCDEC = 3 * 8_000_000 + 16_000 + 4 * 2_002_000 + 250_000 + 3_002_000 + 2_002_00
 ATTENTION = 3 * 2_000_000 + 10_000 + 6_400 + 6_432 + 2 * 40_000
 TRANSLATORS = {
     "encdec": ENCDEC,
-    "encdec_doc": ENCDEC + 2 * 251_000,
-    "encdec_doc_two": ENCDEC + 4 * 251_000,
+    "encdec_doc": ENCDEC + 2 * 250_500,
+    "encdec_doc_two": ENCDEC + 4 * 250_500,
     "attention_lstm": ATTENTION + 480_800 + 2 * 320_800 + 6 * 200,
     "attention_gru": ATTENTION + 361_200 + 2 * 241_200 + 3 * 200,
     "attention_dglstm": ATTENTION + 401_000 + 5 * 40_000 + 2 * 361_200 + 6 * 200,

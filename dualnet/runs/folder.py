@@ -23,6 +23,7 @@ CARD = "card.toml"
 WORDS = "vocabulary.txt"  # of a model of words
 TOKENIZER = "tokenizer.json"  # of any other
 WEIGHTS = "model.weights.h5"  # of the best epoch
+PLAIN_WEIGHTS = "plain.weights.h5"  # with two-tailed averages: the best without averaging
 RESULTS = "results.json"
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has

@@ -226,13 +226,13 @@ def write_run(
         copy_licences(folder, sources)
 
 
-def write_weights(folder: Path, model: LanguageModel) -> None:
-    """Write the weights of `model` as the best of the RUN folder."""
+def write_weights(folder: Path, model: LanguageModel, name: str = WEIGHTS) -> None:
+    """Write the weights of `model` into the RUN folder as file `name`."""
     # By way of a .keras archive, built in memory and written by Python: on a full disk,
     # `save_weights` would crash the process inside HDF5.
     with (
         tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as temporary,
-        checksummed(folder, WEIGHTS) as path,
+        checksummed(folder, name) as path,
     ):
         archive = Path(temporary) / "model.keras"
         model.without_optimizer().save(archive)

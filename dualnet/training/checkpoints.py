@@ -17,11 +17,12 @@ import numpy as np
 
 from dualnet._files import flush, folder_beside, remove_unfinished, sha256_of, write_whole
 from dualnet.builders import LanguageModel
-from dualnet.runs.folder import WEIGHTS, write_file
+from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 
 FOLDER = "checkpoints"
 KEPT = 2
 STATE, PROGRESS = "state.npz", "progress.json"
+BEST = (WEIGHTS, PLAIN_WEIGHTS)
 
 
 @dataclasses.dataclass
@@ -49,8 +50,9 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
             with open(unfinished / STATE, "wb") as file:
                 arrays = {f"{i:05}": _as_numpy(v) for i, v in enumerate(_variables(model))}
                 np.savez(file, **arrays)  # type: ignore[arg-type]
-            if (folder / WEIGHTS).is_file():
-                shutil.copyfile(folder / WEIGHTS, unfinished / WEIGHTS)
+            for weights in BEST:
+                if (folder / weights).is_file():
+                    shutil.copyfile(folder / weights, unfinished / weights)
             files = sorted(path.name for path in unfinished.iterdir())
             for file_name in files:
                 flush(unfinished / file_name)
@@ -92,9 +94,11 @@ def restore(folder: Path, model: LanguageModel) -> Progress | None:
             variable.assign(array)
         for broken in damaged:
             shutil.rmtree(broken)
-        saved, current = path / WEIGHTS, folder / WEIGHTS
-        if saved.is_file() and not (current.is_file() and sha256_of(current) == sha256_of(saved)):
-            write_file(folder, WEIGHTS, saved.read_bytes())
+        for name in BEST:
+            saved, current = path / name, folder / name
+            equal = current.is_file() and saved.is_file() and sha256_of(current) == sha256_of(saved)
+            if saved.is_file() and not equal:
+                write_file(folder, name, saved.read_bytes())
         return progress
     if damaged:
         raise ValueError(

@@ -7,7 +7,7 @@ from keras import ops
 
 from dualnet._optimizers import CompiledUpdates
 
-AVERAGES = ("none", "asgd", "mean")
+AVERAGES = ("none", "asgd", "mean", "two_tailed")
 
 
 class Averaging(CompiledUpdates):
@@ -18,13 +18,15 @@ class Averaging(CompiledUpdates):
 
         "mean":  the mean of the weights after steps 1 to k;
         "asgd":  the mean after steps 2 to k, and after step 1 the weights themselves,
-                 as in torch.optim.ASGD with `lambd=0, t0=0`.
+                 as in torch.optim.ASGD with `lambd=0, t0=0`;
+        "two_tailed": as "mean". A second, short average is also kept, and `shorten` and
+                 `empty` give the two other beginnings (see `schedule.tails`).
 
     The averages are variables of the optimizer, created by `build` unless `average` is
     "none".
 
     Args:
-        average: "none", "asgd" or "mean".
+        average: "none", "asgd", "mean" or "two_tailed".
         coupled_decay: float. `coupled_decay * w` is added to the gradient of every weight
             w after clipping, and so goes through the moments of Adam and Nadam. Keras's
             `weight_decay` bypasses them; for SGD without momentum the two are equal.
@@ -35,8 +37,10 @@ class Averaging(CompiledUpdates):
             model's `train_function` to None after a change.
         averages: list of the averages, in the order of the trainable weights.
         averaged_steps: number of steps that they cover.
+        short_averages, short_steps: the same of the short average; [] and None without one.
 
-    Reference: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 4
+    References: Merity et al., 2018, https://arxiv.org/abs/1708.02182, section 4 ("asgd");
+    Melis, 2022, https://arxiv.org/abs/2209.12581, Algorithm 1 ("two_tailed")
     """
 
     def __init__(self, *args, average="none", coupled_decay=0.0, **kwargs):
@@ -46,6 +50,8 @@ class Averaging(CompiledUpdates):
         self.averages_on = False
         self.averages = []
         self.averaged_steps: Any = None
+        self.short_averages = []
+        self.short_steps: Any = None
 
     def build(self, variables):
         if self.built:
@@ -54,6 +60,9 @@ class Averaging(CompiledUpdates):
         if self.average != "none":
             self.averages = self.add_optimizer_variables(variables, "average")
             self.averaged_steps = self.add_variable((), dtype="int", name="averaged_steps")
+        if self.average == "two_tailed":
+            self.short_averages = self.add_optimizer_variables(variables, "short_average")
+            self.short_steps = self.add_variable((), dtype="int", name="short_steps")
 
     def update_all(self, grads, trainable_variables):
         super().update_all(grads, trainable_variables)
@@ -70,15 +79,33 @@ class Averaging(CompiledUpdates):
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def _update_averages(self):
-        self.averaged_steps.assign_add(1)
         # "asgd" drops the first step.
-        steps = ops.maximum(self.averaged_steps - int(self.average == "asgd"), 1)
-        for average, weight in zip(self.averages, self._trainable_variables):
+        self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
+        if self.average == "two_tailed":
+            self._update(self.short_averages, self.short_steps)
+
+    def _update(self, averages, count, *, dropped=0):
+        count.assign_add(1)
+        steps = ops.maximum(count - dropped, 1)
+        for average, weight in zip(averages, self._trainable_variables):
             weight = ops.convert_to_tensor(weight)
             rate = 1 / ops.cast(steps, average.dtype)
             # After one step exactly the weight, whatever the average held.
             moved = average + (weight - average) * rate
             average.assign(ops.where(steps == 1, weight, moved))
+
+    def shorten(self):
+        """Make the short average the long one, and begin a new short one."""
+        for average, short in zip(self.averages, self.short_averages):
+            average.assign(short)
+        self.averaged_steps.assign(self.short_steps)
+        self.short_steps.assign(0)
+
+    def empty(self, *, short_only):
+        """Begin the short average anew; unless `short_only`, the long one, too."""
+        self.short_steps.assign(0)
+        if not short_only:
+            self.averaged_steps.assign(0)
 
     def begin_anew(self):
         """Reset moments, averages and counts to zero; keep the learning rate."""

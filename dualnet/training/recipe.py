@@ -98,13 +98,17 @@ class Recipe:
         plateau_decay: float above 0, at most 1. Factor after an epoch without improvement.
         square_root_decay: bool. Divide the learning rate of epoch e by sqrt(e) (Takase et
             al., 2017).
-        averaging: "none", "asgd" or "mean". From some epoch on the weights are averaged
-            after every step (see `training.optimizers.Averaging`). Validation and the saved
-            best weights then use the averages; training continues from the raw weights.
+        averaging: "none", "asgd", "mean" or "two_tailed". From some epoch on the weights are
+            averaged after every step (see `training.optimizers.Averaging`). Validation and the
+            saved best weights then use the averages; training continues from the raw weights.
             "asgd", which needs the optimizer "sgd", starts after an epoch whose validation
             perplexity exceeds the minimum of all earlier ones except the `average_interval`
             right before it; "mean" starts after `average_interval` epochs in a row without
-            a new best.
+            a new best. "two_tailed" needs no such choice: it averages from the first step,
+            and drops early weights once that helps validation (Melis, 2022,
+            https://arxiv.org/abs/2209.12581). While the plain weights are better, it keeps
+            those. `metrics.csv` has the perplexities of all three, and the RUN the best
+            weights without averaging, too, as `plain.weights.h5`.
         average_interval: int, at least 1.
         average_from: int. Epoch, from 1, in which averaging starts at the latest; 0 for no
             such limit.
@@ -212,8 +216,14 @@ class Recipe:
         if self.averaging == "asgd" and self.optimizer != "sgd":
             raise ArgumentError(
                 "averaging",
-                "must be 'none' or 'mean' with an optimizer other than 'sgd'. Received: averaging="
-                f"'asgd', optimizer={self.optimizer!r}. Use averaging='mean' with any optimizer.",
+                "must not be 'asgd' with an optimizer other than 'sgd'. Received: averaging="
+                f"'asgd', optimizer={self.optimizer!r}. Use averaging='two_tailed' with it.",
+            )
+        if self.averaging == "two_tailed" and self.average_from:
+            raise ArgumentError(
+                "average_from",
+                "must be 0 with averaging='two_tailed', which averages from the first step. "
+                f"Received: average_from={self.average_from!r}. Leave it out.",
             )
         if self.finetune != "none" and self.averaging != "asgd":
             raise ArgumentError(

@@ -22,13 +22,14 @@ from dualnet.corpora import PairCorpus
 from dualnet.evaluation import translation_metrics
 from dualnet.generation import translate
 from dualnet.plots import plot_curves
-from dualnet.runs.folder import WEIGHTS
+from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS
 from dualnet.runs.loading import load_weights, write_weights
-from dualnet.training import checkpoints
+from dualnet.training import checkpoints, two_tailed
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.schedule import TRAIN, Plan, is_round, watched
 from dualnet.training.start import Start
+from dualnet.training.two_tailed import LONG, PLAIN, SHORT
 
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 REFRESH_SECONDS = 0.5  # reading a metric waits for the device
@@ -50,7 +51,7 @@ class Recorder(keras.callbacks.Callback):
         self.unsaved_steps = 0
         self.refreshed = -math.inf  # times
         self.drawn = -math.inf
-        self.swapped = contextlib.ExitStack()  # open while the averages replace the weights
+        self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
         self.bar = tqdm(
             initial=self.steps * len(self.state.history) + self.state.step,
@@ -101,19 +102,26 @@ class Recorder(keras.callbacks.Callback):
 
     def validate(self, plan: Plan) -> None:
         """Evaluate on the validation split and save the results of the epoch."""
-        model, history = self.start.model, self.state.history
-        with self.swapped:
-            if plan.averaged:
-                self.swapped.enter_context(_averages_in(model))
-            logs = model.evaluate(
-                self.start.valid_batches, verbose=0, return_dict=True, callbacks=[self]
-            )
-            self._check_loss(logs["loss"])
-            row = self._row(logs, plan)
-            history.append(row)
-            self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
-            if min(history, key=watched) is row:  # of equals the first
-                write_weights(self.start.folder, model)
+        model, history, folder = self.start.model, self.state.history, self.start.folder
+        candidates = self._candidates(plan)
+        results = {name: self._evaluate(weights) for name, weights in candidates.items()}
+        reported = LONG if plan.averaged else PLAIN
+        if self._is_two_tailed(plan):
+            results.setdefault(SHORT, results[LONG])
+            reported = two_tailed.best_candidate(results)
+        row = self._row(results[reported], plan)
+        if self._is_two_tailed(plan):
+            row |= two_tailed.columns(results)
+        history.append(row)
+        self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
+        if min(history, key=watched) is row:  # of equals the first
+            with _weights_in(model, candidates[reported]):
+                write_weights(folder, model)
+        if self._is_two_tailed(plan):
+            best = min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"])
+            if best is row:
+                write_weights(folder, model, PLAIN_WEIGHTS)
+            self._update_averages()
         self._save()
         self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
         if self.show:
@@ -128,13 +136,47 @@ class Recorder(keras.callbacks.Callback):
                 flush=True,
             )
 
-    def _row(self, logs: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
+        """Return the averages to validate by name; None stands for the weights themselves."""
+        optimizer = optimizer_of(self.start.model)
+        if not self._is_two_tailed(plan):
+            return {LONG: optimizer.averages} if plan.averaged else {PLAIN: None}
+        candidates = {PLAIN: None, LONG: optimizer.averages}
+        if int(optimizer.short_steps) != int(optimizer.averaged_steps):  # else they are equal
+            candidates[SHORT] = optimizer.short_averages
+        return candidates
+
+    def _is_two_tailed(self, plan: Plan) -> bool:
+        return plan.averaged and self.start.recipe.averaging == "two_tailed"
+
+    def _update_averages(self) -> None:
+        optimizer = optimizer_of(self.start.model)
+        action = two_tailed.next_action(self.state.history)
+        if action == two_tailed.SHORTEN:
+            optimizer.shorten()
+        elif action != two_tailed.KEEP:
+            optimizer.empty(short_only=action == two_tailed.EMPTY_SHORT)
+
+    def _evaluate(self, weights: list[Any] | None) -> dict[str, float]:
+        """Return the validation results of the model with these weights, None for its own."""
+        model = self.start.model
+        with self.swapped:
+            self.swapped.enter_context(_weights_in(model, weights))
+            logs = model.evaluate(
+                self.start.valid_batches, verbose=0, return_dict=True, callbacks=[self]
+            )
+            self._check_loss(logs["loss"])
+            results = {f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")}
+            if self.start.recipe.watch == "bleu":
+                results["val_bleu"] = self._bleu()
+        return results
+
+    def _row(self, results: dict[str, float], plan: Plan) -> dict[str, Any]:
         return {
             "epoch": plan.epoch,
             "phase": plan.phase,
             **{name: self.logs[name] for name in ("loss", "perplexity")},
-            **{f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")},
-            **({"val_bleu": self._bleu()} if self.start.recipe.watch == "bleu" else {}),
+            **results,
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
             "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
@@ -171,6 +213,9 @@ class Recorder(keras.callbacks.Callback):
                 f"{name} valid": [row["val_perplexity"] for row in history],
                 f"{name} train": [row["perplexity"] for row in history],
             }
+            plain = f"val_perplexity_{PLAIN}"
+            if plain in history[0]:
+                curves[f"{name} valid, without averages"] = [row[plain] for row in history]
             plot_curves(curves, folder / "curves.png")
             self.drawn = time.perf_counter()
 
@@ -258,12 +303,15 @@ class Recorder(keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def _averages_in(model: LanguageModel) -> Iterator[None]:
-    """Replace the weights of `model` by their averages; restore them bit for bit afterwards."""
+def _weights_in(model: LanguageModel, values: list[Any] | None) -> Iterator[None]:
+    """Replace the weights of `model` by `values`, if any; restore them bit for bit afterwards."""
+    if values is None:
+        yield
+        return
     weights = model.trainable_variables
     before = [_copy(weight) for weight in weights]
     try:
-        _assign(weights, [_copy(average) for average in optimizer_of(model).averages])
+        _assign(weights, [_copy(value) for value in values])
         yield
     finally:
         _assign(weights, before)

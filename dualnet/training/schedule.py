@@ -82,8 +82,8 @@ def _is_out_of_patience(recipe: Recipe, history: Sequence[Mapping[str, Any]]) ->
 
 
 def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
-    if recipe.averaging == "none":
-        return False
+    if recipe.averaging in ("none", "two_tailed"):
+        return recipe.averaging == "two_tailed"  # from the first step on
     if 0 < recipe.average_from <= len(history) + 1:
         return True
     perplexities = _watched(history)
