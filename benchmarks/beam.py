@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import os
 import time
 from pathlib import Path
 
@@ -49,6 +48,7 @@ def main() -> None:
         kinds["dualnet-beside"] = ("dualnet-search", "tensorflow", one_thread | path)
     kinds["torch"] = ("torch-search", "", {})
     seconds: dict[str, list[float]] = {}
+    cores: dict[str, list[float]] = {}
     first, lengths, versions, workers = {}, {}, {}, {}
     try:
         for name, kind in kinds.items():
@@ -65,6 +65,7 @@ def main() -> None:
             for name, worker in workers.items():
                 found = worker.ask(SECONDS, turn=turn)
                 seconds.setdefault(name, []).append(found["seconds"])
+                cores.setdefault(name, []).append(found["cores"])
     finally:
         for worker in workers.values():
             worker.close()
@@ -76,16 +77,18 @@ def main() -> None:
         f"units, {config['vocabulary_size']:,} words; dualnet at {commit()}",
         f"{processor()}, {threads()} threads; {told}; median of {options.repeats} turns",
         "",
-        f"{'setting':28} {'seconds':>9} {'iqr':>7} {'sentences/s':>12} {'start':>7} {'tokens':>7}",
+        f"{'setting':28} {'seconds':>9} {'iqr':>7} {'sentences/s':>12} {'cores':>6} {'start':>7} "
+        f"{'tokens':>7}",
     ]
     for name, each in seconds.items():
         median, spread = np.median(each), np.subtract(*np.percentile(each, [75, 25]))
         lines.append(
             f"{name:28} {median:9.3f} {spread:7.3f} {sentences / median:12.1f} "
-            f"{first[name] - median:7.1f} {lengths[name]:7.1f}"
+            f"{np.median(cores[name]):6.2f} {first[name] - median:7.1f} {lengths[name]:7.1f}"
         )
     lines += [
         "",
+        "cores: how many were in use, user time over wall time;",
         "start: s until the first turn is done, less a turn: imports, weights, compilation;",
         "tokens: mean length of the translations",
     ]
@@ -95,5 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()

@@ -31,7 +31,6 @@ import filelock
 
 from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
-from dualnet.allocator import keep_freed_memory
 
 QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
@@ -237,7 +236,6 @@ def draw(group: Group, output: Path) -> None:
 
 
 def main() -> None:
-    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
     queue = {group.name: group for group in read_queue()}

@@ -18,7 +18,6 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bi
 
 from dualnet import runs, training
 from dualnet._files import folder_beside
-from dualnet.allocator import keep_freed_memory
 
 SHARES = (0.9, 0.7, 0.5, 0.3, 0.1)  # of the learning rate, in the five epochs
 
@@ -57,7 +56,6 @@ def epochs_of(run: Path) -> int:
 
 
 def main() -> None:
-    keep_freed_memory()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("output", type=Path)

@@ -16,6 +16,11 @@ machine's own limit. Its two forms:
              is and with a factor transposed; alone and again and again, so with both factors in
              the cache where they fit), in the same run, in the precision of the setting;
     strict   the same with all products at the best rate of any of these shapes.
+    cores    how many cores the setting used while it was measured, user time over wall time;
+    threads  how many of its threads worked.
+
+No peer is held back: variables that set numbers of threads reach no worker, and no ratio is printed
+against a peer that used less than three quarters of the cores where dualnet used more.
 
 `scaling` draws the cost of dualnet against vocabulary, units, depth, segment length and batch.
 Settings of `torch.compile` over a whole segment take minutes to start and run only where a
@@ -31,7 +36,6 @@ import argparse
 import concurrent.futures
 import dataclasses
 import fnmatch
-import os
 import time
 from pathlib import Path
 
@@ -57,6 +61,13 @@ class Measured:
     error: str = ""
     peak_mb: float = float("nan")
     facts: dict = dataclasses.field(default_factory=dict)
+    core_use: list[float] = dataclasses.field(default_factory=list)  # of each turn that counts
+    threads: int = 0
+
+    @property
+    def cores(self) -> float:
+        """How many cores were in use while it was measured: user time over wall time."""
+        return float(np.median(self.core_use)) if self.core_use else float("nan")
 
     @property
     def median(self) -> float:
@@ -194,6 +205,8 @@ def measure(
                 found[i].facts["turn_seconds"] = took
                 if turn > 0:
                     found[i].seconds.append(answer["seconds"])
+                    found[i].core_use.append(answer["cores"])
+                    found[i].threads = max(found[i].threads, answer["threads"])
     finally:
         for worker in workers.values():
             worker.close()
@@ -249,7 +262,5 @@ def machine_limits(
 
 
 if __name__ == "__main__":
-    # The parent takes no core beside the workers.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()
     print(f"\npeak memory of this process {memory('VmHWM'):.0f} MiB")

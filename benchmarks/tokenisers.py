@@ -15,7 +15,7 @@ import os
 import time
 from pathlib import Path
 
-for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ[name] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

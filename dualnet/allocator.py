@@ -14,11 +14,12 @@ def keep_freed_memory() -> bool:
 
     glibc, the C library of most Linux systems, returns large arrays to the system when they are
     freed; the next step asks for them again, and the system clears every page of them. On a CPU
-    with TensorFlow, that took a third of the time of training a model with thousands of words
-    on one machine, and none on another (`benchmarks/allocator.py`). Values do not change, and
+    with TensorFlow, that took up to a third of the time of training a model with thousands of
+    words, depending on the machine (`benchmarks/allocator.py`). Values do not change, and
     neither does peak memory; but between its peaks the process holds what it once had.
 
-    The command line does this at its start. In a program of your own, call it before you train.
+    Every model that is built on TensorFlow does this. To prevent it, set one of the environment
+    variables that configure the allocator, such as `MALLOC_TRIM_THRESHOLD_=131072`.
 
     Returns:
         bool. False where nothing was changed: on other systems, and where an environment

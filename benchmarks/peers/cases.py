@@ -151,8 +151,8 @@ class Setting:
         library: "dualnet", "torch" or "keras".
         precision: "float32" or "bfloat16" (weights, their sums and logits stay float32).
         backend: Of Keras.
-        options: Of the library's own: `compile` ("", "parts" or "whole"), `head`, `unroll`,
-            `onednn`, `math`.
+        options: Of the library's own: `plain` (modules of PyTorch as they are), `compile` ("",
+            "parts" or "whole"), `head`, `unroll`, `onednn`, `math`.
         environment: Variables of the process.
     """
 
@@ -197,6 +197,16 @@ def _torch(case: Case) -> list[Setting]:
                 found.append(
                     Setting(f"torch-{how if compiled else kind}-{part}{precision}", "torch",
                             precision, options={"compile": "parts" * compiled, "head": head})
+                )  # fmt: skip
+    if not case.source and case.model not in ("awd_lstm", "awd_lstm_doc"):  # no weight dropout
+        for precision in PRECISIONS:
+            found.append(
+                Setting(f"torch-plain-{precision}", "torch", precision, options={"plain": True})
+            )
+            if case.kind != "evaluation":  # its long segments take minutes to compile
+                found.append(
+                    Setting(f"torch-plain-compile-{precision}", "torch", precision,
+                            options={"plain": True, "compile": "whole"})
                 )  # fmt: skip
     # float32 products that round their factors to bfloat16: everything else stays float32.
     best = "targets" if len(heads) > 1 else ""

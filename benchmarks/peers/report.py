@@ -16,9 +16,10 @@ from peers.cases import CASES, Case, described
 from peers.products import parameters
 
 COLUMNS = (
-    "setting", "seconds", "iqr", "repeats", "tokens_per_second", "peak_mb", "import_mb",
-    "share", "strict_share", "ratio", "first_loss", "start_seconds", "note",
+    "setting", "seconds", "iqr", "repeats", "cores", "threads", "tokens_per_second", "peak_mb",
+    "import_mb", "share", "strict_share", "ratio", "first_loss", "start_seconds", "note",
 )  # fmt: skip
+FULL = 0.75  # of the cores, below which a peer may have been held back
 
 
 def threads() -> int:
@@ -101,6 +102,11 @@ def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> 
     return lines + ratios(found)
 
 
+def held_back(peer_cores: float, own_cores: float, cores: int) -> bool:
+    """Say if a peer used less than three quarters of the `cores`, and dualnet more."""
+    return peer_cores < FULL * cores <= own_cores
+
+
 def ratios(found: list) -> list[str]:
     """Return how many times as fast dualnet is as its peers, and where it takes less memory."""
     done = [each for each in found if each.seconds]
@@ -118,6 +124,12 @@ def ratios(found: list) -> list[str]:
                 continue
             us = min(ours, key=lambda each: each.median)
             peer = min(own, key=lambda each: each.median)
+            if held_back(peer.cores, us.cores, threads()):
+                lines.append(
+                    f"{name}, {family or 'any peer'}: no ratio, {peer.setting.name} used "
+                    f"{peer.cores:.2f} of {threads()} cores and {us.setting.name} {us.cores:.2f}"
+                )
+                continue
             lines.append(
                 f"{name}, {family or 'any peer'}: {peer.median / us.median:.2f} x as fast "
                 f"({us.setting.name} {us.median:.4g} s, {peer.setting.name} {peer.median:.4g} s); "
@@ -128,8 +140,8 @@ def ratios(found: list) -> list[str]:
 
 def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, Any]]:
     """Return one row for each setting, the ratio to the fastest of dualnet among them."""
-    ours = [each.median for each in found if each.setting.library == "dualnet" and each.seconds]
-    best = min(ours, default=float("nan"))
+    ours = [each for each in found if each.setting.library == "dualnet" and each.seconds]
+    best = min(ours, key=lambda each: each.median, default=None)
     made = []
     for each in found:
         fewer = f"only {len(each.seconds)} repeats" if len(each.seconds) < repeats else ""
@@ -138,6 +150,9 @@ def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, 
         if not each.seconds:
             continue
         bound = limits[each.setting.precision, each.facts["rows"]]
+        ratio = ""
+        if best and not held_back(each.cores, best.cores, threads()):
+            ratio = f"{each.median / best.median:.2f}"
         row |= {
             "seconds": f"{each.median:.5g}",
             "iqr": f"{each.spread:.3g}",
@@ -147,7 +162,9 @@ def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, 
             "import_mb": f"{each.facts['import_mb']:.0f}",
             "share": f"{bound.seconds / each.median:.3f}",
             "strict_share": f"{bound.strict_seconds / each.median:.3f}",
-            "ratio": f"{each.median / best:.2f}",
+            "cores": f"{each.cores:.2f}",
+            "threads": each.threads,
+            "ratio": ratio,
             "first_loss": f"{each.facts['first_loss']:.3f}",
             "start_seconds": f"{each.facts['start_seconds']:.0f}",
             "note": "; ".join(filter(None, [fewer, *each.facts["notes"], each.error])),
@@ -215,7 +232,9 @@ def summary(folder: Path) -> str:
             known = [pairs[0][0], _fastest(rows, family, "bfloat16")]
             cells.append(
                 ", ".join(
-                    f"{float(peer['seconds']) / float(own['seconds']):.2f}" if there else "-"
+                    f"{float(peer['seconds']) / float(own['seconds']):.2f}"
+                    if there and peer.get("ratio", "") and peer.get("cores")
+                    else "-"
                     for (peer, own), there in zip(pairs, known)
                 )
             )

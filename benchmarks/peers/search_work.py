@@ -80,7 +80,6 @@ def torch_search():
             self.model = Translator(self.case["config"], {}).eval()
             self.parameters = sum(weight.numel() for weight in self.model.weights())
             self.versions = {"torch": torch.__version__}
-            self.threads = torch.get_num_threads()
 
         def search(self):
             order = sorted(self.sources, key=len, reverse=True)

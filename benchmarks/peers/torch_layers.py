@@ -52,6 +52,62 @@ class LSTM(nn.Module):
         return out, h[0], c[0]
 
 
+class PlainLSTM(nn.Module):
+    """`nn.LSTM` as it is; of its two biases one is zero and stays so."""
+
+    def __init__(self, size, units, config, options):
+        super().__init__()
+        if config.get("recurrent_dropout") or config.get("weight_dropout"):
+            raise ValueError("nn.LSTM knows no dropout of the recurrent h or matrix")
+        self.lstm = nn.LSTM(size, units)
+        _one_bias(self.lstm.bias_ih_l0, self.lstm.bias_hh_l0)
+
+    def forward(self, x, h, c):
+        out, (h, c) = self.lstm(x, (h[None].to(x.dtype), c[None].to(x.dtype)))
+        return out, h[0], c[0]
+
+
+class PlainMogrifierLSTM(nn.Module):
+    """The Mogrifier as a user of PyTorch writes it: `nn.Linear` for rounds, `nn.LSTMCell`."""
+
+    def __init__(self, size, units, config, options):
+        super().__init__()
+        self.rates = config.get("recurrent_dropout", 0.0), config.get("mogrifier_dropout", 0.0)
+        self.cell = nn.LSTMCell(size, units)
+        _one_bias(self.cell.bias_ih, self.cell.bias_hh)
+        self.left, self.right = nn.ModuleList(), nn.ModuleList()
+        for turn in range(1, config["rounds"] + 1):
+            reads, gates = (units, size) if turn % 2 else (size, units)
+            self.left.append(nn.Linear(reads, config["rank"], bias=False))
+            self.right.append(nn.Linear(config["rank"], gates))
+            nn.init.zeros_(self.right[-1].bias)
+
+    def forward(self, x, h, c):
+        recurrent, mogrifier = self.rates
+        mask, masks = None, [None] * len(self.left)
+        if self.training:
+            mask = _mask(h, h.shape[1], recurrent)
+            masks = [_mask(h, left.out_features, mogrifier) for left in self.left]
+        outputs = []
+        for each in x.unbind(0):
+            dropped_h = h if mask is None else h * mask
+            for turn, (left, right, kept) in enumerate(zip(self.left, self.right, masks), start=1):
+                low = left(dropped_h if turn % 2 else each)
+                gate = 2.0 * torch.sigmoid(right(low if kept is None else low * kept))
+                if turn % 2:
+                    each = gate * each
+                else:
+                    dropped_h = gate * dropped_h
+            h, c = self.cell(each, (dropped_h, c))
+            outputs.append(h)
+        return torch.stack(outputs), h, c
+
+
+def _one_bias(bias, other):
+    nn.init.zeros_(bias)
+    nn.init.zeros_(other).requires_grad_(False)
+
+
 class MogrifierLSTM(nn.Module):
     """Rounds of low rank between x and h, then an LSTM step with one product for all gates."""
 

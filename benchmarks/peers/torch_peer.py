@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from peers.torch_layers import LSTM, DirectOutputConnection, MogrifierLSTM, Softmax, dropped
+from peers.torch_layers import (
+    LSTM,
+    DirectOutputConnection,
+    MogrifierLSTM,
+    PlainLSTM,
+    PlainMogrifierLSTM,
+    Softmax,
+    dropped,
+)
 from peers.torch_translator import Translator
 from peers.work import Work
 
@@ -22,7 +30,11 @@ class Model(nn.Module):
         self.config = config
         size = config["embedding_units"]
         self.embedding = nn.Parameter(torch.empty(config["vocabulary_size"], size))
-        kind = MogrifierLSTM if config.get("cell") == "mogrifier_lstm" else LSTM
+        kinds = {
+            False: {"lstm": LSTM, "mogrifier_lstm": MogrifierLSTM},
+            True: {"lstm": PlainLSTM, "mogrifier_lstm": PlainMogrifierLSTM},
+        }
+        kind = kinds[options.get("plain", False)][config.get("cell", "lstm")]
         self.cells = nn.ModuleList()
         for units in config["layers"]:
             self.cells.append(kind(size, units, config, options))
@@ -135,7 +147,6 @@ class TorchWork(Work):
             self.model.output = torch.compile(self.model.output, dynamic=False)
         self.parameters = sum(weight.numel() for weight in self.model.weights())
         self.versions = {"torch": torch.__version__}
-        self.threads = torch.get_num_threads()
         if case["kind"] == "evaluation":
             self.model.eval()
             return

@@ -23,12 +23,10 @@ class Work:
     Attributes, set by `prepare`:
         parameters: Number of weights that are trained.
         versions: Versions of the libraries, by name.
-        threads: How many the library says it takes, or 0 where it does not say.
         notes: What the table should say.
     """
 
     parameters = 0
-    threads = 0
 
     def __init__(self, case: dict[str, Any], setting: dict[str, Any]):
         self.case = case

@@ -6,6 +6,7 @@ worker waits and takes no time of a core. `python -m peers.worker` is started by
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,6 +20,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
+# Whoever sets one of these for the parent would hold back one library and not the others.
+THREAD_VARIABLES = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "TF_NUM_INT", "XLA_FLAGS",
+)  # fmt: skip
+BUSY = 0.05  # of a turn: a thread that had less of a core did no work
 
 
 class WorkerError(Exception):
@@ -35,7 +41,9 @@ class Worker:
     """
 
     def __init__(self, library: str, backend: str = "", environment: dict[str, str] | None = None):
-        variables = {key: value for key, value in os.environ.items() if key[:10] != "TF_NUM_INT"}
+        variables = {
+            key: value for key, value in os.environ.items() if not key.startswith(THREAD_VARIABLES)
+        }
         path = [str(HERE), str(HERE.parent), variables.get("PYTHONPATH", "")]
         variables |= {
             "KERAS_BACKEND": backend or "torch",
@@ -106,6 +114,37 @@ class Worker:
         return f"ended with {self.process.returncode}: {last}"
 
 
+class CoreUse:
+    """How much of the cores this process uses from now on, and with how many threads."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.user = os.times().user
+        self.threads = _seconds_of_threads()
+
+    def since(self) -> dict[str, float]:
+        """Return `cores`, user time over wall time, and `threads`, the number that worked."""
+        wall = time.perf_counter() - self.began
+        used = {
+            number: seconds - self.threads.get(number, 0.0)
+            for number, seconds in _seconds_of_threads().items()
+        }
+        return {
+            "cores": (os.times().user - self.user) / wall,
+            "threads": sum(seconds > BUSY * wall for seconds in used.values()),
+        }
+
+
+def _seconds_of_threads() -> dict[str, float]:
+    """Return how long each thread of this process has been on a core."""
+    seconds = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            seconds[task.name] = (int(fields[11]) + int(fields[12])) / TICK
+    return seconds
+
+
 def memory(key: str) -> float:
     """Return VmHWM, the peak, or VmRSS, that of now, of this process in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -161,13 +200,13 @@ def _serve_work(library: str) -> Any:
         "import_mb": imported,
         "start_seconds": time.perf_counter() - began,
         "versions": work.versions,
-        "threads": work.threads,
         "rows": work.rows,
         "notes": work.notes,
     }
     while True:
+        use = CoreUse()
         seconds = work.turn()
-        message = yield {"seconds": seconds, "peak_mb": memory("VmHWM")}
+        message = yield {"seconds": seconds, "peak_mb": memory("VmHWM"), **use.since()}
 
 
 def _serve_products(backend: str) -> Any:
@@ -178,7 +217,9 @@ def _serve_products(backend: str) -> Any:
     while True:
         message = yield answer
         product = Product(*message["product"])
+        use = CoreUse()
         answer = {"seconds": seconds_of(product, message["precision"], message["form"])}
+        answer |= use.since()
 
 
 def as_message(setting: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._deprecation import warn
+from dualnet.allocator import keep_freed_memory
 from dualnet.builders.batches import as_state, as_tokens
 from dualnet.builders.graph import Perplexity
 from dualnet.builders.stream_state import StreamState
@@ -78,6 +79,8 @@ class LanguageModel(StreamTrainer):
     """
 
     def __init__(self, graph, *, builder, arguments, **kwargs):
+        if keras.config.backend() == "tensorflow":  # the others have allocators of their own
+            keep_freed_memory()
         super().__init__(**kwargs)
         self.graph = graph
         self.core = graph.core

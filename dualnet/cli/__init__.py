@@ -13,7 +13,6 @@ import re
 import sys
 
 from dualnet._checks import did_you_mean
-from dualnet.allocator import keep_freed_memory
 from dualnet.cli.console import open_streams, printable
 from dualnet.cli.help import GROUPS
 from dualnet.cli.parser import make_parser
@@ -58,7 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-    keep_freed_memory()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides warnings about retracing
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next

@@ -25,7 +25,6 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._files import is_full, write_whole, written_beside
-from dualnet.allocator import keep_freed_memory
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.trial import (
     DISK_FULL,
@@ -260,5 +259,4 @@ def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, An
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     sys.exit(main(Path(sys.argv[1])))
