@@ -8,6 +8,7 @@ import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # sums in one order, as the command line does
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as `import dualnet` does
 # No test may read or write what the user keeps there; each process has its own, and removes it.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="dualnet-tests-")
 # Read at import: `datasets`, which lm_eval uses, reports the use of local files to a server, too.

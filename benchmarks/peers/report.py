@@ -82,7 +82,8 @@ def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> 
         machine(found),
         f"median of {options.repeats} rounds in turn, after one that does not count and the steps "
         f"that compile; waiting workers took {100 * idle:.2f} % of a core",
-        "dualnet-tensorflow runs with TF_NUM_INTEROP_THREADS=1, all others without it; bfloat16: "
+        "dualnet-tensorflow runs with TF_NUM_INTEROP_THREADS=1, all others without it; TensorFlow "
+        "with TF_ENABLE_ONEDNN_OPTS=1, dualnet's and stock Keras's; bfloat16: "
         "weights, their sums and logits float32",
         "ratio: seconds of the setting over those of dualnet's fastest; import_mb: memory after "
         "the imports; start_seconds: from there to the last warm-up, while others started, too",
