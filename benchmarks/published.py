@@ -1,7 +1,7 @@
-"""Trains models at their published size, slice by slice, and compares them with the papers.
+"""Trains the models of docs/results.md, slice by slice, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
-       [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY]
+       [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY] [--set KEY=VALUE ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
@@ -10,7 +10,11 @@ lines. A model that translates is measured at the end: its RUN holds the transla
 and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has.
-`--dtype-policy float32` is for a processor on which bfloat16 is slower.
+`--set` and `--dtype-policy` override the queue: `--dtype-policy float32` is for a processor on
+which bfloat16 is slower, `--set epochs=1` for a first look.
+
+On a GPU, put KERAS_BACKEND=jax in front, and `timeout 25m` if there is no more time than that.
+Models that leave it idle can share it, a command each, with XLA_PYTHON_CLIENT_MEM_FRACTION=0.15.
 """
 
 import argparse
@@ -31,6 +35,7 @@ import filelock
 
 from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
+from dualnet.cli.console import settings_of
 
 QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
@@ -46,14 +51,14 @@ class Run:
     Attributes:
         model: Name of the model in the zoo.
         seed: Random seed of weights and dropout masks.
-        settings: Arguments of the builder or the recipe that override the card.
+        settings: Arguments of the builder or the recipe that override the card, `epochs` too.
         label: Name of the run in its group; default `model`.
     """
 
     group: "Group"
     model: str
     seed: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any]
     label: str = ""
 
     @property
@@ -63,12 +68,12 @@ class Run:
     @property
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
-        changed = {**self.group.settings, **self.settings}.keys() - {"dtype_policy", "averaging"}
+        changed = self.settings.keys() - {"epochs", "dtype_policy", "averaging"}
         return None if changed or self.group.tokenizer else self.card.published.get("static")
 
     @property
     def card(self) -> zoo.Card:
-        return zoo.card(self.model, self.group.corpus)
+        return training.card_for(self.model, self.group.corpus)
 
     def folder(self, output: Path) -> Path:
         return output / self.group.name / self.name.replace(" ", "-")
@@ -89,15 +94,12 @@ class Run:
         bleu = _read(self.folder(output) / "bleu.json")
         return {**results, **bleu} if bleu else {}
 
-    def train(self, output: Path, epochs: int, changed: dict[str, Any]) -> None:
-        """Train up to `epochs` epochs, and evaluate after the last epoch of the group.
-
-        `changed` overrides the settings of the queue when the run begins.
-        """
+    def train(self, output: Path, epochs: int) -> None:
+        """Train up to `epochs` epochs, and evaluate after the last epoch of the run."""
         folder = self.folder(output)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
-        settings = {} if resume else {**self.group.settings, **self.settings, **changed}
+        settings = {**({} if resume else self.settings), "epochs": epochs}
         if not _read(folder / "results.json"):
             training.train(
                 self.model,
@@ -105,8 +107,7 @@ class Run:
                 output=folder,
                 seed=self.seed,
                 resume=resume,
-                epochs=epochs,
-                evaluate=epochs == self.group.epochs,
+                evaluate=epochs == self.settings["epochs"],
                 **settings,
             )
         if self.group.translates and _read(folder / "results.json"):
@@ -127,14 +128,12 @@ class Group:
     name: str
     title: str
     corpus: str
-    epochs: int
     epochs_per_slice: int
-    settings: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     source: str | None = None
     target: str | None = None
     lowercase: bool = False
-    runs: tuple[Run, ...] = ()
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def translates(self) -> bool:
@@ -150,7 +149,7 @@ class Group:
         languages = {"source": self.source, "target": self.target}
         return corpora.load_pairs(folder, lowercase=self.lowercase, **languages)
 
-    def train_slice(self, output: Path, names: list[str], changed: dict[str, Any]) -> bool:
+    def train_slice(self, output: Path, names: list[str]) -> bool:
         """Train a slice of the run of `names` that is furthest behind; say whether there was one.
 
         Runs that another command trains are left to it.
@@ -162,9 +161,9 @@ class Group:
             with contextlib.suppress(filelock.Timeout), filelock.FileLock(f"{folder}.lock", 0):
                 if not run.results(output):
                     slices = self._slices(run, output) + 1
-                    epochs = min(self.epochs, slices * self.epochs_per_slice)
+                    epochs = min(run.settings["epochs"], slices * self.epochs_per_slice)
                     print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
-                    run.train(output, epochs, changed)
+                    run.train(output, epochs)
                     return True
         return False
 
@@ -194,13 +193,16 @@ def translate(folder: Path, corpus: Any) -> None:
     write_whole(folder / "bleu.json", json.dumps({**found, "beam": BEAM}, indent=2) + "\n")
 
 
-def read_queue() -> list[Group]:
-    groups = []
+def read_queue(overrides: dict[str, Any]) -> dict[str, Group]:
+    """Return the groups by name; `overrides` are settings of all runs."""
+    groups = {}
     for table in tomllib.loads(QUEUE.read_text("utf-8"))["groups"]:
-        runs = table.pop("runs")
+        runs, shared = table.pop("runs"), table.pop("settings")
         group = Group(**table)
-        object.__setattr__(group, "runs", tuple(Run(group=group, **run) for run in runs))
-        groups.append(group)
+        for run in runs:
+            settings = {**shared, **run.pop("settings", {}), **overrides}
+            group.runs.append(Run(group=group, settings=settings, **run))
+        groups[group.name] = group
     return groups
 
 
@@ -238,18 +240,22 @@ def draw(group: Group, output: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
-    queue = {group.name: group for group in read_queue()}
+    queue = read_queue({})
     parser.add_argument("--group", nargs="+", choices=[*queue], help="train only these groups")
     names = sorted({run.name for group in queue.values() for run in group.runs})
     parser.add_argument("--run", nargs="+", choices=names, metavar="NAME", dest="names",
                         help="train only these runs, such as 'encdec seed 2'")  # fmt: skip
     parser.add_argument("--dtype-policy", help="in place of that of the queue, e.g. float32")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides",
+                        help="settings in place of those of the queue, e.g. epochs=1")  # fmt: skip
     options = parser.parse_args()
-    changed = {"dtype_policy": options.dtype_policy} if options.dtype_policy else {}
-    groups = [queue[name] for name in options.group or queue]
+    overrides = settings_of(options.overrides)
+    if options.dtype_policy:
+        overrides["dtype_policy"] = options.dtype_policy
+    queue = read_queue(overrides)
     options.output.mkdir(parents=True, exist_ok=True)
-    for group in groups:
-        while group.train_slice(options.output, options.names or names, changed):
+    for group in [queue[name] for name in options.group or queue]:
+        while group.train_slice(options.output, options.names or names):
             write_table([*queue.values()], options.output)
             draw(group, options.output)
 

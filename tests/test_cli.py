@@ -258,7 +258,7 @@ def test_card_says_what_is_published_and_what_is_our_choice(capsys):
     assert "20,950,200" in out and "85.88" in out and "lower-cased" in out
     assert "learning_rate = 0.001  (our choice; not in the paper)" in out
     out = called(capsys, "card", "dual_lstm")
-    assert "measured    10 epochs: static 92.78/90.17 (benchmarks/ptb_precision.sh)\n" in out
+    assert "10 epochs: static 92.78/90.17 (benchmarks/published.py --group precision)\n" in out
     out = called(capsys, "card", "attention_lstm", "--corpus", "multi30k")
     assert "4,262,832 parameters: perplexity 10.21/9.83, bleu 22.92/23.1, bleu multi30k 23.2" in out
     card = json.loads(called(capsys, "card", "variational_rhn_iog_hidden", "--json"))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import cards, zoo
+from benchmarks import published
+from dualnet import cards, training, zoo
 from dualnet._settings import rule_settings
 from dualnet.builders import BUILDERS
 from dualnet.training import Recipe, split_overrides
@@ -719,3 +720,15 @@ def test_the_gate_of_an_ensemble_is_trained_into_a_run_whose_card_builds_it_agai
     model = zoo.build(str(tmp_path / "RUN" / "card.toml"))
     assert model.arguments == run.model.arguments == dualnet.load(tmp_path / "RUN").arguments
     assert model.vocabulary_size == len(corpus.vocabulary)
+
+
+def test_the_queue_of_benchmarks_has_settings_that_its_models_take():
+    queue = published.read_queue({})
+    for group in queue.values():
+        for run in group.runs:
+            training.split_overrides(run.card, run.settings)
+    for name in zoo.list_models():
+        for table in zoo.card(name).corpora:
+            for measured in zoo.card(name, table).measured:
+                for group in re.findall(r"--group (\S+)", measured["command"]):
+                    assert group in queue, name
