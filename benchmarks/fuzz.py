@@ -17,48 +17,26 @@ import os
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import time
+import tomllib
 import traceback
 from pathlib import Path
 
+import hypothesis
+from hypothesis import strategies as st
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-CARD = """\
-builder = "language_model"
-paper = "our own"
-note = "two layers"
-
-[config]
-cell = "mogrifier_lstm"
-connection = "dual"
-units = 8
-recurrent_layers = 2
-rounds = 2
-rank = 3
-input_dropout = 0.2
-locked_dropouts = ["input"]
-dual_l2 = 1e-5
-
-[recipe]
-optimizer = "nadam"
-learning_rate = 0.002
-clipnorm = 1.0
-batch_size = 4
-sequence_length = 9
-epochs = 1
-"""
-SIDES = ["--source", "en", "--target", "de"]
-TRANSLATOR = ["--epochs", "1", "--set", "units=4", "depth=1", "batch_size=30", "--quiet"]
-QUICK = ["--epochs", "1", "--set", "units=4", "batch_size=4", "sequence_length=9", "--quiet"]
+FACTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+COMMANDS, REQUESTS, VALUES = (FACTS[name] for name in ("commands", "requests", "values"))
+CARD = FACTS["own_card"]
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "likes", "finds", "and", "or", "big", "small"]
-VALUES = [
-    "0", "-1", "1", "3", "1e400", "nan", "inf", "-0.5", "0.5", "true", '"lstm"', "[]", "[1, 2]",
-    "{}", "'", "[", "1979-05-27", "99999999999999999999", "\\", "", "a=b", "None", "0x1F", "\u00e9",
-]  # fmt: skip
+ANY_VALUE = [*VALUES["number"], *VALUES["tokenizer"], *VALUES["text"], "a " * 600, "\x00", "\ud800"]
 BOMBS = [
     ".".join("a" * 200_000) + " = 1", "a = " + "[" * 100_000, "[a" + ".b" * 99 + "]",
     "a = " + "{b=" * 900 + "1" + "}" * 900, "a = 0x" + "f" * 9_000, "units = " + "9" * 9_000,
@@ -66,356 +44,239 @@ BOMBS = [
     "units = 1_000_000_000", "recurrent_layers = 1_000_000_000", "experts = 1_000_000_000",
     "cache_size = 1_000_000_000_000", "rank = 9_000_000_000",
 ]  # fmt: skip
+JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
 ESCAPES = [b"\x1b[2J", b"\x1b]0;x\x07", b"\xc2\x9b31m", b"\r\x1b[1A", b"\x00", b"\xe2\x80\xae"]
+OTHERS = [b"", b"\x00" * 50, b"{}", b"[]", b"null", b"\n\n", b"\xef\xbb\xbf"]
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what may command a terminal
 HANG, MEMORY = 120, 8 * 2**30  # seconds, bytes
-SETTINGS = [
-    "units", "rounds", "learning_rate", "clipnorm", "cell", "x", "sequence_length", "name",
-    "beta_1", "locked_dropouts", "recurrent_units", "embedding_units", "vocabulary_size",
-    "recurrent_layers",
-]  # fmt: skip
-KINDS = ("card", "corpus", "RUN", "request", "tokenizer", "text", "pairs")
-JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
-TOKENIZERS = ["bytes", "characters", "bpe:260", "bpe:300", "unigram:20", "word-piece:30", "words"]
-READING = {
-    "--tokenizer": [*TOKENIZERS, "bpe", "bpe:1", "bpe:x", "bytes:9", "unigram:9999999999", ""],
-    "--documents": ["line", "blank-line", "file", "page", ""],
-    "--fractions": ["1 1 1", "90 5 5", "0 1 1", "1e-9 1 1", "nan 1 1", "inf 1 1", "1 2", "a b c"],
-}
-OPTIONS = {
-    "generate": ["--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--prompt",
-                 "--beam", "--n-best", "--length-normalization"],
-    "score": ["--text"],
-    "evaluate": ["--temperature", "--sequence-length", "--batch-size", "--split", "--rule", "--set",
-                 "--corpus"],
-    "train": ["--set", "--epochs", "--seed", "--checkpoint-steps", "--corpus"],
-    "translate": ["--beam", "--nbest", "--format", "--length-normalization", "--max-tokens",
-                  "--text", "--ensemble", "--plot"],
-    "evaluate pairs": ["--beam", "--protocol", "--split", "--pairs", "--source", "--set"],
-    "data": ["--tokenizer", "--source-tokenizer", "--files", "--source", "--target", "--pairs"],
-}  # fmt: skip
 
 
-class Workshop:
-    """A folder with a corpus, a trained RUN and a card; each case damages a copy of one."""
+def repeat(check, cases, seed=0):
+    """Call `check(draw)` for `cases` random cases, where `draw` takes strategies of hypothesis."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
-        chance = random.Random(0)
-        self.corpus = self.folder / "corpus"
-        self.corpus.mkdir()
-        for split, lines in {"train": 60, "valid": 12, "test": 12}.items():
-            text = [" ".join(chance.choices(WORDS, k=6)) for _ in range(lines)]
-            (self.corpus / f"{split}.txt").write_text("\n".join(text) + "\n")
-        self.run = self.folder / "RUN"
-        code, log, _ = call(
-            ["train", "lstm", "--corpus", self.corpus, "--output", self.run, *QUICK]
-        )
-        if code:
-            raise SystemExit(log)
-        self.file = self.folder / "story.txt"
-        self.file.write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 12, encoding="utf-8")
-        self.parts = self.folder / "PARTS"  # a RUN of parts of words
-        code, log, _ = call(
-            ["train", "lstm", "--corpus", self.file, "--output", self.parts, "--tokenizer",
-             "bpe:270", "--documents", "blank-line", *QUICK]
-        )  # fmt: skip
-        if code:
-            raise SystemExit(log)
-        self.pairs = self.folder / "pairs"
-        self.pairs.mkdir()
-        for split, lines in {"train": 30, "valid": 6, "test": 6}.items():
-            for side in ("en", "de"):
-                text = [
-                    " ".join(chance.choices(WORDS, k=chance.randrange(5))) for _ in range(lines)
-                ]
-                (self.pairs / f"{split}.{side}").write_text("\n".join(text) + "\n")
-        self.translator = self.folder / "TRANSLATOR"  # with a tokeniser for each side
-        code, log, _ = call(
-            ["train", "attention_gru", "--pairs", self.pairs, *SIDES, "--output", self.translator,
-             "--source-tokenizer", "words", "--tokenizer", "bpe:270", *TRANSLATOR]
-        )  # fmt: skip
-        if code:
-            raise SystemExit(log)
-        self.runs = (self.run, self.parts, self.translator)
-
-    def case(self, number):
-        """Return the kind of case `number`, its damage in words, its command and its input."""
-        chance = random.Random(number)
-        place = self.folder / "case"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        kind = KINDS[number % len(KINDS)]
-        return kind, *getattr(self, f"_{kind.lower()}")(chance, place)
-
-    def _card(self, chance, place):
-        data, how = damage_text(chance, CARD)
-        (place / "own.toml").write_bytes(data)
-        if chance.random() < 0.7:
-            return how, ["card", place / "own.toml"], b""
-        return how, ["train", place / "own.toml", "--corpus", self.corpus, "--output",
-                     place / "new", *QUICK], b""  # fmt: skip
-
-    def _corpus(self, chance, place):
-        copy = place / "corpus"
-        shutil.copytree(self.corpus, copy)
-        how = damage_file(chance, copy / f"{chance.choice(['train', 'valid', 'test'])}.txt")
-        if chance.random() < 0.7:
-            return how, ["data", copy], b""
-        return how, ["train", "lstm", "--corpus", copy, "--output", place / "new", *QUICK], b""
-
-    def _run(self, chance, place):
-        copy = place / "RUN"
-        run = chance.choice([self.run, self.parts])
-        shutil.copytree(run, copy)
-        files = sorted(path for path in copy.rglob("*") if path.is_file())
-        how = "; ".join(
-            damage_file(chance, chance.choice(files)) for _ in range(chance.choice([1, 1, 2]))
-        )
-        if chance.random() < 0.4:  # otherwise the check of the sums would hide all others
-            damage_file(chance, copy / "sums.json", "gone")
-            how += "; no sums"
-        command = chance.choice(
-            [
-                ["evaluate", copy],
-                ["evaluate", copy],
-                ["score", copy, "--text", "the cat"],
-                ["generate", copy, "--prompt", "the", "--max-tokens", "2"],
-                ["tokenizer", "show", copy, "--text", "the cat"],
-                ["train", "lstm", "--corpus", self.corpus if run == self.run else self.file,
-                 "--output", copy, "--resume",
-                 "--quiet", "--epochs", chance.choice(["1", "2"])],
-            ]
-        )  # fmt: skip
-        return how, command, b""
-
-    def _tokenizer(self, chance, place):
-        file = place / "tokenizer.json"
-        shutil.copy(self.parts / "tokenizer.json", file)
-        if chance.random() < 0.3:
-            how = damage_file(chance, file)
-        else:
-            text, how = damage_json(chance, file.read_text("utf-8"))
-            file.write_text(text, "utf-8")
-        command = chance.choice(
-            [
-                ["tokenizer", "show", file, "--text", "the <eos>\n\nläuft"],
-                ["data", self.file, "--tokenizer", file],
-                ["data", self.file, "--tokenizer", file, "--lowercase", "--json"],
-                ["train", "lstm", "--corpus", self.file, "--tokenizer", file, "--output",
-                 place / "new", *QUICK],
-            ]
-        )  # fmt: skip
-        return how, command, b""
-
-    def _text(self, chance, place):
-        file = place / "story.txt"
-        shutil.copy(self.file, file)
-        how = damage_file(chance, file) if chance.random() < 0.7 else "options"
-        if chance.random() < 0.4:
-            command = ["tokenizer", "train", file, "--output", place / "t.json", "--kind"]
-            command += chance.choice([*TOKENIZERS, "bpe:9"]).replace(":", " --size ").split()
-            if chance.random() < 0.3:
-                command += [
-                    "--special",
-                    chance.choice(["<unk>", "cat", "", "(", " ", "\x00", "猫"]),
-                ]
-            return how, command, b""
-        command = ["data", file]
-        if chance.random() < 0.3:
-            command = ["train", "lstm", "--corpus", file, "--output", place / "new", *QUICK]
-        for option, values in READING.items():
-            if chance.random() < 0.6:
-                value = chance.choice(values)
-                command += [option, *(value.split() if option == "--fractions" else [value])]
-        return how, command, b""
-
-    def _pairs(self, chance, place):
-        """Damage pairs, or the RUN of a translator, or a request to one."""
-        what = chance.choice(["pairs", "RUN", "RUN", "options"])
-        copy = place / ("pairs" if what == "pairs" else "RUN")
-        stdin = b"the cat\n\na dog\n"
-        if what == "pairs":
-            shutil.copytree(self.pairs, copy)
-            split, side = chance.choice(["train", "valid", "test"]), chance.choice(["en", "de"])
-            how = damage_file(chance, copy / f"{split}.{side}")
-            tokenizer = ["--tokenizer", chance.choice(TOKENIZERS)]
-            train = ["train", "attention_gru", "--pairs", copy, *SIDES, "--output", place / "new"]
-            data = ["data", "--pairs", copy, *SIDES, *tokenizer]
-            evaluate = ["evaluate", self.translator, "--pairs", copy, "--beam", "1"]
-            command = chance.choice([data, data, evaluate, [*train, *tokenizer, *TRANSLATOR]])
-            return how, command, b""
-        if what == "RUN":
-            shutil.copytree(self.translator, copy)
-            files = sorted(path for path in copy.rglob("*") if path.is_file())
-            how = damage_file(chance, chance.choice(files))
-            if chance.random() < 0.4:
-                damage_file(chance, copy / "sums.json", "gone")
-                how += "; no sums"
-            resume = ["train", "attention_gru", "--pairs", self.pairs, *SIDES, "--output", copy]
-            resume += ["--resume", "--quiet", "--epochs", chance.choice(["1", "2"])]
-            translate = ["translate", copy, "--beam", "2", "--max-tokens", "3"]
-            others = [["evaluate", copy, "--beam", "1"], ["tokenizer", "show", copy], resume]
-            return how, chance.choice([translate, translate, *others]), stdin
-        name = chance.choice(["translate", "translate", "evaluate pairs", "data"])
-        command = [name.split()[0], self.translator]
-        if name == "data":
-            command = [name, "--pairs", self.pairs, *SIDES]
-        for _ in range(chance.choice([0, 1, 1, 2])):
-            value = chance.choice([*VALUES, *TOKENIZERS, "the cat", "\x00", "\ud800"])
-            command += [chance.choice(OPTIONS[name]), value]
-            if command[-2] == "--plot":
-                command[-1] = place / value.replace("/", "").replace("\x00", "")
-        return "options", command, damage_bytes(chance, stdin)
-
-    def _request(self, chance, place):
-        name = chance.choice(["evaluate", "score", "score", "generate", "generate", "train"])
-        stdin = b""
-        if name == "train":
-            command = [name, "lstm", "--corpus", self.corpus, "--output", place / "new", *QUICK]
-        else:
-            command = [name, self.run]
-            stdin = damage_bytes(chance, b"the cat sees\na dog\n")
-        for _ in range(chance.choice([0, 1, 1, 2])):
-            option = chance.choice(OPTIONS[name])
-            value = chance.choice([*VALUES, "the cat sees", "a " * 600, "\x00", "\ud800"])
-            if option == "--epochs" and len(value) > 9:  # it would train all of them
-                continue
-            if option == "--set":
-                value = f"{chance.choice(SETTINGS)}={value}"
-            command += [option, value]
-        return "options", command, stdin
-
-
-def damage_bytes(chance, data):
-    """Return `data` with some bytes changed, removed or inserted."""
-    data = bytearray(data)
-    for _ in range(chance.choice([1, 1, 3, 20])):
-        at = chance.randrange(len(data) + 1)
-        what = chance.random()
-        if what < 0.4 and at < len(data):
-            data[at] = chance.randrange(256)
-        elif what < 0.6:
-            del data[at : at + chance.randrange(1, 40)]
-        else:
-            data[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 9)))
-    return bytes(data)
-
-
-def damage_text(chance, text):
-    """Return a TOML text, damaged as by a person or a disk, and a description of the damage."""
-    lines = text.splitlines()
-    at = chance.choice([i for i, line in enumerate(lines) if "=" in line])
-    key, _, value = lines[at].partition(" = ")
-    what = chance.randrange(9)
-    if what == 8:
-        bomb = chance.choice(BOMBS)
-        table = chance.choice(["", "[config]\n", "[recipe]\n"])
-        return f"{table}{bomb}\n{text if not table else ''}".encode(), f"bomb {table}{bomb[:40]}"
-    if what == 7:
-        escape = chance.choice(ESCAPES)
-        return text.replace("two layers", "two\\u001blayers").encode() + escape, "escape sequences"
-    if what == 0:
-        return damage_bytes(chance, text.encode()), "bytes"
-    if what == 1:
-        lines[at] = f"{key[: chance.randrange(1, len(key) + 1)]}x = {value}"
-    elif what == 2:
-        lines[at] = f"{key} = {chance.choice(VALUES)}"
-    elif what == 3:
-        del lines[at]
-    elif what == 4:
-        lines.insert(at, lines[at])
-    elif what == 5:
-        lines = lines[:at]
-    else:
-        lines[at] = lines[at].replace(" = ", chance.choice([" ", " = = ", ": ", "."]))
-    return "\n".join(lines).encode(), f"line {at + 1}: {lines[at] if at < len(lines) else 'cut'}"
-
-
-def damage_json(chance, text):
-    """Return a JSON text with one value changed, removed or added, and what was done."""
-    data = json.loads(text)
-    at, path = data, []
-    while True:
-        key = chance.choice([*(at if isinstance(at, dict) else range(len(at)))])
-        path.append(str(key)[:20])
-        if not isinstance(at[key], (dict, list)) or not at[key] or chance.random() < 0.2:
-            break
-        at = at[key]
-    value = chance.choice(JSON_VALUES)
-    what = chance.random()
-    if what < 0.2:
-        del at[key]
-    elif what < 0.35 and isinstance(at, dict):
-        at[chance.choice(["", "x", "type", "id", "\u0120\u0120"])] = value
-    else:
-        at[key] = value
-    return json.dumps(data), f"{'.'.join(path)} = {value!a}"
-
-
-def damage_file(chance, path, what=None):
-    """Damage the file `path` and return a description of the damage."""
-    if not path.is_file():
-        return f"{path.name} is gone"
-    data = path.read_bytes()
-    what = what or chance.choice(
-        ["flip", "flip", "cut", "gone", "empty", "bytes", "folder", "other", "pipe", "device",
-         "escapes"]
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=cases, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
-    if what == "flip" and data:
-        at = chance.randrange(len(data))
-        path.write_bytes(
-            data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :]
-        )
-    elif what == "cut":
-        path.write_bytes(data[: chance.randrange(len(data) + 1)])
-    elif what == "empty":
-        path.write_bytes(b"")
-    elif what == "bytes":
-        path.write_bytes(damage_bytes(chance, data[:100_000]))
-    elif what in ("pipe", "device"):
-        path.unlink()
-        os.mkfifo(path) if what == "pipe" else path.symlink_to("/dev/zero")
-    elif what == "escapes":
-        at = chance.randrange(len(data) + 1)
-        path.write_bytes(data[:at] + chance.choice(ESCAPES) + data[at:])
-    elif what == "other":
-        path.write_bytes(
-            chance.choice([b"\x00" * 50, b"{}", b"[]", b"null", b"\n\n", b"\xef\xbb\xbf"])
-        )
+    @hypothesis.given(st.data())
+    def run(data):
+        check(data.draw)
+
+    run()
+
+
+# --- damage
+
+
+def edited(data):
+    """Return a strategy of `data`, with bytes changed, removed or inserted, or cut."""
+    places = st.integers(0, len(data))
+    return st.one_of(
+        st.builds(
+            lambda at, bit: data[:at] + bytes(b ^ (1 << bit) for b in data[at : at + 1])
+            + data[at + 1 :], places, st.integers(0, 7),
+        ),
+        st.builds(lambda at, n: data[:at] + data[at + n :], places, st.integers(1, 40)),
+        st.builds(
+            lambda at, inserted: data[:at] + inserted + data[at:], places,
+            st.sampled_from(ESCAPES) | st.binary(min_size=1, max_size=9),
+        ),
+        places.map(lambda at: data[:at]),
+    )  # fmt: skip
+
+
+@st.composite
+def broken_toml(draw, text):
+    """Damage a TOML text as a person or a disk does."""
+    lines = text.splitlines()
+    at = draw(st.sampled_from([i for i, line in enumerate(lines) if " = " in line]))
+    key, _, value = lines[at].partition(" = ")
+    bombs = st.builds(
+        lambda bomb, table: f"{table}{bomb}\n{'' if table else text}",
+        st.sampled_from(BOMBS), st.sampled_from(["", "[config]\n", "[recipe]\n"]),
+    )  # fmt: skip
+    other_lines = st.one_of(
+        st.integers(1, len(key)).map(lambda n: f"{key[:n]}x = {value}"),
+        st.sampled_from(VALUES["number"]).map(lambda value: f"{key} = {value}"),
+        st.sampled_from(["", f"{lines[at]}\n{lines[at]}"]),
+        st.sampled_from([" ", " = = ", ": ", "."]).map(lambda sign: f"{key}{sign}{value}"),
+    )
+    damaged = other_lines.map(lambda line: "\n".join([*lines[:at], line, *lines[at + 1 :]]))
+    escaped = st.just(text.replace("two layers", "two\\u001blayers"))
+    return draw(bombs | damaged | damaged | st.just("\n".join(lines[:at])) | escaped).encode()
+
+
+@st.composite
+def broken_json(draw, text):
+    """Change, remove or add one value of a JSON text."""
+    whole = part = json.loads(text)
+    while True:
+        key = draw(st.sampled_from([*part] if isinstance(part, dict) else range(len(part))))
+        if not isinstance(part[key], (dict, list)) or not part[key] or draw(st.integers(0, 4)) == 0:
+            break
+        part = part[key]
+    what = draw(st.sampled_from(["change", "change", "remove", "add"]))
+    if what == "remove":
+        del part[key]
     else:
-        path.unlink()
-        if what == "folder":
-            path.mkdir()
+        if what == "add" and isinstance(part, dict):
+            key = draw(st.sampled_from(["", "x", "type", "id", "\u0120\u0120"]))
+        part[key] = draw(st.sampled_from(JSON_VALUES))
+    return json.dumps(whole).encode()
+
+
+def damage(draw, path):
+    """Damage the file `path`; return what was done."""
+    what = draw(st.sampled_from(["contents"] * 6 + ["gone", "folder", "pipe", "device"]))
+    data = path.read_bytes()
+    path.unlink()
+    if what == "contents":
+        contents = edited(data) | edited(data).flatmap(edited) | st.sampled_from(OTHERS)
+        if path.suffix == ".toml":
+            contents |= broken_toml(data.decode())
+        elif path.suffix == ".json":
+            contents |= broken_json(data.decode())
+        path.write_bytes(draw(contents))
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
     return f"{what}: {path.name}"
 
 
-def call(command, stdin=b""):
-    """Run `dualnet` in this process.
+@st.composite
+def requests(draw):
+    """Return a command of `REQUESTS` with up to two of its options."""
+    request = draw(st.sampled_from([*REQUESTS]))
+    command = words_of(request)
+    options = st.sampled_from(REQUESTS[request])
+    for option in draw(st.lists(options, max_size=2, unique=True)):
+        value = draw(st.sampled_from(VALUES.get(option, ANY_VALUE)))
+        if option == "--set":
+            value += "=" + draw(st.sampled_from(VALUES["number"]))
+        if option == "--epochs" and len(value) > 9:  # it would train all of them
+            value = "1"
+        command += [option, *(value.split() if option == "--fractions" else [value])]
+    return command
 
-    Return its exit code (None: a traceback), and what it wrote to standard error and output.
-    """
-    from dualnet import cli
 
-    def hang(number, frame):
-        raise RuntimeError(f"it hung for {HANG} seconds")
+# --- commands
 
-    signal.signal(signal.SIGALRM, hang)
-    signal.alarm(HANG)
-    out, err = io.StringIO(), io.StringIO()
-    before = sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="surrogateescape")
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main([str(part) for part in command])
-    except SystemExit as stopped:  # of argparse
-        code = stopped.code
-    except BaseException:
-        return None, traceback.format_exc(), out.getvalue()
-    finally:
-        signal.alarm(0)
-        sys.stdin = before
-    return code, err.getvalue(), out.getvalue()
+
+def words_of(command):
+    """Return the words of a command of fuzz.toml."""
+    return shlex.split(command.format(**FACTS["short"]))
+
+
+class Workshop:
+    """A folder with texts, a card and trained RUN folders; each case damages a copy of one."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.case = self.folder / "case"
+        chance = random.Random(0)
+        for name in ("corpus", "pairs"):
+            (self.folder / name).mkdir()
+        for split, lines in {"train": 60, "valid": 12, "test": 12}.items():
+            for name in ("corpus/{}.txt", "pairs/{}.en", "pairs/{}.de"):
+                counts = [6 if "txt" in name else chance.randrange(5) for _ in range(lines)]
+                text = [" ".join(chance.choices(WORDS, k=count)) for count in counts]
+                (self.folder / name.format(split)).write_text("\n".join(text) + "\n")
+        (self.folder / "story.txt").write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 12, "utf-8")
+        (self.folder / "own.toml").write_text(CARD)
+        for run, command in FACTS["runs"].items():
+            words = [run if word == "case/new" else word for word in words_of(command)]
+            code, log, _ = self.call(["train", *words])
+            if code:
+                raise SystemExit(log)
+        shutil.copy(self.folder / "PARTS/tokenizer.json", self.folder)
+
+    def call(self, command, stdin=b""):
+        """Run `dualnet` in this process and folder.
+
+        Return its exit code (None: a traceback), and what it wrote to standard error and output.
+        """
+        from dualnet import cli
+
+        def hang(number, frame):
+            raise RuntimeError(f"it hung for {HANG} seconds")
+
+        signal.signal(signal.SIGALRM, hang)
+        signal.alarm(HANG)
+        out, err = io.StringIO(), io.StringIO()
+        stdin_before = sys.stdin
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="surrogateescape")
+        try:
+            streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+            with contextlib.chdir(self.folder), streams[0], streams[1]:
+                code = cli.main(command)
+        except SystemExit as stopped:  # of argparse
+            code = stopped.code
+        except BaseException:
+            return None, traceback.format_exc(), out.getvalue()
+        finally:
+            signal.alarm(0)
+            sys.stdin = stdin_before
+        return code, err.getvalue(), out.getvalue()
+
+    def check(self, draw):
+        """Run a case; return its kind, its exit code, its messages, and what is wrong, or ""."""
+        shutil.rmtree(self.case, ignore_errors=True)
+        self.case.mkdir()
+        kind = draw(st.sampled_from([*COMMANDS, "request", "request"]))
+        if kind == "request":
+            done, command = [], draw(requests())
+        else:
+            done = self._damage_copy(draw, kind)
+            command = words_of(draw(st.sampled_from(COMMANDS[kind])))
+        stdin = draw(st.just(b"the cat sees\n\na dog\n") | edited(b"the cat sees\n\na dog\n"))
+        code, log, wrong = self.outcome(command, stdin)
+        return kind, code, log, wrong and f"{kind}, {done}: {shlex.join(command)!a}\n{wrong}"
+
+    def _damage_copy(self, draw, name):
+        source, copy = self.folder / name, self.case / name
+        if source.is_file():
+            shutil.copy(source, copy)
+            return [damage(draw, copy)]
+        shutil.copytree(source, copy)
+        paths = sorted(path for path in copy.rglob("*") if path.is_file())
+        count = 2 if name in FACTS["runs"] else 1
+        damaged = draw(st.lists(st.sampled_from(paths), min_size=1, max_size=count, unique=True))
+        done = [damage(draw, path) for path in damaged]
+        sums = copy / "sums.json"
+        if sums.is_file() and draw(st.booleans()):  # their check would hide all others
+            sums.unlink()
+            done.append("no sums")
+        return done
+
+    def outcome(self, command, stdin=b""):
+        """Run a command; return its exit code, its messages, and what is wrong with it, or ""."""
+        whole = [fingerprint(self.folder / run) for run in FACTS["runs"]]
+        before = fingerprint(self.case)
+        code, log, out = self.call(command, stdin)
+        # Reports of damaged checkpoints may come before the sentence.
+        sentence = re.sub(r"^Checkpoint .* is damaged: .*\n", "", log, flags=re.MULTILINE)
+        wrong = ""
+        if code is None:
+            wrong = log
+        elif code not in (0, 2):
+            wrong = f"exit code {code}"
+        elif code == 2 and not log.strip():
+            wrong = "no message"
+        elif code == 2 and "usage:" not in log and len(sentence.splitlines()) != 1:
+            wrong = f"more than a sentence: {log}"
+        elif parts := [path.name for path in self.case.rglob(".unfinished*")]:
+            wrong = f"parts of files: {parts}"
+        elif code == 2 and "--resume" not in command and fingerprint(self.case) != before:
+            wrong = f"files changed: {sorted(map(str, fingerprint(self.case).keys() ^ before))}"
+        elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
+            wrong = f"raw on the terminal: {raw[:9]}"
+        elif [fingerprint(self.folder / run) for run in FACTS["runs"]] != whole:
+            wrong = "a RUN was changed"
+        return code, log, wrong
 
 
 def fingerprint(folder):
@@ -427,36 +288,6 @@ def fingerprint(folder):
     }
 
 
-def check(workshop, number):
-    """Run case `number`; return its kind, its exit code, and what is wrong with it, or ""."""
-    kind, how, command, stdin = workshop.case(number)
-    place = workshop.folder / "case"
-    whole = [fingerprint(run) for run in workshop.runs]
-    before = fingerprint(place)
-    code, log, out = call(command, stdin)
-    wrong = ""
-    resumed = "--resume" in command
-    if code is None:
-        wrong = log
-    elif code not in (0, 2):
-        wrong = f"exit code {code}"
-    elif code == 2 and not log.strip():
-        wrong = "no message"
-    elif code == 2 and "usage:" not in log and len(message(log).splitlines()) != 1:
-        wrong = f"more than a sentence: {log}"
-    elif parts := [path.name for path in place.rglob(".unfinished*")]:
-        wrong = f"parts of files: {parts}"
-    elif code == 2 and not resumed and fingerprint(place) != before:
-        wrong = f"files changed: {sorted(map(str, fingerprint(place).keys() ^ before.keys()))}"
-    elif raw := RAW.findall(log + out.replace("\r\n", "\n")):
-        wrong = f"raw on the terminal: {raw[:9]}"
-    elif [fingerprint(run) for run in workshop.runs] != whole:
-        wrong = "a RUN was changed"
-    if wrong:
-        wrong = f"case {number}, {kind}, {how}: {' '.join(map(str, command))}\n{wrong}"
-    return kind, code, wrong, log
-
-
 # --- a SavedModel
 
 
@@ -466,13 +297,11 @@ class Endpoints:
     def __init__(self, workshop):
         import tensorflow as tf
 
-        folder = workshop.folder / "saved_model"
-        code, log, _ = call(["export", workshop.run, folder])
+        code, log, _ = workshop.call(["export", "RUN", "saved_model"])
         if code:
             raise SystemExit(log)
         self.tf = tf
-        self.model = tf.saved_model.load(str(folder))
-        self.words = 3 + len(WORDS)  # at least: <unk>, <eos> and the words
+        self.model = tf.saved_model.load(str(workshop.folder / "saved_model"))
         signature = self.model.signatures["step"].structured_input_signature[1]
         self.states = {name: spec.shape[-1] for name, spec in signature.items() if name != "ids"}
         self.words = self.ask("step", self.question("step", [[0]]))["logits"].shape[-1]
@@ -491,56 +320,52 @@ class Endpoints:
         }
         return self.model.signatures[name](**tensors)
 
-    def check(self, number):
-        """Ask question `number`; return whether it was answered, and what is wrong, or ""."""
-        chance = random.Random(number)
-        name, rows, time = chance.choice(["score", "step"]), chance.choice([1, 2]), 4
-        question = self.question(
-            name, [[chance.randrange(self.words) for _ in range(time)] for _ in range(rows)]
-        )
-        damages = ["", "id", "large id", "time"] + (
-            ["lengths", "negative", "beyond", "padding"] if name == "score" else ["rows"]
-        )
-        how = chance.choice(damages)
-        row, at = chance.randrange(rows), chance.randrange(time)
-        if how in ("id", "large id"):
-            far = chance.choice([self.words, self.words + 1, 10**7, 2**31 - 1])
-            question["ids"][row][at] = far if how == "large id" else -chance.choice([1, 2, 2**31])
-        elif how == "time":
-            question = self.question(name, [[]] * rows)
-        elif how == "lengths":
-            question["lengths"] = [time] * chance.choice([n for n in (1, 2, 3) if n != rows])
-        elif how in ("negative", "beyond"):
-            question["lengths"][row] = -1 if how == "negative" else time + chance.choice([1, 10**9])
-        elif how == "padding":  # is not read
-            question["lengths"][row] = at
-            question["ids"][row][at:] = [-1] * (time - at)
-        elif how == "rows":
-            key = chance.choice(sorted(self.states))
-            others = [n for n in (1, 2, 3) if n != rows]
-            question[key] = [[0.0] * self.states[key]] * chance.choice(others)
+    def check(self, draw):
+        """Ask a question; return the kind, 0 if it was answered, else 2, "", and what is wrong."""
+        name, rows, time = draw(st.sampled_from(["score", "step"])), draw(st.integers(1, 2)), 4
+        row = st.lists(st.integers(0, self.words - 1), min_size=time, max_size=time)
+        ids = draw(st.lists(row, min_size=rows, max_size=rows))
+        other = draw(st.sampled_from([count for count in (1, 2, 3) if count != rows]))
+        outside = draw(st.sampled_from([-1, -2, -(2**31), self.words, self.words + 1, 10**7]))
+        key = draw(st.sampled_from(sorted(self.states)))
+        at = draw(st.integers(0, time - 1))
+        changes = {
+            "": {},
+            "id": {"ids": [[*ids[0][:at], outside, *ids[0][at + 1 :]], *ids[1:]]},
+            "time": self.question(name, [[]] * rows),
+        }
+        if name == "score":
+            changes |= {
+                "lengths": {"lengths": [time] * other},
+                "negative": {"lengths": [-1] * rows},
+                "beyond": {"lengths": [time + draw(st.sampled_from([1, 10**9]))] * rows},
+                # What pads is not read.
+                "padding": {
+                    "lengths": [at] * rows,
+                    "ids": [[*each[:at], *[-1] * (time - at)] for each in ids],
+                },
+            }
+        else:
+            changes["rows"] = {key: [[0.0] * self.states[key]] * other}
+        how = draw(st.sampled_from([*changes]))
+        question = {**self.question(name, ids), **changes[how]}
         sound = how in ("", "padding") or (how == "time" and name == "score")
+        code, wrong = 2, ""
         try:
             answer = self.ask(name, question)
         except self.tf.errors.InvalidArgumentError as error:
-            wrong = "a sound request is refused" if sound else ""
-            told = "ust" in str(error) or "is not in [" in str(error)
-            if not sound and not told:
+            if sound:
+                wrong = "a sound request is refused"
+            elif "ust" not in str(error) and "is not in [" not in str(error):
                 wrong = f"an internal error: {str(error)[:300]}"
-            answered = False
         except Exception:
-            wrong, answered = traceback.format_exc(), False
+            wrong = traceback.format_exc()
         else:
+            code = 0
             values = [self.tf.cast(value, "float32") for value in answer.values()]
             finite = all(bool(self.tf.reduce_all(self.tf.math.is_finite(v))) for v in values)
             wrong = "" if sound and finite else "not finite" if sound else "it is answered"
-            answered = True
-        return answered, wrong and f"case {number}, model, {name}, {how}: {question}\n{wrong}"
-
-
-def message(log):
-    """Return the log of a command without reports of damaged checkpoints."""
-    return re.sub(r"^Checkpoint .* is damaged: .*\n", "", log, flags=re.MULTILINE)
+        return "model", code, "", wrong and f"model, {name}, {how}: {question}\n{wrong}"
 
 
 def main():
@@ -555,31 +380,32 @@ def main():
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.RLIM_INFINITY))
     began = time.perf_counter()
     counts = collections.Counter()
-    failed = 0
+
+    def counted(check):
+        def run(draw):
+            kind, code, log, wrong = check(draw)
+            counts[kind, "wrong" if wrong else code] += 1
+            if wrong:
+                print(wrong, flush=True)
+            elif options.show and log:
+                print(f"{kind}: {log.strip().splitlines()[-1]}", flush=True)
+            if counts.total() % 100 == 0:
+                keras.backend.clear_session()
+
+        return run
+
     with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
         workshop = Workshop(folder)
         served = keras.backend.backend() == "tensorflow"
-        endpoints = Endpoints(workshop) if served else None
-        for i in range(options.cases):
-            number = options.seed * 1_000_000 + i
-            if served and i % 5 == 4:
-                kind, log = "model", ""
-                answered, wrong = endpoints.check(number)
-                code = 0 if answered else 2
-            else:
-                kind, code, wrong, log = check(workshop, number)
-            counts[kind, "wrong" if wrong else code] += 1
-            if wrong:
-                failed += 1
-                print(wrong, flush=True)
-            elif options.show and log:
-                print(f"{i} {kind}: {log.strip().splitlines()[-1]}", flush=True)
-            if i % 100 == 99:
-                keras.backend.clear_session()
-    print(f"{'kind':10}{'accepted':>10}{'refused':>10}{'wrong':>10}")
-    for kind in (*KINDS, "model"):
-        print(f"{kind:10}" + "".join(f"{counts[kind, key]:>10}" for key in (0, 2, "wrong")))
-    print(f"{options.cases} cases in {time.perf_counter() - began:.0f} s, {failed} wrong")
+        of_model = options.cases // 5 if served else 0
+        repeat(counted(workshop.check), options.cases - of_model, options.seed)
+        if served:
+            repeat(counted(Endpoints(workshop).check), of_model, options.seed)
+    print(f"{'kind':15}{'accepted':>10}{'refused':>10}{'wrong':>10}")
+    for kind in dict.fromkeys(kind for kind, _ in counts):
+        print(f"{kind:15}" + "".join(f"{counts[kind, key]:>10}" for key in (0, 2, "wrong")))
+    failed = sum(count for (_, code), count in counts.items() if code == "wrong")
+    print(f"{counts.total()} cases in {time.perf_counter() - began:.0f} s, {failed} wrong")
     sys.exit(1 if failed else 0)
 
 
