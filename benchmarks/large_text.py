@@ -8,11 +8,9 @@ included. Fails if the peak memory of a part exceeds 1 GB.
 
 import argparse
 import functools
-import json
+import multiprocessing
 import os
 import platform
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from peers.worker import memory
 
 NUM_WORDS, VOCABULARY_SIZE = 50_000, 10_000
 BATCH_SIZE, SEQUENCE_LENGTH = 20, 35  # small logits, 28 MB: this measures the text
@@ -45,17 +44,6 @@ def write_text(folder: Path, num_bytes: int) -> None:
                 drawn = listed[ranks]
                 drawn[::20] = "\n"
                 missing -= file.write((" ".join(drawn)[:missing] + "\n").encode())
-
-
-def peak_mb() -> float:
-    """Return the peak resident size of this process in MB."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        kilobytes = int(status.split("VmHWM:")[1].split()[0])
-    except (OSError, IndexError):
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        kilobytes //= 1024 if sys.platform == "darwin" else 1
-    return kilobytes * 1024 / 1e6
 
 
 def imports(folder, steps):
@@ -93,12 +81,8 @@ def learn(folder, steps):
     seconds = time.perf_counter() - began
     tokenizer.save(folder / FILE)
     size = (folder / "train.txt").stat().st_size
-    return {
-        "seconds": seconds,
-        "rate": size / 1e6 / seconds,
-        "unit": "MB/s",
-        "note": repr(tokenizer),
-    }
+    note = repr(tokenizer)
+    return {"seconds": seconds, "rate": size / 1e6 / seconds, "unit": "MB/s", "note": note}
 
 
 def batches(folder, steps):
@@ -154,19 +138,18 @@ PARTS = {
 }
 
 
+def measured(part, folder, steps):
+    """Return what a part of the work took in this process, which does nothing else."""
+    result = PARTS[part](folder, steps)
+    return {**result, "processor": time.process_time(), "peak_mb": memory("VmHWM") * 1.048576}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument(
-        "--folder", type=Path, help="where to write the text, which is removed again"
-    )
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help="where to write the text for a while")
     options = parser.parse_args()
-    if options.part:
-        result = PARTS[options.part](options.folder, options.steps)
-        print(json.dumps({**result, "processor": time.process_time(), "peak_mb": peak_mb()}))
-        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         text = Path(folder) / "text"
         text.mkdir()
@@ -176,17 +159,11 @@ def main():
         print(f"{os.cpu_count()} cores, {platform.machine()}; {versions()}")
         heads = f"{'part':<22}{'seconds':>8}{'processor':>10}{'rate':>12} {'unit':<9}"
         print(f"{heads}{'peak MB':>8}  note", flush=True)
-        environment = {**os.environ, "XDG_CACHE_HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        os.environ |= {"XDG_CACHE_HOME": folder, "TF_CPP_MIN_LOG_LEVEL": "3"}
         peaks = {}
         for part in PARTS:
-            run = subprocess.run(
-                [sys.executable, __file__, "--part", part]
-                + ["--folder", str(text), "--steps", str(options.steps)],
-                env=environment,
-                stdout=subprocess.PIPE,
-                check=True,
-            )
-            result = json.loads(run.stdout.splitlines()[-1])
+            with multiprocessing.get_context("spawn").Pool(1) as process:
+                result = process.apply(measured, (part, text, options.steps))
             peaks[part] = result["peak_mb"]
             print(
                 f"{part:<22}{result['seconds']:>8.1f}{result['processor']:>10.1f}"

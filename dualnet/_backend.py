@@ -215,7 +215,7 @@ def matmul_transposed(rows, matrix, transposed):
 
 
 def _is_large(rows, matrix):
-    # Measured with benchmarks/products.py.
+    # Measured with benchmarks/parts.py.
     if keras.backend.backend() != "tensorflow":
         return False
     count, weights = rows.shape[0] or 0, matrix.shape[0] * matrix.shape[1]

@@ -186,6 +186,8 @@ def _serve_work(library: str) -> Any:
         from peers.dualnet_work import DualnetWork as Kind
     elif library == "keras":
         from peers.keras_peer import KerasWork as Kind
+    elif library == "parts":
+        from parts import PartWork as Kind
     elif library.endswith("-search"):
         from peers import search_work
 

@@ -1,0 +1,242 @@
+"""Which form of a part of a model is faster, and what memory does it take?
+
+Usage: python benchmarks/parts.py [PART ...] [--repeats 9] [--policies float32 mixed_bfloat16]
+       [--backend tensorflow]
+Each form of a case runs in a process of its own, and the forms take turns. Prints the median of
+the milliseconds of a step, with its interquartile range; their ratio to those of the first form;
+and peak memory, of which imports take the part shown. CUDA_VISIBLE_DEVICES and JAX_PLATFORMS let
+the processes see a GPU.
+
+    gates       an LSTM with one product per gate, or a single one. A published comparison in
+                PyTorch has 26.61 s and 20.81 s, a ratio of 0.78, for 1500 units and batches of 64.
+    outputs     the cross-entropy of a tied output, as one writes it down, or fused with the output
+    experts     the losses of DOCOutput with all logits of the experts kept, or computed again in
+                the backward pass; and a step of the whole `awd_lstm_doc`
+    products    a product of few rows on TensorFlow, as it is, or of the transposed factors:
+                `dualnet._backend.matmul` chooses by it
+    allocator   the training of a model that leaves the allocator as the system has it, or not
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import keras
+import numpy as np
+from keras import ops
+from peers.work import Work
+from peers.worker import Worker
+
+from dualnet import layers, training, zoo
+
+START_SECONDS, TURN_SECONDS = 600.0, 240.0
+LEAST_REPEATS = 7
+TURNS = 20  # products of a step, each waiting for the one before
+BATCH, TIME, LATENT_UNITS, WORDS = 12, 70, 280, 10_000  # of `experts`
+
+
+def gates(form, units, passes, batch=64, time=35):
+    kind = layers.LSTMCell if form == "a single one" else layers.PerGateLSTMCell
+    sequence = keras.Input((time, units))
+    outputs, *_ = layers.Recurrence(kind(units))(sequence)
+    # The mean over time needs every output, and little of it goes to the host.
+    model = keras.Model(sequence, keras.layers.GlobalAveragePooling1D()(outputs))
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=is_jax())
+    inputs = ops.convert_to_tensor(normal(batch, time, units))  # on the device once for all
+    targets = ops.zeros((batch, units))
+    if passes == "forward":
+        return lambda: model.predict_on_batch(inputs)
+    return lambda: model.train_on_batch(inputs, targets)
+
+
+def outputs(form, words, tokens=800, units=850):
+    hidden = keras.Input((tokens, units))
+    targets = keras.Input((tokens,), dtype="int32")
+    scaled = keras.layers.Dense(units, use_bias=False)(hidden)  # with a gradient below the output
+    layer = layers.OutputProjection(tied_to=keras.layers.Embedding(words, units))
+    if form == "fused":
+        losses = layer(scaled, targets)
+    else:
+        losses = ops.sparse_categorical_crossentropy(targets, layer(scaled), True)
+    data = [normal(1, tokens, units), ids(words, 1, tokens)]
+    return training_step(keras.Model([hidden, targets], losses), data)
+
+
+class KeepsAllLogits(layers.DOCOutput):
+    """The equations of `DOCOutput`, as one writes them down."""
+
+    def call(self, inputs, targets=None, mask=None, training=False):
+        embeddings = ops.cast(self.tied_to.embeddings, self.compute_dtype)
+        s = ops.matmul(self._latents(inputs, training), ops.transpose(embeddings))
+        s = ops.cast(s, "float32") + ops.cast(self.bias, "float32")
+        log_p = ops.log_softmax(s, axis=-1) + self._log_priors(inputs)[..., None]
+        log_p = ops.logsumexp(log_p, axis=-2)
+        return -ops.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+
+
+def experts(form, count):
+    counts = [count // 4, count - count // 4]
+    if form == "whole model":
+        model = zoo.build("awd_lstm_doc", experts=[0, 0, *counts])
+        model.compile(keras.optimizers.SGD(0.1), jit_compile=is_jax())
+        return lambda: model.train_on_batch(ids(WORDS, BATCH, TIME), ids(WORDS, BATCH, TIME))
+    features, targets = keras.Input((TIME, 8)), keras.Input((TIME,), dtype="int32")
+    hidden = [keras.layers.Dense(units)(features) for units in (960, 620)]
+    kind = layers.DOCOutput if form == "computed again" else KeepsAllLogits
+    embedding = keras.layers.Embedding(WORDS, LATENT_UNITS)
+    losses = kind(WORDS, counts, LATENT_UNITS, tied_to=embedding)(hidden, targets)
+    data = [normal(BATCH, TIME, 8), ids(WORDS, BATCH, TIME)]
+    return training_step(keras.Model([features, targets], losses), data)
+
+
+def products(form, rows, units):
+    import tensorflow as tf
+
+    from dualnet._backend import _transpose
+
+    dtype = keras.config.dtype_policy().compute_dtype
+    left, matrix = (tf.cast(normal(*shape), dtype) for shape in ((rows, units), (units, 4 * units)))
+    if form == "transposed":
+        matrix = tf.transpose(matrix)
+
+    @tf.function
+    def step(left, matrix):
+        def multiply(i, before):
+            rows = left + 0 * before
+            if form == "transposed":
+                product = _transpose(tf.matmul(matrix, _transpose(rows)))
+            else:
+                product = tf.matmul(rows, matrix)
+            return i + 1, tf.reduce_sum(product[:1, :1])
+
+        start = 0, tf.zeros((), dtype)
+        return tf.while_loop(lambda i, _: i < TURNS, multiply, start, parallel_iterations=1)[1]
+
+    return lambda: tf.cast(step(left, matrix), "float32").numpy()
+
+
+def allocator(form, model, rows, columns, **arguments):
+    if form == "freed":
+        os.environ["MALLOC_PERTURB_"] = "0"  # changes nothing, but a model leaves the rest alone
+    recipe = training.Recipe(**zoo.card(model).recipe)
+    model = zoo.build(model, **arguments)
+    model.compile(optimizer=recipe.make_optimizer(), jit_compile=is_jax())
+    inputs, targets = (ids(model.vocabulary_size, rows, columns) for _ in range(2))
+    return lambda: model.train_on_batch(inputs, targets)
+
+
+def is_jax():
+    return keras.backend.backend() == "jax"  # without jit, it runs each operation by itself
+
+
+def normal(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def ids(words, *shape):
+    return np.random.default_rng(1).integers(0, words, shape, dtype=np.int32)
+
+
+def training_step(model, data):
+    """Return a function that trains a model of losses for a step and returns their mean."""
+    model.compile(
+        keras.optimizers.SGD(0.0), lambda _, losses: ops.mean(losses), jit_compile=is_jax()
+    )
+    return lambda: model.train_on_batch(data, np.zeros(data[1].shape, "float32"))
+
+
+# By part: what makes a step, its forms, and the sizes of its cases.
+PARTS = {
+    "gates": (gates, ("one per gate", "a single one"), [
+        {"units": units, "passes": passes}
+        for units in (200, 650, 1500) for passes in ("training", "forward")
+    ]),
+    "outputs": (outputs, ("written down", "fused"), [
+        {"words": words} for words in (10_000, 33_278, 267_735)
+    ]),
+    "experts": (experts, ("all kept", "computed again", "whole model"), [
+        {"count": count} for count in (5, 10, 20)
+    ]),
+    "products": (products, ("as it is", "transposed"), [
+        {"rows": rows, "units": units}
+        for rows in (1, 12, 20, 32, 64) for units in (200, 600, 850, 1150)
+    ]),
+    "allocator": (allocator, ("freed", "kept"), [
+        {"model": "lstm", "vocabulary_size": 8000, "units": 224, "rows": 32, "columns": 50},
+        {"model": "lstm", "rows": 32, "columns": 25},
+        {"model": "dual_mdlstm", "rows": 32, "columns": 25},
+        {"model": "awd_lstm", "rows": 20, "columns": 70},
+    ]),
+}  # fmt: skip
+
+
+class PartWork(Work):
+    """A step of one form of a part."""
+
+    def prepare(self):
+        keras.config.set_dtype_policy(self.setting["policy"])
+        keras.utils.set_random_seed(0)
+        make_step, *_ = PARTS[self.case["part"]]
+        self.take_step = make_step(self.setting["form"], **self.case["sizes"])
+        self.versions = training.versions()
+
+    def step(self):
+        return float(np.ravel(self.take_step())[0])
+
+    def _check(self, loss):
+        """The losses of parts have nothing in common."""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {[*PARTS]}")
+    parser.add_argument("--repeats", type=int, default=9, help=f"at least {LEAST_REPEATS}")
+    parser.add_argument("--policies", nargs="+", default=["float32"])
+    parser.add_argument("--backend", default="tensorflow", choices=("tensorflow", "jax", "torch"))
+    options = parser.parse_args()
+    if unknown := {*options.parts} - {*PARTS}:
+        parser.error(f"no part {unknown.pop()!r}; there are {', '.join(PARTS)}")
+    if options.repeats < LEAST_REPEATS:
+        parser.error(f"--repeats must be at least {LEAST_REPEATS}")
+    for part in options.parts or PARTS:
+        for sizes in PARTS[part][2]:
+            for policy in options.policies:
+                print(f"\n{part}: {sizes}, {policy}", flush=True)
+                compare(part, sizes, policy, options)
+
+
+def compare(part, sizes, policy, options):
+    """Print a line for each form of a case."""
+    case = {"kind": "training", "batch": 0, "part": part, "sizes": sizes}
+    names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    workers = {}
+    try:
+        for form in PARTS[part][1]:
+            workers[form] = Worker("parts", options.backend, environment)
+            setting = {"form": form, "policy": policy}
+            about = workers[form].ask(START_SECONDS, case=case, setting=setting)
+        seconds = {form: [] for form in workers}
+        peaks = {}
+        for turn in range(options.repeats + 1):
+            for form, worker in workers.items():
+                answer = worker.ask(TURN_SECONDS, turn=turn)
+                peaks[form] = answer["peak_mb"]
+                if turn:
+                    seconds[form].append(1000 * answer["seconds"])
+    finally:
+        for worker in workers.values():
+            worker.close()
+    versions = " ".join(f"{name} {version}" for name, version in about["versions"].items())
+    print(f"{versions}; imports take {about['import_mb']:.0f} MB")
+    print(f"{'form':15}{'ms (IQR)':>20}{'ratio':>7}{'peak MB':>9}")
+    first = np.median(next(iter(seconds.values())))
+    for form, own in seconds.items():
+        low, median, high = np.percentile(own, [25, 50, 75])
+        shown = f"{median:.2f} ({high - low:.2f})"
+        print(f"{form:15}{shown:>20}{median / first:>7.2f}{peaks[form]:>9.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
