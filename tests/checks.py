@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from dualnet import layers
+from dualnet.builders import CELLS
 from tests import reference
 
 if keras.backend.backend() == "jax":
@@ -90,22 +90,14 @@ def gradients(function, variables):
 
 # --- cells
 
-STEPS = {
-    layers.DepthGatedLSTMCell: reference.depth_gated_step,
-    layers.ElmanCell: reference.elman_step,
-    layers.GRUCell: reference.gru_step,
-    layers.LSTMCell: reference.lstm_step,
-    layers.LayerNormGRUCell: reference.layer_norm_gru_step,
-    layers.LayerNormLSTMCell: reference.layer_norm_lstm_step,
-    layers.MogrifierLSTMCell: reference.mogrifier_step,
-    layers.PerGateLSTMCell: reference.per_gate_lstm_step,
-    layers.RecurrentHighwayCell: reference.highway_step,
-}
+KINDS = {kind: name for name, kind in CELLS.items()}
 
 
 def reference_step(cell):
     """Return the reference of `cell`, `step(x, states, weights, masks)`."""
-    function = STEPS[type(cell)]
+    name = f"{KINDS[type(cell)]}_step"
+    function = getattr(reference, name, None)
+    assert function, f"Write the equations of the paper as `{name}` in tests/reference.py."
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     return functools.partial(function, **{name: getattr(cell, name) for name in names})

@@ -56,7 +56,7 @@ def lstm_step(x, states, weights, masks, *, capped_input_gate=False):
     return [o * np.tanh(c), c]
 
 
-def mogrifier_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
+def mogrifier_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
     """`mogrifier_i` of `masks` is between the factors of round i, or before its matrix."""
     h, c = states
     xs, hs = {-1: x * masks.get("input", 1)}, {0: h * masks.get("recurrent", 1)}  # by superscript
@@ -78,7 +78,7 @@ def mogrifier_step(x, states, weights, masks, *, rounds, rank, capped_input_gate
     return lstm_step(xs[max(xs)], states, weights, {}, capped_input_gate=capped_input_gate)
 
 
-def highway_step(x, states, weights, masks, *, depth, gate_reads):
+def recurrent_highway_step(x, states, weights, masks, *, depth, gate_reads):
     """The weights hold the gates side by side: h, t; no bias is a bias of zero."""
     [s] = states
     W = per_gate(x, weights, "kernel", "ht", masks.get("input"))
@@ -95,7 +95,7 @@ def highway_step(x, states, weights, masks, *, depth, gate_reads):
     return [s]
 
 
-def depth_gated_step(
+def depth_gated_lstm_step(
     x, states, weights, masks, *, peepholes, coupled, depth_gated, first_gate, stabilised, affine
 ):
     """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
@@ -164,7 +164,7 @@ def gru_step(x, states, weights, masks):
     return [n + z * (h - n)]
 
 
-def per_gate_lstm_step(x, states, weights, masks, **options):
+def lstm_per_gate_step(x, states, weights, masks, **options):
     """The LSTM whose weights come apart, `kernel_i` and so on."""
     names = {name.rsplit("_", 1)[0] for name in weights}
     parts = {name: [weights[f"{name}_{gate}"] for gate in "ifjo"] for name in names}
@@ -184,7 +184,7 @@ def normalise(weights, epsilon, name, v, part=slice(None)):
     return v if gain is None else v * gain[part] + shift[part]
 
 
-def layer_norm_lstm_step(x, states, weights, masks, *, placement, epsilon):
+def layernorm_lstm_step(x, states, weights, masks, *, placement, epsilon):
     h, c = states
     normalised = functools.partial(normalise, weights, epsilon)
     units = h.shape[1]
@@ -209,7 +209,7 @@ def layer_norm_lstm_step(x, states, weights, masks, *, placement, epsilon):
     return [normalised("output", h) if placement == "output" else h, c]
 
 
-def layer_norm_gru_step(x, states, weights, masks, *, placement, epsilon):
+def layernorm_gru_step(x, states, weights, masks, *, placement, epsilon):
     if placement in ("output", "none"):
         [h] = gru_step(x, states, weights, masks)
         if placement == "output":
@@ -349,7 +349,7 @@ def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, 
             h = c = np.zeros((len(tokens), len(cell["recurrent_kernel"])))
         else:
             h, c = states[2 * k - 2 : 2 * k]
-        step = functools.partial(mogrifier_step, rounds=rounds, rank=rank)
+        step = functools.partial(mogrifier_lstm_step, rounds=rounds, rank=rank)
         x, h, c = over_time(step, x, [h, c], cell)
         new_states += [h, c]
         activations.append(x)

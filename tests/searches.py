@@ -13,11 +13,6 @@ from dualnet.tuning import trial_process
 from dualnet.tuning.engine import processes
 from dualnet.tuning.trial import DISK_FULL, STOPPED, read_outcome
 
-# A module of these tests compiles nothing: each model takes a few steps alone.
-EAGERLY = [
-    pytest.mark.usefixtures("without_tracing"),
-    pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly"),
-]
 SPACE = {
     "learning_rate": {"min_value": 1e-3, "max_value": 1e-1, "sampling": "log"},
     "output_dropout": {"min_value": 0.0, "max_value": 0.3},

@@ -10,10 +10,11 @@ from dualnet import corpora, training
 from dualnet.cli import main
 from dualnet.runs import read_card
 from dualnet.text import train_tokenizer
-from tests.searches import EAGERLY, in_this_process, rows, write_job
+from tests.checks import UNTRACED
+from tests.searches import in_this_process, rows, write_job
 from tests.test_cli import call, called
 
-pytestmark = EAGERLY
+pytestmark = UNTRACED
 QUICK = ["--set", "units=4", "batch_size=2", "sequence_length=50", "--quiet"]
 LINES = "The cat sees the dog.\n\nDer Hund läuft, die Katze nicht!\nA bird.\n\n"
 READING = ["--tokenizer", "bpe:270", "--documents", "blank-line", "--fractions", 2, 1, 1]

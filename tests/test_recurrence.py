@@ -20,7 +20,7 @@ from dualnet.layers import (
 )
 from tests import reference
 from tests.checks import (
-    STEPS,
+    KINDS,
     array,
     assert_close,
     by_name,
@@ -35,7 +35,7 @@ from tests.checks import (
 
 BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
 
-CELLS = {kind.__name__: (kind, {}) for kind in STEPS} | {
+CELLS = {kind.__name__: (kind, {}) for kind in KINDS} | {
     "low_rank": (MogrifierLSTMCell, {"rounds": 4, "rank": 2}),
     "highway": (RecurrentHighwayCell, {"depth": 2}),
     "stack": (DepthGatedLSTMCell, {"depth": 2}),

@@ -12,10 +12,11 @@ import dualnet
 from dualnet import corpora, tuning
 from dualnet.cli import main
 from dualnet.tuning import load_job
+from tests.checks import UNTRACED
 from tests.conftest import sentences
-from tests.searches import EAGERLY, SPACE, in_this_process, rows, write_job
+from tests.searches import SPACE, in_this_process, rows, write_job
 
-pytestmark = EAGERLY
+pytestmark = UNTRACED
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,10 @@ from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.tables import Row
-from tests.searches import EAGERLY, epochs_of, history_of, in_this_process, rows, write_job
+from tests.checks import UNTRACED
+from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
-pytestmark = EAGERLY
+pytestmark = UNTRACED
 
 
 def statuses(folder):

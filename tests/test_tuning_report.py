@@ -31,10 +31,11 @@ from dualnet.tuning.report import effects, figures, hparams, tables
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows
 from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import read_epochs
-from tests.searches import EAGERLY, draws
+from tests.checks import UNTRACED
+from tests.searches import draws
 from tests.searches import rows as read_csv
 
-pytestmark = EAGERLY
+pytestmark = UNTRACED
 
 SMALL = {"units": 6, "batch_size": 20, "sequence_length": 9, "learning_rate": 0.01}
 
