@@ -11,7 +11,7 @@ BACKENDS ?= jax torch
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
-	cli_translation.py combinations.py demo.py fuzz.py lm_eval.py look_browser.py notebooks.py pages.py \
+	cli_translation.py combinations.py demo.py docstrings.py fuzz.py lm_eval.py look_browser.py notebooks.py pages.py \
 	pretrained.py resume.py serving_translation.py tuning_limits.py tuning_report.py)
 
 .PHONY: demo test test-all lint docs wheel tables clean
@@ -22,7 +22,7 @@ demo: .venv/.base
 test: lint
 	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) $(SLOW:%=--ignore=%) tests
 
-test-all: .venv/.test,jax,torch docs wheel
+test-all: .venv/.test,test-all,jax,torch docs wheel
 	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) $(SLOW)
 	@set -e; for backend in $(BACKENDS); do \
 		echo "== $$(date +%T) $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
