@@ -178,7 +178,7 @@ class Workshop:
         self.folder = Path(folder)
         self.case = self.folder / "case"
         chance = random.Random(0)
-        for name in ("corpus", "pairs"):
+        for name in ("corpus", "pairs", "case"):
             (self.folder / name).mkdir()
         for split, lines in {"train": 60, "valid": 12, "test": 12}.items():
             for name in ("corpus/{}.txt", "pairs/{}.en", "pairs/{}.de"):

@@ -16,7 +16,6 @@ import numpy as np
 from typing_errors import likeliest, sources_of, typed
 
 from dualnet import corpora, rescore, runs, training
-from dualnet.allocator import keep_freed_memory
 from dualnet.rescoring import Hypothesis, NBest, compare, tune
 
 SETTINGS = {
@@ -63,7 +62,6 @@ def main():
     parser.add_argument("--test", type=int, default=2_000, help="sentences")
     parser.add_argument("--candidates", type=int, default=50)
     options = parser.parse_args()
-    keep_freed_memory()
     models = {}
     for name in MODELS:
         folder = options.output / name

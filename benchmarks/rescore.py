@@ -15,7 +15,6 @@ import numpy as np
 
 import dualnet
 from dualnet import zoo
-from dualnet.allocator import keep_freed_memory
 from dualnet.rescoring import Hypothesis, NBest
 from dualnet.text import Vocabulary
 
@@ -46,7 +45,6 @@ def main():
     parser.add_argument("--lists", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    keep_freed_memory()
     model = zoo.build("dual_lstm", vocabulary_size=WORDS, units=200)
     model.vocabulary = Vocabulary((*(f"w{i}" for i in range(WORDS - 2)), "<unk>", "<eos>"))
     lists = make_lists(options.lists, np.random.default_rng(0))
