@@ -15,6 +15,9 @@ the processes see a GPU.
     products    a product of few rows on TensorFlow, as it is, or of the transposed factors:
                 `dualnet._backend.matmul` chooses by it
     allocator   the training of a model that leaves the allocator as the system has it, or not
+    rescoring   `dual_lstm` reads lists of 100 hypotheses of about 20 words, which differ in up to
+                three places: each alone, all by `dualnet.score`, which pads them to similar lengths
+                but does not share what is equal, or by `dualnet.rescore`, one list at a time or all
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ from keras import ops
 from peers.work import Work
 from peers.worker import Worker
 
+import dualnet
 from dualnet import layers, training, zoo
+from dualnet.rescoring import Hypothesis, NBest
+from dualnet.text import Vocabulary
 
 START_SECONDS, TURN_SECONDS = 600.0, 240.0
 LEAST_REPEATS = 7
@@ -126,6 +132,33 @@ def allocator(form, model, rows, columns, **arguments):
     return lambda: model.train_on_batch(inputs, targets)
 
 
+def rescoring(form, lists, words=10_000):
+    model = zoo.build("dual_lstm", vocabulary_size=words, units=200)
+    model.vocabulary = Vocabulary((*(f"w{i}" for i in range(words - 2)), "<unk>", "<eos>"))
+    random = np.random.default_rng(0)
+    share = 1 / np.arange(1, words - 1)  # Zipf's law
+    share /= share.sum()
+    nbests = []
+    for number in range(lists):
+        sentence = random.choice(words - 2, random.integers(10, 31), p=share)
+        hypotheses = []
+        for _ in range(100):
+            changed = sentence.copy()
+            places = random.choice(len(sentence), random.integers(1, 4), replace=False)
+            changed[places] = random.choice(words - 2, len(places), p=share)
+            hypotheses.append(Hypothesis(" ".join(f"w{word}" for word in changed)))
+        nbests.append(NBest(number, tuple(hypotheses)))
+    each = [hypothesis for nbest in nbests for hypothesis in nbest.hypotheses]
+    if form == "padded batches":
+        return lambda: len(dualnet.score(model, [hypothesis.text for hypothesis in each]))
+    calls = {
+        "each alone": [[NBest(0, (hypothesis,))] for hypothesis in each],
+        "list by list": [[nbest] for nbest in nbests],
+        "all lists": [nbests],
+    }[form]
+    return lambda: sum(len(dualnet.rescore(model, call)) for call in calls)
+
+
 def is_jax():
     return keras.backend.backend() == "jax"  # without jit, it runs each operation by itself
 
@@ -167,6 +200,9 @@ PARTS = {
         {"model": "lstm", "rows": 32, "columns": 25},
         {"model": "dual_mdlstm", "rows": 32, "columns": 25},
         {"model": "awd_lstm", "rows": 20, "columns": 70},
+    ]),
+    "rescoring": (rescoring, ("each alone", "list by list", "padded batches", "all lists"), [
+        {"lists": 10},
     ]),
 }  # fmt: skip
 
