@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -156,30 +153,6 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
         np.testing.assert_array_equal(one, two)
 
 
-def test_keras_loads_a_model_after_an_import_of_the_layers_alone_with_a_warning(build, tmp_path):
-    model = build("lstm")
-    model.compile(optimizer="sgd")
-    model.optimizer.build(model.trainable_variables)
-    model.optimizer.iterations.assign(3)
-    model.save(tmp_path / "model.keras")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, keras, dualnet.layers\n"
-        "assert 'dualnet.builders' not in sys.modules\n"
-        "model = keras.models.load_model(sys.argv[1])\n"
-        "from dualnet.builders import LanguageModel\n"
-        "assert type(model) is LanguageModel\n"
-        "assert model.compiled and int(model.optimizer.iterations) == 3\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, script, tmp_path / "model.keras"], capture_output=True, text=True
-    )
-    assert finished.returncode == 0, finished.stderr
-    # Python shows the warning by default, since it points at the user's script.
-    assert "script.py:3: DeprecationWarning" in finished.stderr
-    assert "Import `dualnet.builders` first" in finished.stderr
-
-
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     model = build("lstm")
     model.compile(optimizer="nadam", run_eagerly=EAGERLY)
@@ -270,15 +243,6 @@ def test_a_loss_of_probabilities_is_refused(tiny, loss):
     message = r"`loss` must take logits.*SparseCategoricalCrossentropy\(from_logits=True\)"
     with pytest.raises(dualnet.ArgumentError, match=message):
         tiny.compile(optimizer="sgd", loss=loss)
-
-
-def test_an_old_file_with_a_loss_of_probabilities_opens_with_a_warning(tmp_path):
-    model = language_model(9, units=4)
-    model.compile(optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(True))
-    config = model.get_compile_config()
-    config["loss"]["config"]["from_logits"] = False
-    with pytest.warns(UserWarning, match="loaded without its compile settings: `loss` mu"):
-        language_model(9, units=4).compile_from_config(config)
 
 
 def test_a_dataset_whose_last_batch_may_be_short_is_refused():

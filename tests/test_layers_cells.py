@@ -587,23 +587,3 @@ def test_masks_per_gate_are_refused_if_the_gates_share_their_input():
 @pytest.mark.parametrize("kind", NORMALISED)
 def test_one_unit_will_do_if_nothing_is_normalised(kind):
     assert kind(1, placement="none").units == 1
-
-
-# --- the old name of a method
-
-
-def test_a_subclass_may_define_and_call_input_projection_by_its_old_name(rng):
-    with pytest.warns(DeprecationWarning, match="Rename it to `input_projection`") as warnings:
-
-        class HalvingCell(LSTMCell):
-            def input_part(self, inputs, masks):
-                return super().input_part(0.5 * inputs, masks)
-
-    assert warnings[0].filename == __file__
-    halving = built(HalvingCell(UNITS), rng)
-    plain = built(LSTMCell(UNITS), rng)
-    plain.set_weights(halving.get_weights())
-    sequence = normal(rng, BATCH, TIME, FEATURES)
-    assert_close(Recurrence(halving)(sequence), Recurrence(plain)(0.5 * sequence))
-    x, states = a_step(plain, rng)
-    assert_close([halving(x, states)[0]], [plain(0.5 * x, states)[0]])

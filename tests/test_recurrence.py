@@ -572,25 +572,16 @@ class SumCell(keras.layers.Layer):
 
 
 class HalvingCell(SumCell):
-    """A cell from before `input_part` was renamed."""
+    """A cell that is given half of the input."""
 
-    def input_part(self, inputs, masks):
+    def input_projection(self, inputs, masks):
         return 0.5 * inputs
 
     step = SumCell.call
 
 
-def test_a_cell_may_have_no_parts_or_define_input_projection_by_its_old_name(rng):
-    with pytest.warns(DeprecationWarning, match="Rename it to `input_projection`") as warnings:
-        halving = Recurrence(HalvingCell())
-    assert warnings[0].filename == __file__
+def test_a_cell_may_have_no_parts_or_an_input_projection(rng):
     sequence = a_sequence(rng)
-    for layer, factor in ((Recurrence(SumCell()), 1), (halving, 0.5)):
-        assert_close([layer(sequence)[0]], [factor * np.cumsum(sequence, axis=1)])
-
-
-def test_the_old_module_of_the_recurrence_still_has_it():
-    from dualnet import recurrence
-
-    with pytest.warns(DeprecationWarning, match="Use dualnet.layers.Recurrence"):
-        assert recurrence.Recurrence is Recurrence
+    for cell, factor in ((SumCell(), 1), (HalvingCell(), 0.5)):
+        expected = factor * np.cumsum(sequence, axis=1)
+        assert_close([Recurrence(cell)(sequence)[0]], [expected])

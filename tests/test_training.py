@@ -126,13 +126,6 @@ def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpu
     assert (card.name, card.corpus, card.seed, card.weights) == ("dual_lstm", "animals", 3, "")
     assert card.config["units"] == 8 and card.recipe["epochs"] == 2
     assert card.trained_on["sha256"] == corpus.sha256
-    with pytest.warns(DeprecationWarning, match="Use `dualnet.runs.read_card`, which returns a"):
-        table = training.read_card(run.folder)
-    assert table == tomllib.loads((run.folder / "card.toml").read_text())
-    with pytest.warns(DeprecationWarning, match="Use `dualnet.runs.load`"):
-        assert training.load is dualnet.load
-    with pytest.raises(AttributeError, match="no attribute 'lode'"):
-        _ = training.lode
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,6 @@ def test_plots_are_pictures_that_grow_with_the_parameters(tmp_path):
     ],
 )
 def test_importances_are_drawn_of_ten_trials_that_differ(tmp_path, rows, reason):
-    (tmp_path / "importance.png").touch()  # of an earlier version
     (picture,) = plots(tmp_path, JOB, rows)
     assert picture.shape[0] >= 300 and np.mean(picture[..., :3] < 0.5) > 0.001
     assert reason in figures.write_plots(tmp_path, JOB, rows)["importance.png"]

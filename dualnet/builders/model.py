@@ -9,7 +9,6 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count
-from dualnet._deprecation import warn
 from dualnet.allocator import keep_freed_memory
 from dualnet.builders.batches import as_state, as_tokens
 from dualnet.builders.graph import Perplexity
@@ -107,12 +106,6 @@ class LanguageModel(StreamTrainer):
     def hidden(self):
         """Symbolic output of the recurrence, without dropout, `(batch, time, units)`."""
         return self.graph.hidden
-
-    @property
-    def features(self):
-        """Deprecated: `graph.features`."""
-        warn("`LanguageModel.features`", "`LanguageModel.graph.features`")
-        return self.graph.features
 
     # --- what Keras users look at
 
@@ -319,11 +312,8 @@ class LanguageModel(StreamTrainer):
     @classmethod
     def from_config(cls, config):
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
-        model.loss_reduction = config.get("loss_reduction", "mean")
+        model.loss_reduction = config["loss_reduction"]
         vocabulary = config["vocabulary"]
-        if isinstance(vocabulary, list):  # the words, as 0.1.0 wrote them
-            lowercase = config.get("lowercase", False)
-            vocabulary = {"kind": "words", "words": vocabulary, "lowercase": lowercase}
         if vocabulary is not None:
             model.vocabulary = from_config(vocabulary)
         return model

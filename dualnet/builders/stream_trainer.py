@@ -1,7 +1,6 @@
 """`StreamTrainer`: how a language model trains on parallel streams and evaluates them."""
 
 import inspect
-import warnings
 from typing import Any
 
 import keras
@@ -42,14 +41,6 @@ class StreamTrainer(ClearsAllGradients):
         for part in keras.tree.flatten(loss):
             _check_takes_logits(part)
         self._loss = loss
-
-    def compile_from_config(self, config):
-        try:
-            super().compile_from_config(config)
-        except ArgumentError as error:  # an old file with such a loss
-            warnings.warn(
-                f"The model is loaded without its compile settings: {error}", stacklevel=2
-            )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         two_readings = isinstance(y_pred, dict)

@@ -170,7 +170,7 @@ class TranslationModel(LanguageModel):
 
     @classmethod
     def from_config(cls, config):
-        source = config.get("source_vocabulary")
+        source = config["source_vocabulary"]
         model = super().from_config(config)
         if source is not None:
             model.source_vocabulary = (

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._deprecation import renamed_arguments, warn
 from dualnet._settings import check_evaluation
 from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
@@ -65,12 +64,6 @@ class Evaluation(Comparable):
     window: int | None = None
     top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
 
-    @property
-    def samples(self) -> int:
-        """Deprecated: `mc_dropout_samples`."""
-        warn("`Evaluation.samples`", "`Evaluation.mc_dropout_samples`")
-        return self.mc_dropout_samples
-
 
 def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
     """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
@@ -90,7 +83,6 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
     return evaluate(model, tokens, **settings).perplexity
 
 
-@renamed_arguments(samples="mc_dropout_samples")
 def evaluate(
     model: LanguageModel,
     tokens: Any,

@@ -1,6 +1,5 @@
 """Cells, connections, outputs, dropouts and penalties for any Keras model."""
 
-from dualnet.layers._registration import register_lazy_language_model
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.additive_attention_cell import AdditiveAttentionCell
@@ -58,5 +57,3 @@ __all__ = [
     "StepDropout",
     "without_gradients",
 ]
-
-register_lazy_language_model()

@@ -1,6 +1,5 @@
 """What all recurrent cells have in common."""
 
-import warnings
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -96,15 +95,6 @@ class RecurrentCell(ConfiguredLayer):
         self.output_size = self.units
         self.input_size: Any = None  # set by `build`
 
-    def __init_subclass__(cls, **kwargs):
-        # `input_part` is the old name of `input_projection`. Subclasses may define either one,
-        # and call that of their base class by either name.
-        super().__init_subclass__(**kwargs)
-        if "input_part" in vars(cls) and "input_projection" not in vars(cls):
-            warn_about_input_part(cls)
-            cls.input_projection = cls.input_part  # type: ignore[method-assign]
-        cls.input_part = cls.input_projection
-
     def mask_specs(self):
         """Return the masks that a training step needs, a list of `MaskSpec`."""
         specs = self.specs_of(self.mask_sizes())
@@ -151,8 +141,6 @@ class RecurrentCell(ConfiguredLayer):
             masks: as in `call`; fresh masks of all steps are `(time, batch, size)`.
         """
         return inputs
-
-    input_part = input_projection
 
     def step(self, projection, states, masks):
         """Return the output and the list of new states.
@@ -223,15 +211,6 @@ def gate_biases(*values):
         return ops.repeat(ops.convert_to_tensor(values, dtype), shape[-1] // len(values))
 
     return initialize
-
-
-def warn_about_input_part(cls):
-    """Warn that the method `input_part` of the cell class `cls` has a new name."""
-    warnings.warn(
-        f"`{cls.__name__}.input_part` is deprecated. Rename it to `input_projection`.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
 
 
 def _check_locked(locked, dropouts):

@@ -8,7 +8,6 @@ from keras import ops, tree
 
 from dualnet._checks import ArgumentError, check_flag
 from dualnet.layers._attention_cell import dropped_weights
-from dualnet.layers._recurrent_cell import warn_about_input_part
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._segment import Segment
 
@@ -103,9 +102,6 @@ class Recurrence(SeededLayer):
                 f"drawn before the loop. Received: cell={cell!r}. Run other cells with "
                 "`keras.layers.RNN`.",
             )
-        if hasattr(cell, "input_part") and not hasattr(cell, "input_projection"):
-            warn_about_input_part(type(cell))
-            cell.input_projection = cell.input_part
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.return_sequences = check_flag("return_sequences", return_sequences)

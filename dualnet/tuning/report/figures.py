@@ -61,7 +61,6 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> dict[str, str]:
     elif not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
         reason = "the completed trials do not differ in their settings or their perplexity"
     if reason:
-        (folder / IMPORTANCE).unlink(missing_ok=True)  # of an earlier version
         return {IMPORTANCE: reason}
     limit = limit_of(perplexities)
     bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))
