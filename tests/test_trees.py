@@ -327,7 +327,7 @@ def sentence_with_attachment(subject, verb, thing, noun):
 
 
 def test_a_language_model_of_trees_finds_attachments_that_a_grammar_cannot(tmp_path):
-    [nltk] = needed("rescore", "nltk")
+    [nltk] = needed("test", "nltk")
     golds = [
         sentence_with_attachment(*choice)
         for choice in itertools.product(NOUNS, VERBS, NOUNS, TOOLS + MARKS)
