@@ -25,7 +25,7 @@ from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import language_model, with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
-from dualnet.plots import limit_of
+from dualnet.plots.scales import limit_of
 from dualnet.tuning.job import Job
 from dualnet.tuning.report import effects, figures, hparams, tables
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows

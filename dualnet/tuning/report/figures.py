@@ -33,7 +33,8 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> dict[str, str]:
         The name of a plot that is left out, if any, and the reason: importances need
         `LEAST` completed trials that differ.
     """
-    from dualnet.plots import limit_of, plot_importance, plot_parallel_coordinates
+    from dualnet.plots import plot_importance, plot_parallel_coordinates
+    from dualnet.plots.scales import limit_of
 
     completed = completed_rows(rows)
     failed = [row for row in rows if row.status == "failed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,8 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
-from dualnet._fonts import all_scripts
-from dualnet._scales import VISIBLE, result_places, spread
-from dualnet._scales import limit_of as limit_of
+from dualnet.plots.fonts import set_fonts
+from dualnet.plots.scales import VISIBLE, result_places, spread
 
 IN_TRAINING = "train: measured during the epoch, dropouts on"  # so it may lie above valid
 MARKED = 40  # curves of up to this many epochs have a marker per epoch
@@ -382,6 +382,10 @@ def _plain(text: str) -> str:
 
 def _save(figure: Any, path: str | Path) -> None:
     image = io.BytesIO()
-    with all_scripts(figure):
+    set_fonts(figure)
+    with warnings.catch_warnings():
+        # Of a character that no font has, which becomes a box.
+        missing = "Glyph .* missing from|Matplotlib currently does not support"
+        warnings.filterwarnings("ignore", missing, UserWarning)
         figure.savefig(image, format="png", dpi=120)
     write_whole(path, image.getvalue())
