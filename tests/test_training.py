@@ -1,6 +1,7 @@
 """Training into a RUN folder, reading one, and starting from the weights of another."""
 
 import csv
+import io
 import json
 import shutil
 import tomllib
@@ -119,6 +120,28 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
         dualnet.train(str(own), corpus, output=tmp_path / "RUN", progress=False)
     assert not (tmp_path / "RUN").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO(), None])
+def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
+    corpus, tmp_path, monkeypatch, capsys, stream
+):
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 2}
+    dualnet.train("lstm", corpus, output=tmp_path / "RUN", evaluate=False, **settings)
+    assert capsys.readouterr().out == ""
+    if stream is not None:
+        shown = stream.getvalue()
+        assert shown.count("train perplexity") == 2
+        has_bar = isinstance(stream, Terminal)
+        assert all((text in shown) == has_bar for text in ("\x1b[", "left", "50%", "━"))
+        assert has_bar or all(line.startswith("epoch ") for line in shown.splitlines())
 
 
 def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpus):

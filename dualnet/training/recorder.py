@@ -13,7 +13,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from tqdm.auto import tqdm
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from dualnet import _tensorboard
 from dualnet._files import write_whole
@@ -53,15 +54,19 @@ class Recorder(keras.callbacks.Callback):
         self.drawn = -math.inf
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
-        self.bar = tqdm(
-            initial=self.steps * len(self.state.history) + self.state.step,
-            unit="token",
-            unit_scale=start.train_batches.num_tokens / self.steps,
-            disable=None if show else True,  # None: if standard error is no terminal
-            delay=1e-9,  # drawn with the first epoch
-            dynamic_ncols=True,
-            leave=False,
+        self.bar = Progress(
+            "{task.description}",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            "left  {task.fields[figures]}",
+            console=Console(stderr=True, force_jupyter=False),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,  # else it would end up on standard error
+            disable=not (show and sys.stderr is not None and sys.stderr.isatty()),
         )
+        self.task = self.bar.add_task("", completed=self._steps_so_far(), figures="")
 
     # --- one epoch
 
@@ -86,8 +91,9 @@ class Recorder(keras.callbacks.Callback):
         if self.first_step == self.steps:  # stopped between the last step and the validation
             _assign(model.metrics_variables, self.state.metrics)
         else:
-            self.bar.total = self.steps * plan.last
-            self.bar.set_description(f"epoch {plan.epoch}/{plan.last}")
+            epoch = f"epoch {plan.epoch}/{plan.last}"
+            self.bar.update(self.task, description=epoch, total=self.steps * plan.last)
+            self.bar.start()
             model.fit(
                 _Remaining(batches, self.first_step),
                 steps_per_epoch=self.steps - self.first_step,
@@ -127,13 +133,13 @@ class Recorder(keras.callbacks.Callback):
         if self.show:
             phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
             bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
-            self.bar.clear()
-            print(
+            self.bar.update(self.task, completed=self._steps_so_far(), refresh=True)
+            self.bar.console.print(
                 f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
                 f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}{bleu}  "
                 f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s",
-                file=sys.stderr,
-                flush=True,
+                highlight=False,
+                soft_wrap=True,
             )
 
     def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
@@ -221,7 +227,7 @@ class Recorder(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Close the progress bar and the event file."""
-        self.bar.close()
+        self.bar.stop()
         if self.events is not None:
             self.events.file.close()
 
@@ -242,12 +248,15 @@ class Recorder(keras.callbacks.Callback):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
         self.unsaved_steps += 1
-        self.bar.update(1)
         now = time.perf_counter()
         if now - self.refreshed > REFRESH_SECONDS:
             self.refreshed = now
             self._check_loss(logs["loss"])
-            self.bar.set_postfix_str(f"perplexity {float(logs['perplexity']):.1f}")
+            speed = self.state.step / self.steps * self.start.train_batches.num_tokens
+            figures = f"{speed / self.state.seconds:,.0f} tokens/s  "
+            figures += f"perplexity {float(logs['perplexity']):.1f}"
+            done = self._steps_so_far()
+            self.bar.update(self.task, completed=done, figures=figures, refresh=True)
         due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
@@ -265,6 +274,9 @@ class Recorder(keras.callbacks.Callback):
             self._stop()
 
     # --- details
+
+    def _steps_so_far(self) -> int:
+        return self.steps * len(self.state.history) + self.state.step
 
     def _begin_round(self) -> None:
         """Start a round of fine-tuning from the best weights, with a fresh optimizer."""
