@@ -1,16 +1,13 @@
 """The files of a corpus: a local folder, or else a download with known checksums."""
 
 import contextlib
-import hashlib
-import http.client
-import io
 import itertools
 import math
 import os
-import urllib.request
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,12 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet._files import write_whole
 
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
-MAX_DOWNLOAD_BYTES = 1 << 26
 TIMEOUT_SECONDS = 30
-# What zipfile raises for a damaged or malicious archive.
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, ArithmeticError)
-ARCHIVE_ERRORS = (*ZIP_ERRORS, RuntimeError, ValueError)
+# What zipfile raises for a damaged archive.
+ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError)
 GITHUB = "https://raw.githubusercontent.com"
 WAY_OUT = (
     "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "
@@ -211,72 +205,47 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
 
 def _download(name: str, files: Download, missing: dict[str, Path]) -> None:
     """Fetch the missing files, each from the first mirror with the correct one."""
+    import pooch  # here: text on this machine needs none
+
+    pooch.get_logger().setLevel("WARNING")  # it reports each download
+    # Some mirrors refuse the user agents of libraries.
+    fetch = pooch.HTTPDownloader(headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
     reasons = []
     missing = dict(missing)
     for mirror in files.mirrors:
-        address, _, member = mirror.partition("#")
-        archive = None
-        for split, path in list(missing.items()):
+        with tempfile.TemporaryDirectory() as folder:
+            downloader = _Member(fetch, folder) if "#" in mirror else fetch
             try:
-                if not member:
-                    data = _fetch(address.format(split=split))
-                else:
-                    archive = archive or _fetch(address)
-                    data = _member(archive, member.format(split=split))
-                if hashlib.sha256(data).hexdigest() != files.sha256[split]:
-                    raise OSError(f"the {split} file has another sha256")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, data)
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                reasons.append(f"{mirror}: {error}")
-                break  # the other files would fail there, too
-            del missing[split]
-        if not missing:
-            return
+                for split, path in list(missing.items()):
+                    address = mirror.format(split=split)
+                    pooch.retrieve(
+                        address,
+                        files.sha256[split],
+                        fname=path.name,
+                        path=path.parent,
+                        downloader=downloader,
+                    )
+                    del missing[split]
+                return
+            except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
+                reasons.append(f"{address}: {error}")  # the other files would fail there, too
     raise FileNotFoundError(
         f"Corpus {name!r} is not on this machine and could not be downloaded "
         f"({'; '.join(reasons)}). {WAY_OUT.format(name=name)}"
     )
 
 
-def _member(archive: bytes, name: str) -> bytes:
-    """Return a file of a zip archive, without unpacking anything to disk."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(archive)) as files:
-            info = files.getinfo(name)
-            # The size limits what is read, but other methods unpack without limit.
-            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise OSError(f"{name} is compressed by method {info.compress_type}")
-            if info.file_size > MAX_DOWNLOAD_BYTES:
-                raise OSError(f"{name} has more than {MAX_DOWNLOAD_BYTES} bytes")
-            with files.open(info) as file:
-                return file.read(MAX_DOWNLOAD_BYTES)
-    except ARCHIVE_ERRORS as error:
-        raise OSError(f"not the expected archive: {error}") from error
+@dataclass(frozen=True)
+class _Member:
+    """A downloader for pooch of members of a zip archive, which it fetches once into `folder`."""
 
+    fetch: Callable[..., Any]
+    folder: str
 
-def _check_https(address: str) -> None:
-    if not address.lower().startswith("https://"):
-        raise OSError(f"{address} is not an https address")
-
-
-class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows only redirects to https addresses."""
-
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        _check_https(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _fetch(address: str) -> bytes:
-    _check_https(address)
-    # Some mirrors reject urllib's user agent.
-    request = urllib.request.Request(address, headers={"User-Agent": "dualnet"})
-    opener = urllib.request.build_opener(_HttpsOnly)
-    with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-        data: bytes = response.read(MAX_DOWNLOAD_BYTES + 1)
-    if len(data) > MAX_DOWNLOAD_BYTES:
-        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes")
-    return data
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        address, _, member = url.partition("#")
+        archive = Path(self.folder, "archive.zip")
+        if not archive.is_file():
+            self.fetch(address, str(archive), pooch)
+        with zipfile.ZipFile(archive) as files, open(output_file, "wb") as file:
+            file.write(files.read(member))
