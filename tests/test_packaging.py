@@ -64,3 +64,16 @@ def test_all_but_export_works_where_tensorflow_is_not_installed(folder, tmp_path
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert list((tmp_path / "RUN" / "tensorboard").iterdir())
+
+
+def test_more_code_lines_than_the_cap_are_refused(tmp_path):
+    file = '"""A room."""\n\n# a comment\ndef f(x):\n    """One."""\n    return """2\n\n{x}"""\n'
+    (tmp_path / "dualnet" / "room").mkdir(parents=True)
+    (tmp_path / "dualnet" / "room" / "__init__.py").write_text(file)
+    for cap, code in ((4, 0), (3, 1)):  # the line of `def`, and three of a string
+        (tmp_path / "setup.cfg").write_text(f"[dualnet]\ncode_lines = {cap}\n")
+        command = [sys.executable, ROOT / ".ci" / "code_lines", tmp_path]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert process.returncode == code
+        said = process.stdout + process.stderr
+        assert f"4 code lines, {'more than the 3' if code else 'of at most 4'}" in said
