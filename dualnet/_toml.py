@@ -1,18 +1,15 @@
-"""Reads TOML files and locates keys in them for error messages."""
+"""Reads TOML files, checks them against a schema, and locates keys for error messages."""
+
+from __future__ import annotations
 
 import os
 import re
 import tomllib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
+from dualnet._checks import ArgumentError, did_you_mean, is_number
 from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
-
-KINDS: dict[type, str] = {
-    str: "text", bool: "true or false", int: "an integer", float: "a number", list: "a list",
-    dict: "a table",
-}  # fmt: skip
-
 
 LARGEST = 10**6  # bytes of a file
 DEEPEST = 20  # tables and lists within each other, and parts of a key
@@ -71,6 +68,73 @@ def _integers(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
         pairs = value.items() if isinstance(value, dict) else ((key, item) for item in value)
         for name, item in pairs:
             yield from _integers(item, name)
+
+
+# --- what a file may hold
+
+
+class Kind(NamedTuple):
+    """What a key may hold, where no type says it."""
+
+    text: str  # ends the sentence "`key` must be"
+    fits: Callable[[Any], bool]
+
+
+OTHERS = "*"  # in a schema: all keys without an entry of their own
+KINDS: dict[type, Kind] = {
+    object: Kind("a value", lambda value: True),
+    str: Kind("text", lambda value: type(value) is str),
+    bool: Kind("true or false", lambda value: type(value) is bool),
+    int: Kind("an integer", lambda value: type(value) is int),
+    float: Kind("a number", is_number),
+    dict: Kind("a table", lambda value: type(value) is dict),
+    list: Kind("a list that is not empty", lambda value: type(value) is list and bool(value)),
+}
+
+
+def check_keys(
+    table: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    *,
+    required: Iterable[str] = (),
+    way_out: str = "",
+) -> None:
+    """Raise `ArgumentError` for the first key of `table` that `schema` does not allow.
+
+    Args:
+        schema: What each key may hold: a type, a `Kind`, the schema of a table, or a list with
+            what each item of a list may be, text or a schema.
+        required: Keys that must be there.
+        way_out: Ends the error about a key that is not in `schema`.
+    """
+    for key in required:
+        if key not in table:
+            raise ArgumentError(key, "is required.")
+    for key, value in table.items():
+        entry = schema.get(key, schema.get(OTHERS))
+        if entry is None:
+            hint = did_you_mean(key, schema)
+            raise ArgumentError(key, f"must be one of {', '.join(schema)}.{hint}{way_out}")
+        kind = _kind_of(entry)
+        if not kind.fits(value):
+            raise ArgumentError(key, f"must be {kind.text}. Received: {key} = {value!r}.")
+        inner = entry[0] if isinstance(entry, list) else entry
+        if isinstance(inner, Mapping):
+            for each in value if isinstance(entry, list) else [value]:
+                check_keys(each, inner)
+
+
+def _kind_of(entry: Any) -> Kind:
+    if isinstance(entry, list):
+        item = str if entry == [str] else dict
+        text = "a list of text" if item is str else "a list of tables"
+        return Kind(text, lambda x: type(x) is list and all(type(each) is item for each in x))
+    if isinstance(entry, Mapping):
+        return KINDS[dict]
+    return entry if isinstance(entry, Kind) else KINDS[entry]
+
+
+# --- where it stands
 
 
 def line_of(text: str, key: str, *, table: str = "") -> int:

@@ -15,20 +15,39 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, did_you_mean, is_number
 from dualnet._data import folder
-from dualnet._toml import KINDS, at_line, line_of, read_toml
+from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 
-# Keys of a card and their kinds. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
-KEYS: dict[str, type] = {
-    "base": object,  # text or a list: `bases_of` checks it
-    "name": str, "builder": str, "paper": str, "table": str, "note": str, "printed": str,
-    "weights": str, "lowercase": bool, "parameters": int, "seed": int, "ours": list,
-    "also_published": list, "measured": list, "without": list, "config": dict, "recipe": dict,
-    "evaluation": dict, "published": dict, "corpora": dict, "corpus": dict,
-}  # fmt: skip
 # What Keras and TensorFlow accept as the name of a model.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# What a card may hold only once: not in a table of `corpora`.
-ONCE = ("base", "corpora", "corpus", "seed", "weights", "without")
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def _are_bases(value: Any) -> bool:
+    return all(isinstance(base, str) for base in (value if isinstance(value, list) else [value]))
+
+
+PAIR = Kind("a pair of numbers, [validation, test], with nan for none", _is_pair)
+PAIR_OR_TEXT = Kind(PAIR.text, lambda value: isinstance(value, str) or _is_pair(value))
+# What a card may hold, also in a table of `corpora`.
+SCHEMA: dict[str, Any] = {
+    "name": Kind(
+        "ASCII letters, digits, '.', '_' and '-', the first a letter or digit",
+        lambda value: isinstance(value, str) and NAME.fullmatch(value) is not None,
+    ),
+    "builder": str, "paper": str, "table": str, "note": str, "printed": str, "lowercase": bool,
+    "parameters": int, "ours": [str], "config": dict, "recipe": dict, "evaluation": dict,
+    "published": {OTHERS: PAIR}, "also_published": [{OTHERS: PAIR_OR_TEXT}],
+    "measured": [{OTHERS: object}],
+}  # fmt: skip
+# And only once. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
+CARD_SCHEMA: dict[str, Any] = {
+    **SCHEMA,
+    "base": Kind("a model of the zoo, the path of a card, or a list of these", _are_bases),
+    "without": [str], "corpora": {OTHERS: SCHEMA}, "corpus": dict, "seed": int, "weights": str,
+}  # fmt: skip
 SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
 PARTS = ("config", "recipe", "evaluation")
 # What describes one model alone, and is not passed on to cards that have it as their base.
@@ -144,12 +163,6 @@ def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
     """
     bases = table.get("base", [])
     bases = bases if isinstance(bases, list) else [bases]
-    if not all(isinstance(base, str) for base in bases):
-        raise ArgumentError(
-            "base",
-            "must be a model of the zoo, the path of a card, or a list of these. "
-            f"Received: base = {table['base']!r}.",
-        )
     parent = os.path.dirname(name)
     return [os.path.normpath(os.path.join(parent, b)) if is_file(b) else b for b in bases]
 
@@ -157,52 +170,12 @@ def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
 def read_card_file(path: Path) -> dict[str, Any]:
     """Return the tables of a card of your own, after a check of its keys and their kinds."""
     table = read_toml(path)
-
-    def check(values: Mapping[str, Any], known: Mapping[str, type]) -> None:
-        for key, value in values.items():
-            kind = known.get(key)
-            if kind is None:
-                way_out = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
-            elif kind is not object and type(value) is not kind:
-                way_out = f"must be {KINDS[kind]}. Received: {key} = {value!r}."
-            elif key == "name" and not NAME.fullmatch(value):
-                way_out = (
-                    "must consist of ASCII letters, digits, '.', '_' and '-', and begin with a "
-                    f"letter or digit. Received: {key} = {value!r}."
-                )
-            elif key in ("ours", "without") and not all(isinstance(name, str) for name in value):
-                what = "keys" if key == "ours" else "patterns of text"
-                way_out = f"must be a list of {what}. Received: {key} = {value!r}."
-            elif key in ("also_published", "measured") and not all(
-                isinstance(result, dict) for result in value
-            ):
-                way_out = f"must be a list of tables. Received: {key} = {value!r}."
-            elif fault := _no_pair(key, value):
-                key, value = fault
-                way_out = "must be a pair of numbers, [validation, test], with nan for none. "
-                way_out += f"Received: {key} = {value!r}."
-            else:
-                continue
-            line = line_of(path.read_text("utf-8"), key)
-            raise ValueError(f"{at_line(path, line)}: `{key}` {way_out}")
-
-    check(table, KEYS)
-    for special in table.get("corpora", {}).values():
-        check({"corpora": special}, KEYS)
-        check(special, {key: KEYS[key] for key in KEYS if key not in ONCE})
+    try:
+        check_keys(table, CARD_SCHEMA)
+    except ArgumentError as error:
+        line = line_of(path.read_text("utf-8"), error.argument)
+        raise ValueError(f"{at_line(path, line)}: {error}") from None
     return table
-
-
-def _no_pair(key: str, value: Any) -> tuple[str, Any] | None:
-    """Return name and value of a published result that is no pair of numbers, or None."""
-    results = {"published": [value], "also_published": value}.get(key, [])
-    for result in results:
-        for name, pair in result.items():
-            is_text = key == "also_published" and isinstance(pair, str)  # where it was published
-            is_pair = isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair))
-            if not is_text and not is_pair:
-                return name, pair
-    return None
 
 
 # --- a card and its bases

@@ -211,7 +211,9 @@ def test_files_that_do_not_belong_together_are_refused_without_sums_too(run, cop
     with pytest.raises(ValueError, match="files of a RUN folder must belong together"):
         dualnet.load(copy)
     (copy / "card.toml").write_text(card.replace('builder = "language_model"', "builder = 3"))
-    with pytest.raises(ValueError, match="card.toml: `builder` is required and must be text"):
+    with pytest.raises(
+        ValueError, match="card.toml: `builder` must be text. Received: builder = 3. Restore"
+    ):
         dualnet.load(copy)
     (copy / "sums.json").write_text("[")
     (copy / "card.toml").write_text(card)

@@ -430,7 +430,7 @@ MISTAKES = [
     ("values = [0, 50],", "values = [0, 50], step = 2,", 16, "`step` of `rank` must be left out"),
     ("when = { rounds = [2, 4] }", "when = { round = [2] }", 16, "`when` of `rank`.*Did you mean "),
     ("when = { rounds = [2, 4] }", "when = { rounds = [3] }", 16, "values that `rounds` can have."),
-    ("when = { rounds = [2, 4] }", "when = { rounds = 2 }", 16, "`when` of `rank` must have a lis"),
+    ("when = { rounds = [2, 4] }", "when = { rounds = 2 }", 16, "`rounds` of `rank` must be a lis"),
     ("when = { rounds = [2, 4] }", "when = [2]", 16, "`when` of `rank` must be a table"),
     ("when = { rounds = [2, 4] }", "when = { rank = [0] }", 16, "`when` of `rank` must not lead b"),
     ("when = { rounds = [2, 4] }", "when = { mogrifier_dropout = [0.1] }", 16, "rank where mogrif"),

@@ -13,8 +13,8 @@ import tomli_w
 
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet._files import sha256_of, write_whole, written_beside
-from dualnet._toml import KINDS, read_toml
-from dualnet.cards import KEYS, Card, card_names
+from dualnet._toml import OTHERS, check_keys, read_toml
+from dualnet.cards import CARD_SCHEMA, Card, card_names
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.shipped import LICENCES, find_run, list_shipped, names_of_shipped
 from dualnet.text import Tokenizer, load_tokenizer
@@ -31,7 +31,9 @@ VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
 SUMMED = (CARD, *VOCABULARIES, WEIGHTS)
 # All that a run leaves if stopped before its first checkpoint.
 EARLY_FILES = (CARD, *VOCABULARIES, SUMS, LICENCES)
-TRAINED_ON: dict[str, type] = {"name": str, "source": str, "lowercase": bool, "sha256": str}
+# What the table `corpus` of a card holds; and what a RUN needs of its card.
+TRAINED_ON = {"name": str, "source": str, "lowercase": bool, "sha256": str}
+REQUIRED = ("name", "builder", "seed", "corpus", "config", "recipe")
 READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions": None}  # defaults
 
 
@@ -72,13 +74,12 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     table = _read_card_table(folder)
     file = folder / CARD
     trained_on = table["corpus"]
-    valid = all(type(trained_on.get(key)) is kind for key, kind in TRAINED_ON.items())
     from dualnet.builders import BUILDERS  # here: a folder that is no RUN is refused without Keras
 
-    if table["builder"] not in BUILDERS or not valid:
+    if table["builder"] not in BUILDERS:
         raise ValueError(
-            f"{file}: `builder` must be one of {sorted(BUILDERS)}, and `corpus` must have name, "
-            "source, sha256 and lowercase. Restore the card, or train again."
+            f"{file}: `builder` must be one of {sorted(BUILDERS)}. Restore the card, or train "
+            "again."
         )
     return Card(
         **{key: table[key] for key in _CARD_KEYS if key in table},
@@ -137,12 +138,11 @@ def _read_card_table(folder: Path) -> dict[str, Any]:
             "folder with `dualnet train NAME --corpus CORPUS --output RUN`."
         )
     table = read_toml(file)
-    for key in ("name", "builder", "seed", "corpus", "config", "recipe", "weights"):
-        if type(table.get(key, "" if key == "weights" else None)) is not KEYS[key]:
-            raise ValueError(
-                f"{file}: `{key}` is required and must be {KINDS[KEYS[key]]}. Restore the card, or "
-                "train again."
-            )
+    try:
+        check_keys(table, {OTHERS: object, **CARD_SCHEMA}, required=REQUIRED)
+        check_keys(table["corpus"], {OTHERS: object, **TRAINED_ON}, required=TRAINED_ON)
+    except ArgumentError as error:
+        raise ValueError(f"{file}: {error} Restore the card, or train again.") from None
     return table
 
 

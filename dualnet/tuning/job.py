@@ -11,14 +11,16 @@ from typing import Any
 import tomli_w
 
 from dualnet._checks import ArgumentError
+from dualnet._toml import Kind
 from dualnet.cards import SIZES
 from dualnet.tuning.space import Parameter, conditions_text, decided, holds
 
-# The keys of a job file and their types.
-KEYS: dict[str, type] = {
-    "name": str, "kind": str, "model": str, "paper": str, "table": str, "note": str, "ours": list,
+# What a job file may hold.
+SCHEMA: dict[str, Any] = {
+    "name": str, "kind": str, "model": str, "paper": str, "table": str, "note": str, "ours": [str],
     "tuner": str, "max_trials": int, "max_hours": float, "max_hours_per_trial": float,
-    "parameters": str, "solve_for": str, "early_stopping": str, "seed": int,
+    "parameters": Kind("text or an integer", lambda value: type(value) in (str, int)),
+    "solve_for": str, "early_stopping": str, "seed": int,
     "tuner_options": dict, "fixed": dict, "space": dict,
 }  # fmt: skip
 JOB, CORPUS = "job.toml", "corpus"  # in the folder of a search; CORPUS has no name or path
@@ -195,7 +197,7 @@ class Job:
     def to_toml(self) -> str:
         """Return the text of a job file that reads back as an equal job, except for `file`."""
         table: dict[str, Any] = {}
-        for key in KEYS:
+        for key in SCHEMA:
             value = getattr(self, key)
             if key == "space":
                 table[key] = {parameter.name: parameter.entry() for parameter in self.written}

@@ -14,7 +14,7 @@ from dualnet._settings import RULES, check_temperature, rule_settings
 from dualnet.builders.stations import GATES, Cache, Gate, Stations
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
-from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, KEYS, SOLVE_FOR, TUNERS, Job
+from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, SCHEMA, SOLVE_FOR, TUNERS, Job
 from dualnet.tuning.space import JobError, Parameter, holds, in_order
 
 CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
@@ -89,7 +89,7 @@ def _check_top(job: Job) -> None:
         "kind": JOB_KINDS, "tuner": TUNERS, "early_stopping": EARLY_STOPPING, "solve_for": SOLVE_FOR
     }  # fmt: skip
     for key in choices:
-        with JobError.at(key):
+        with JobError.at():
             check_choice(key, getattr(job, key), choices[key])
     known = TUNERS[job.tuner]
     numbers: dict[tuple[str, ...], Any] = {(key,): getattr(job, key) for key in TOP_NUMBERS}
@@ -100,12 +100,12 @@ def _check_top(job: Job) -> None:
         numbers["tuner_options", key] = value
     for place, value in numbers.items():
         key = place[-1]
-        with JobError.at(*place):
+        with JobError.at(*place[:-1]):
             if value is not None and key in LEAST:
                 check_count(key, value, least=LEAST[key])
             elif value is not None and not (is_number(value) and 0 < value < math.inf):
                 raise ArgumentError(key, f"must be a number above 0. Received: {key}={value!r}.")
-    places = {*KEYS, *(f"fixed.{name}" for name in job.fixed)}
+    places = {*SCHEMA, *(f"fixed.{name}" for name in job.fixed)}
     places |= {f"space.{parameter.name}" for parameter in job.written}
     places |= {f"tuner_options.{name}" for name in job.tuner_options}
     for key in job.ours:
@@ -149,7 +149,7 @@ def _check_names(job: Job) -> None:
     for place in names:
         table, name = place
         if name in OF_THE_SEARCH:
-            hint = " Move it to the top of the file." if name in KEYS else ""
+            hint = " Move it to the top of the file." if name in SCHEMA else ""
             message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
             raise JobError(place, message)
         hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
@@ -199,7 +199,7 @@ def _check_values(job: Job) -> None:
             check({**job.fixed, **settings, **checked})
         except ArgumentError as error:
             if error.argument in checked:
-                with JobError.at(table, error.argument):
+                with JobError.at(table):
                     raise
         except ValueError:
             pass

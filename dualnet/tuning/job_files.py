@@ -15,10 +15,9 @@ from typing import Any
 from dualnet import zoo
 from dualnet._checks import did_you_mean, is_number
 from dualnet._data import folder
-from dualnet._toml import KINDS, at_line, line_of, read_toml
-from dualnet.tuning.job import KEYS, Job, parse_count
+from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
+from dualnet.tuning.job import SCHEMA, Job, parse_count
 from dualnet.tuning.space import (
-    PARAMETER_KEYS,
     RANGE_KEYS,
     SAMPLINGS,
     JobError,
@@ -27,6 +26,21 @@ from dualnet.tuning.space import (
     decided,
     is_among,
 )
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_value, value))
+    return isinstance(value, (bool, int, str)) or (is_number(value) and math.isfinite(value))
+
+
+VALUE = Kind("a finite number, a string, true or false, or a list of these", _is_value)
+FINITE = Kind("a finite number", lambda value: is_number(value) and math.isfinite(value))
+# What the table of a parameter may hold.
+PARAMETER = {
+    "values": list, "min_value": FINITE, "max_value": FINITE, "step": FINITE, "sampling": str,
+    "when": {OTHERS: list},
+}  # fmt: skip
 
 
 def list_jobs(pattern: str = "*") -> list[str]:
@@ -93,15 +107,16 @@ def _line(text: str, place: Sequence[str]) -> int:
 
 def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
     """Return the job in `table`, keys and types checked, values not yet."""
-    for key, value in table.items():
-        _check_type(key, value)
+    way_out = " Settings of the trials belong in [fixed] and [space]."
+    with JobError.at():
+        check_keys(table, SCHEMA, way_out=way_out)
     fields = {"name": stem, **table, "ours": tuple(table.get("ours", ())), "file": file}
     kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
     for key in ("max_hours", "max_hours_per_trial"):
         if key in fields:
             fields[key] = float(fields[key])
     if "parameters" in table:
-        with JobError.at("parameters"):
+        with JobError.at():
             fields["parameters"] = parse_count(table["parameters"])
     if tuner == "grid":
         fields.setdefault("max_trials", None)
@@ -109,45 +124,28 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
         fields.setdefault("early_stopping", "none")
     if "model" in fields and file and zoo.is_file(fields["model"]):
         fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
-    for name, value in table.get("fixed", {}).items():
-        _check_value(("fixed", name), value)
+    with JobError.at("fixed"):
+        check_keys(table.get("fixed", {}), {OTHERS: VALUE})
     fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
     message = "must have a parameter to search. Received: none."
     JobError.unless(bool(fields["space"]), ("space",), message)
     return Job(**fields)
 
 
-def _check_type(key: str, value: Any) -> None:
-    hint = f"{did_you_mean(key, KEYS)} Settings of the trials belong in [fixed] and [space]."
-    JobError.unless(key in KEYS, (key,), f"must be one of {', '.join(KEYS)}.{hint}")
-    expected = KEYS[key]
-    fits = is_number(value) if expected is float else type(value) is expected
-    if key == "parameters":
-        fits = type(value) in (str, int)
-    JobError.unless(fits, (key,), f"must be {KINDS[expected]}. Received: {key} = {value!r}.")
-
-
 def _parameter(name: str, entry: Any) -> Parameter:
     """Return parameter `name` from its entry in the table [space]."""
     place = ("space", name)
     table: Any = {"values": entry} if isinstance(entry, list) else entry
-    keys = ", ".join(PARAMETER_KEYS)
     JobError.unless(
         isinstance(table, dict),
         place,
-        f"must be a list of values, or a table of {keys}. Received: {name} = {entry!r}. Settings "
-        "that all trials share belong in [fixed].",
+        f"must be a list of values, or a table of {', '.join(PARAMETER)}. Received: {name} = "
+        f"{entry!r}. Settings that all trials share belong in [fixed].",
     )
-    for key in table:
-        message = f"must be one of {keys}.{did_you_mean(key, PARAMETER_KEYS)}"
-        JobError.unless(key in PARAMETER_KEYS, (*place, key), message)
+    with JobError.at(*place):
+        check_keys(table, PARAMETER)
     fields = _values(place, table) if "values" in table else _range(place, table)
     when = table.get("when", {})
-    message = "must be a table of other parameters and lists of their values."
-    JobError.unless(isinstance(when, dict), (*place, "when"), f"{message} Received: {when!r}.")
-    for parent, values in when.items():
-        message = f"must have a list of values for {parent!r}. Received: {parent} = {values!r}."
-        JobError.unless(bool(values) and isinstance(values, list), (*place, "when"), message)
     return Parameter(name=name, **fields, when={parent: tuple(when[parent]) for parent in when})
 
 
@@ -155,10 +153,9 @@ def _values(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
     values, inner = table["values"], (*place, "values")
     for key in RANGE_KEYS:
         JobError.unless(key not in table, (*place, key), "must be left out beside `values`.")
-    message = f"must be a list that is not empty. Received: {values}."
-    JobError.unless(bool(values) and isinstance(values, list), inner, message)
-    for value in values:
-        _check_value(place, value)
+    with JobError.at("space"):
+        for value in values:
+            check_keys({place[-1]: value}, {OTHERS: VALUE})
     if {type(value) for value in values} == {int, float}:
         values = [float(value) for value in values]
     for i, value in enumerate(values):
@@ -173,10 +170,6 @@ def _range(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
 
     message = "must have `values`, or `min_value` and `max_value`."
     JobError.unless({"min_value", "max_value"} <= {*table}, place, message)
-    for key in ("min_value", "max_value", "step"):
-        value = table.get(key, 0)
-        fits = is_number(value) and math.isfinite(value)
-        require(fits, key, "a finite number", f"{value!r}.")
     low, high, step = table["min_value"], table["max_value"], table.get("step")
     sampling = table.get("sampling", "linear")
     received = f"{sampling!r}.{did_you_mean(sampling, SAMPLINGS)}"
@@ -194,18 +187,6 @@ def _range(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
         low, high = float(low), float(high)
         step = None if step is None else float(step)
     return {"min_value": low, "max_value": high, "step": step, "sampling": sampling}
-
-
-def _check_value(place: tuple[str, ...], value: Any) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _check_value(place, item)
-        return
-    fits = isinstance(value, (bool, int, str)) or (
-        isinstance(value, float) and math.isfinite(value)
-    )
-    message = "must be a finite number, a string, true or false, or a list of these."
-    JobError.unless(fits, place, f"{message} Received: {value!r}.")
 
 
 # --- for people

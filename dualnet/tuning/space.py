@@ -14,7 +14,6 @@ import numpy as np
 from dualnet._checks import ArgumentError
 
 RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
-PARAMETER_KEYS = ("values", *RANGE_KEYS, "when")
 SAMPLINGS = ("linear", "log", "reverse_log")
 
 
@@ -38,11 +37,12 @@ class JobError(ValueError):
     @staticmethod
     @contextlib.contextmanager
     def at(*place: str) -> Iterator[None]:
-        """Turn an `ArgumentError` into a `JobError` with this place."""
+        """Turn an `ArgumentError` about a key of the table at `place` into a `JobError`."""
         try:
             yield
         except ArgumentError as error:
-            raise JobError(place, str(error).removeprefix(f"`{error.argument}` ")) from None
+            message = str(error).removeprefix(f"`{error.argument}` ")
+            raise JobError((*place, error.argument), message) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
