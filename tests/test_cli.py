@@ -20,6 +20,8 @@ from dualnet.cli import main
 from dualnet.cli.console import print_table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
+from dualnet.runs import Run
+from dualnet.runs import run as opening
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 
@@ -289,6 +291,26 @@ def test_a_run_is_evaluated_with_json_that_begins_as_documented(capsys, run, cor
     assert "read as 4 streams" in out
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "RUN", "--dynamic"],
+        ["score", "RUN", "--text", "the cat"],
+        ["analyse", "rank", "RUN"],
+    ],
+)
+def test_a_run_is_opened_once(capsys, run, monkeypatch, arguments):
+    read = []
+    for name in ("read_toml", "sha256_of"):
+        function = getattr(opening, name)
+        monkeypatch.setattr(
+            opening, name, lambda path, function=function: read.append(path.name) or function(path)
+        )
+    called(capsys, *(run if word == "RUN" else word for word in arguments))
+    # The card is parsed, and then compared with its checksum, as every other file is.
+    assert sorted(read) == ["card.toml"] * 2 + ["model.weights.h5", "vocabulary.txt"]
+
+
 def test_a_run_is_evaluated_dynamically(capsys, run, corpus, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr("dualnet.plots.plot_positions", lambda curves, path: drawn.update(curves))
@@ -327,7 +349,7 @@ def test_a_run_is_evaluated_with_the_published_rule(capsys, run, published):
     result = json.loads(called(capsys, *evaluate, "published", "--set", "decay=0.02"))
     settings = ["learning_rate=0.5", "decay=0.02", "sequence_length=7"]
     assert result == json.loads(called(capsys, *evaluate, "sgd", "--set", *settings))
-    assert _cache_settings([], zoo.card("lstm"), "animals")["size"] == 9
+    assert _cache_settings([], Run(run, {"name": "lstm"}), "animals")["size"] == 9
 
 
 def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(capsys, run, tmp_path, corpus):
@@ -587,13 +609,13 @@ def test_the_experts_of_a_model_are_analysed(capsys, folder, corpus, tmp_path):
 
 
 def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
-    card = zoo.card("awd_lstm")
+    run, file = Run(pathlib.Path(), {"name": "awd_lstm"}), Run(pathlib.Path(), {})
     defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
-    assert _cache_settings([], card, "animals") == defaults
+    assert _cache_settings([], run, "animals") == defaults
     published = {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"}
-    assert _cache_settings([], card, "ptb") == published
-    assert _cache_settings(["weight=0.4"], card, "ptb") == {**published, "weight": 0.4}
-    assert _cache_settings([], None, "ptb") == defaults
+    assert _cache_settings([], run, "ptb") == published
+    assert _cache_settings(["weight=0.4"], run, "ptb") == {**published, "weight": 0.4}
+    assert _cache_settings([], file, "ptb") == defaults
 
 
 def strictly(text):

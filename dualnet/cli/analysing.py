@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_corpus, check_language_model, is_translator
+from dualnet.cli.early import check_corpus, open_language_model
 from dualnet.corpora import SPLITS
-from dualnet.runs.folder import check_run
+from dualnet.runs import Run
 
 
 def analyse(options: argparse.Namespace) -> None:
-    for run in options.run_folders:
-        (check_run if options.analysis in ("curves", "experts") else check_language_model)(run)
+    any_kind = options.analysis in ("curves", "experts")
+    options.runs = [(Run.open if any_kind else open_language_model)(p) for p in options.run_folders]
     if options.analysis != "curves":
         check_choice("split", options.split, SPLITS)
-        if options.corpus is not None and is_translator(options.run_folders[0]):
+        if options.corpus is not None and options.runs[0].translates:
             raise ArgumentError(
                 "--corpus", "is for language models. Received: a RUN that translates."
             )
@@ -41,7 +40,7 @@ Result = tuple[dict[str, Any], tuple[list[str], list[list[str]]]]  # JSON; head 
 
 
 def gates(options: argparse.Namespace, analysis: Any) -> Result:
-    model, corpus = _read(options)
+    model, corpus = _read(options, options.runs[0])
     favoured = analysis.favoured_words(
         model,
         options.words,
@@ -64,7 +63,7 @@ def _shown(unit: str) -> str:
 
 
 def experts(options: argparse.Namespace, analysis: Any) -> Result:
-    model, corpus = _read(options)
+    model, corpus = _read(options, options.runs[0])
     used = analysis.expert_shares(model, corpus.split(options.split))
     if options.output is not None:
         analysis.plot_expert_shares(used, options.output)
@@ -84,8 +83,9 @@ def experts(options: argparse.Namespace, analysis: Any) -> Result:
 
 def rank(options: argparse.Namespace, analysis: Any) -> Result:
     ranks = {}
-    for run in options.run_folders:
-        model, corpus = _read(options, run)
+    for opened in options.runs:
+        run = str(opened.path)
+        model, corpus = _read(options, opened)
         tokens = corpus.split(options.split)
         ranks[run] = analysis.rank(model, tokens, rows=options.rows, tolerance=options.tolerance)
     if options.output is not None:
@@ -138,17 +138,16 @@ ANALYSES: dict[str, tuple[Callable[..., Result], str]] = {
 }
 
 
-def _read(options: argparse.Namespace, run: str | None = None) -> tuple[Any, Any]:
+def _read(options: argparse.Namespace, run: Run) -> tuple[Any, Any]:
     """Return the model of a RUN, and the corpus to read: that of the RUN, or of --corpus."""
-    from dualnet import corpora, runs
+    from dualnet import corpora
 
-    run = options.run_folders[0] if run is None else run
-    model = runs.load(run)
+    model = run.model()
     if options.corpus is None:
-        if not os.path.isdir(run):
+        if not run.is_folder:
             message = "must be given for a .keras file, which records no corpus."
             raise ArgumentError("--corpus", message)
-        return model, runs.corpus_of_run(run)
+        return model, run.corpus()
     words = model.vocabulary
     lowercase = words is not None and words.lowercase
     return model, corpora.load(options.corpus, lowercase=lowercase, vocabulary=words)

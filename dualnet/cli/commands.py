@@ -27,9 +27,10 @@ from dualnet.cli.console import (
     quietly,
     settings_of,
 )
-from dualnet.cli.early import check_language_model, check_training, reading
+from dualnet.cli.early import check_training, open_language_model, reading
 from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
-from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet.runs import Run
+from dualnet.runs.folder import EARLY_FILES
 
 
 def data(options: argparse.Namespace) -> None:
@@ -100,7 +101,7 @@ def train(options: argparse.Namespace) -> None:
         message = f"cannot be combined with --seed. Received: --seed {options.seed}."
         raise ArgumentError("--seeds", message)
     if options.weights is not None and not options.resume:
-        check_run(options.weights, name="weights")
+        Run.open(options.weights, name="weights")
     check_training(options, settings)
     corpus = corpus_or_pairs(options)
     training = quietly("dualnet.training", seeds=True)
@@ -143,19 +144,19 @@ def _model_to_train(options: argparse.Namespace) -> str | Card:
 
 def gate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    check_language_model(options.run_folder)
+    opened = open_language_model(options.run_folder)
     check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
     corpus = options.corpus
     if corpus is None:
-        corpus = quietly("dualnet.runs").corpus_of_run(options.run_folder)
+        corpus = opened.corpus()
     run = training.train_gate(options.run_folder, corpus, **_training_arguments(options, settings))
     _print_run(options, run)
 
 
 def ensemble(options: argparse.Namespace) -> None:
     for run in options.run_folders:
-        check_language_model(run, way_out="dualnet translate --ensemble")
+        open_language_model(run, way_out="dualnet translate --ensemble")
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(options.run_folders, options.output)
@@ -213,11 +214,9 @@ def generate(options: argparse.Namespace) -> None:
     prompts = texts_of("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
-    from dualnet.generation import generate
-
-    texts = generate(runs.load(options.run_folder), prompts, **settings)
+    run = open_language_model(options.run_folder)
+    generation = quietly("dualnet.generation")
+    texts = generation.generate(run.model(), prompts, **settings)
     if options.json:
         drawing = ("temperature", "top_k", "top_p", "stop_at_eos", "seed")
         unused = search if options.beam is None else drawing
@@ -231,11 +230,9 @@ def generate(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     settings = {"max_tokens": options.max_tokens, "tokens": options.tokens}
     check_export(format=options.format, **settings)
-    check_run(options.run_folder)
-    runs = quietly("dualnet.runs")
-    from dualnet import serving
-
-    model = runs.load(options.run_folder)
+    run = Run.open(options.run_folder)
+    serving = quietly("dualnet.serving")
+    model = run.model()
     format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)

@@ -13,7 +13,8 @@ from dualnet._checks import ArgumentError, check_count, check_rate, is_number
 from dualnet._files import check_new
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.runs.folder import EARLY_FILES, builder_of, check_run
+from dualnet.runs import Run
+from dualnet.runs.folder import EARLY_FILES
 from dualnet.tuning.job import CORPUS, JOB
 from dualnet.tuning.job_files import load_job
 
@@ -39,19 +40,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             check_rate(name, value)
 
 
-def is_translator(run: str) -> bool:
-    """Return whether `run` is the RUN folder of a model that translates."""
-    return os.path.isdir(run) and builder_of(run) == "encoder_decoder"
-
-
-def check_language_model(run: str, *, way_out: str = "dualnet translate") -> None:
-    """Check that `run` is a RUN or a .keras file, and no RUN of a model that translates."""
-    check_run(run)
-    if is_translator(run):
+def open_language_model(
+    path: str, *, name: str = "path", way_out: str = "dualnet translate"
+) -> Run:
+    """Open the RUN of a language model, or a .keras file."""
+    run = Run.open(path, name=name)
+    if run.translates:
         raise ArgumentError(
             "RUN",
-            f"must be of a language model. Received: {run!r}, which translates. Use `{way_out}`.",
+            f"must be of a language model. Received: {path!r}, which translates. Use `{way_out}`.",
         )
+    return run
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
@@ -81,8 +80,7 @@ def check_search(options: argparse.Namespace) -> None:
         load_job(options.job)
     _check_counts(options, {"max_trials": 1, "workers": 1, "checkpoint_steps": 1, "seed": 0})
     if options.run_folder is not None:
-        check_run(options.run_folder, name="run")
-        check_language_model(options.run_folder)
+        open_language_model(options.run_folder, name="run")
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     check_corpus(options.corpus, reading(options), resume=options.resume)

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import inspect
 import json
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ from dualnet._files import check_new
 from dualnet._settings import RULES, check_dynamic, check_evaluation
 from dualnet.cli.commands import finite
 from dualnet.cli.console import comparison, quietly, settings_of
-from dualnet.cli.early import check_corpus, check_settings, is_translator
+from dualnet.cli.early import check_corpus, check_settings
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
-from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.runs.shipped import check_own, dynamic_settings, is_shipped, source_of
+from dualnet.runs import Run
+from dualnet.runs.folder import EARLY_FILES
+from dualnet.runs.shipped import check_own
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
@@ -34,10 +34,10 @@ OF_LANGUAGE_MODELS = (
 
 def evaluate(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    check_run(options.run_folder)
-    if os.path.isdir(options.run_folder):
-        _check_kind(options, is_translator(options.run_folder))
-    _check_combination(options, settings)
+    run = Run.open(options.run_folder)
+    if run.is_folder:
+        _check_kind(options, run.translates)
+    _check_combination(options, run, settings)
     check_choice("split", options.split, SPLITS)
     if options.protocol is not None:
         check_choice("protocol", options.protocol, PROTOCOLS)
@@ -52,20 +52,17 @@ def evaluate(options: argparse.Namespace) -> None:
     check_known("--set", settings, settable(check_dynamic if options.dynamic else check_evaluation))
     if "samples" in settings:  # the name on the command line
         settings["mc_dropout_samples"] = settings.pop("samples")
-    _check_values(options, settings)
-    runs = quietly("dualnet.runs")
+    _check_values(options, run, settings)
+    quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, corpora, evaluation
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     translates = isinstance(model, builders.TranslationModel)
     _check_kind(options, translates)
     if translates:
-        evaluate_translator(options, model)
+        evaluate_translator(options, run, model)
         return
-    used = None
-    if os.path.isdir(options.run_folder):
-        used = runs.read_card(options.run_folder)
-    elif options.corpus is None:
+    if options.corpus is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
     vocabulary = model.vocabulary
     if vocabulary is None:
@@ -74,17 +71,17 @@ def evaluate(options: argparse.Namespace) -> None:
             "must have a vocabulary. Received: a .keras file without one. Set model.vocabulary "
             "before model.save.",
         )
+    corpus: Any
     if options.corpus is None:
-        corpus = runs.corpus_of_run(options.run_folder)
+        corpus = run.corpus()
     else:
         corpus = corpora.load(options.corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary)
     tokens = corpus.split(options.split)
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
-        notes["cache"] = _cache_settings(options.cache, used, corpus.name)
+        notes["cache"] = _cache_settings(options.cache, run, corpus.name)
         model = builders.with_cache(model, **notes["cache"])
-    recipe = used.recipe if used else {}
-    trained_by_sentence = recipe.get("batching") == "sentences"
+    trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
     if options.temperature == "best":
@@ -98,22 +95,22 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"keep": options.keep is not None}
         if options.rule == "published":
-            published = published_rule(used, corpus.name)
+            published = published_rule(run, corpus.name)
             if settings.get("by_sentence"):
                 published.pop("sequence_length", None)
             settings = {**published, **settings}
         else:
-            settings = dynamic_settings(options.run_folder, options.rule, settings)
+            settings = run.learning(options.rule, settings)
         if settings["rule"] == "rms":  # its statistics are those of the training text
-            fixed["statistics"] = statistics_of(runs, options.run_folder) if used else corpus.train
+            fixed["statistics"] = run.training_text() if run.is_folder else corpus.train
         # Read before --keep changes the weights.
         shared = settings.keys() & {"temperature", "by_sentence"}
         static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
-        if options.keep is not None and used is not None:
-            _keep(options, model, used, dynamic)
+        if options.keep is not None:
+            _keep(options, run, model, dynamic)
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
@@ -170,7 +167,7 @@ def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
               f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
 
 
-def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders import with_cache
 
@@ -178,7 +175,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     check_known("--cache", settings, defaults)
-    published = _published_evaluation(used, corpus)
+    published = _published_evaluation(run, corpus)
     defaults |= {
         key.removeprefix("cache_"): value
         for key, value in published.items()
@@ -187,38 +184,28 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     return {**defaults, **settings}
 
 
-def published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def published_rule(run: Run, corpus: str) -> dict[str, Any]:
     """Return rule and settings of the dynamic evaluation published for card and corpus."""
-    published = _published_evaluation(used, corpus)
+    published = _published_evaluation(run, corpus)
     if "rule" not in published:
         raise ArgumentError(
             "--rule",
             "published needs a model of the zoo whose card names the rule of its paper for the "
-            f"corpus. Received: {used.name if used else 'a .keras file'!r} on {corpus!r}, without. "
+            f"corpus. Received: {run.table.get('name', 'a .keras file')!r} on {corpus!r}, without. "
             "Choose nadam, sgd or rms.",
         )
     return {key: value for key, value in published.items() if not key.startswith("cache_")}
 
 
-def statistics_of(runs: Any, run_folder: str) -> Any:
-    """Return the ids of the training text of a RUN, for the rule rms."""
-    if not os.path.isdir(run_folder) or is_shipped(run_folder):
-        raise ArgumentError(
-            "--rule",
-            "rms needs the text that the model was trained on, which only a RUN folder of your own "
-            f"names. Received: {Path(run_folder).name!r}. Choose sgd or nadam.",
-        )
-    return runs.corpus_of_run(run_folder).train
-
-
-def _published_evaluation(used: zoo.Card | None, corpus: str) -> Mapping[str, Any]:
+def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     """Return the settings of evaluation that the zoo's card of a RUN has for `corpus`, or {}."""
-    if used is None or used.name not in zoo.list_models():
+    name = run.table.get("name")
+    if name not in zoo.list_models() or corpus not in zoo.card(name).corpora:
         return {}
-    return zoo.card(used.name, corpus).evaluation if corpus in zoo.card(used.name).corpora else {}
+    return zoo.card(name, corpus).evaluation
 
 
-def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any) -> None:
+def _keep(options: argparse.Namespace, run: Run, model: Any, dynamic: Any) -> None:
     """Write the adapted `model` into the RUN folder of --keep."""
     from dualnet.runs.loading import write_run
 
@@ -228,12 +215,11 @@ def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any)
     by = "by sentence, " if dynamic.by_sentence else ""
     text = options.split if options.corpus is None else f"{options.split} of {options.corpus}"
     note = f"Adapted on {text} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
-    run = options.run_folder
-    card = dataclasses.replace(used, note=note, weights=source_of(run))
-    write_run(Path(options.keep), model, card, sources=[run])
+    card = dataclasses.replace(run.card, note=note, weights=run.source)
+    write_run(Path(options.keep), model, card, sources=[run.path])
 
 
-def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _check_combination(options: argparse.Namespace, run: Run, settings: Mapping[str, Any]) -> None:
     """Refuse options of static evaluation with --dynamic, and its own or --samples's without it."""
     sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
     if options.dynamic:
@@ -244,7 +230,7 @@ def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any])
         refused = {problem: alone}
         if options.keep is not None:
             refused["cannot be combined with --keep."] = {"--cache": options.cache}
-            if not os.path.isdir(options.run_folder):
+            if not run.is_folder:
                 message = (
                     f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
                 )
@@ -284,7 +270,7 @@ def settable(function: Callable[..., Any]) -> list[str]:
     return [name.removeprefix("mc_dropout_") for name in names]
 
 
-def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _check_values(options: argparse.Namespace, run: Run, settings: Mapping[str, Any]) -> None:
     """Check the rule and the values of `settings`, as far as they are known without the model."""
     known = dict(settings)
     if options.temperature == "best":
@@ -292,7 +278,7 @@ def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> N
     if not options.dynamic:
         check_evaluation(**known)
     elif options.rule is None:
-        check_dynamic(**dynamic_settings(options.run_folder, None, known))
+        check_dynamic(**run.learning(None, known))
     elif check_choice("rule", options.rule, [*RULES, "published"]) != "published":
         check_dynamic(rule=options.rule, **known)
 

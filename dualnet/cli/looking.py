@@ -13,31 +13,30 @@ from dualnet._files import check_output_file
 from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import print_table, quietly, settings_of
-from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, settable, statistics_of
+from dualnet.cli.early import open_language_model
+from dualnet.cli.evaluating import check_known, settable
 from dualnet.cli.option_types import run_path
-from dualnet.runs.shipped import dynamic_settings, require_shipped
+from dualnet.runs import Run
+from dualnet.runs.shipped import require_shipped
 
 
 def look(options: argparse.Namespace) -> None:
     _find_runs(options)
     check_temperature(options.temperature)
-    settings = _settings(options)
+    runs = [open_language_model(path) for path in options.run_folders]
+    settings = _settings(options, runs)
     check_output_file("--output", options.output)
     for path in (*options.run_folders, options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             raise ArgumentError(
                 "--output", f"must not be a file that is read. Received: {options.output!r}."
             )
-    for run in options.run_folders:
-        check_language_model(run)
     lines = texts_of("--text", options)
     text = "\n".join(lines) if options.texts else "".join(lines)
     check_reading(text)
     looking = quietly("dualnet.looking")
     if options.rule == "rms":
-        runs = quietly("dualnet.runs")
-        settings["statistics"] = statistics_of(runs, options.run_folders[0])
+        settings["statistics"] = runs[0].training_text()
     page = looking.look(options.run_folders, text, temperature=options.temperature, **settings)
     page.save(options.output)
     if page.segment is not None and page.units <= page.segment:
@@ -69,7 +68,7 @@ def _find_runs(options: argparse.Namespace) -> None:
     options.run_folders = options.run_folders or [run_path(name) for name in require_shipped("RUN")]
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, runs: list[Run]) -> dict[str, Any]:
     """Return the arguments of `dualnet.look` about learning, checked."""
     settings = settings_of(options.set)
     if not options.adapt:
@@ -79,6 +78,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         return {}
     known = [name for name in settable(check_dynamic) if name not in ("temperature", "by_sentence")]
     check_known("--set", settings, known)
-    for run in options.run_folders:
-        check_dynamic(**dynamic_settings(run, options.rule, settings))
+    for run in runs:
+        check_dynamic(**run.learning(options.rule, settings))
     return {**settings, "adapt": True, "rule": options.rule}

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet.cli.console import quietly
 from dualnet.corpora import SPLITS
-from dualnet.runs import folder
+from dualnet.runs import Run
+from dualnet.runs.folder import CARD
 
 NEED_PAIRS = ("source", "target", "files", "source_tokenizer", "max_tokens")  # options
 
@@ -25,7 +25,7 @@ def corpus_or_pairs(options: argparse.Namespace) -> Any:
             message = "needs --pairs. Received: none. For --corpus, a card of your own may say "
             raise ArgumentError("--lowercase", f"{message}`lowercase = true`.")
         if options.corpus is None and options.resume:
-            return quietly("dualnet.runs").corpus_of_run(options.output)
+            return Run.open_folder(options.output).corpus()
         if options.corpus is None:
             raise ArgumentError(
                 "--corpus", "must be given, or --pairs for a model that translates. Received: none."
@@ -34,11 +34,12 @@ def corpus_or_pairs(options: argparse.Namespace) -> Any:
     _refuse_with_pairs(options, "corpus")
     asked = asked_tokenizers(options)
     options.tokenizer = None  # it is learnt
-    if options.resume and (own := _tokenizers_of_run(options.output)):
-        pairs = folder.read_card(options.output).trained_on.get("pairs", {})
+    if options.resume and (run := _run_with_tokenizer(options.output)):
+        pairs = run.trained_on.get("pairs", {})
+        own = (run.source_vocabulary, run.vocabulary)
         return read_pairs(options, tokenizer=own, max_tokens=pairs.get("max_tokens"))
-    if asked is None and options.weights is not None:
-        asked = _tokenizers_of_run(options.weights)
+    if asked is None and options.weights and (run := _run_with_tokenizer(options.weights)):
+        asked = (run.source_vocabulary, run.vocabulary)
     return read_pairs(options, tokenizer=asked)
 
 
@@ -76,20 +77,17 @@ def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
     return corpora.load_pairs(options.pairs, **settings)
 
 
-def pairs_to_evaluate(options: argparse.Namespace, model: Any) -> Any:
+def pairs_to_evaluate(options: argparse.Namespace, run: Run, model: Any) -> Any:
     """Return the pairs of `evaluate`: those of `--pairs`, else those that RUN was trained on."""
-    from dualnet.runs import corpus_of_run
-
-    is_run = Path(options.run_folder).is_dir()
     if options.pairs is None:
         check_no_pairs(options)
-        if not is_run:
+        if not run.is_folder:
             message = "must be given for a .keras file, which records no pairs."
             raise ArgumentError("--pairs", message)
-        return corpus_of_run(options.run_folder)
+        return run.corpus()
     settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
-    if is_run:
-        own = folder.read_card(options.run_folder).trained_on["pairs"]
+    if run.is_folder:
+        own = run.trained_on["pairs"]
         settings["max_tokens"] = own.get("max_tokens")
         options.source, options.target = (
             getattr(options, side) or own[side] for side in ("source", "target")
@@ -150,11 +148,9 @@ def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
             raise ArgumentError(option, f"cannot be combined with --pairs. Received: {value!r}.")
 
 
-def _tokenizers_of_run(path: str) -> Any:
-    """Return the tokenisers of a RUN of a translator, source and target, or None."""
-    run = Path(path)
-    if not folder.has_vocabulary(run) or not (run / folder.CARD).is_file():
+def _run_with_tokenizer(path: str) -> Run | None:
+    """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
+    if not (Path(path) / CARD).is_file():
         return None
-    card = folder.read_card(run)
-    target = folder.read_vocabulary(run, card)
-    return folder.read_source_vocabulary(run, card) or target, target
+    run = Run.open_folder(path)
+    return run if run.has_vocabulary else None

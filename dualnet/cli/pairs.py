@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_language_model
+from dualnet.cli.early import open_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
 
 if TYPE_CHECKING:
@@ -18,13 +18,12 @@ WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
 
 
 def minimal_pairs(options: argparse.Namespace) -> None:
-    check_language_model(options.run_folder)
+    run = open_language_model(options.run_folder)
     pairs = read_pairs(options.files)
-    runs = quietly("dualnet.runs")
-    from dualnet import evaluation
+    evaluation = quietly("dualnet.evaluation")
     from dualnet.text.tokenisation import tokenisation_warning
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     result = evaluation.minimal_pairs(model, pairs)
     words = [
         model.vocabulary.words[i]

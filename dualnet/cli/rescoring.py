@@ -7,15 +7,13 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._files import check_output_file, written_beside
 from dualnet._settings import check_dynamic
 from dualnet.cli.console import print_table, printable, quietly, settings_of
-from dualnet.cli.early import is_translator
-from dualnet.cli.evaluating import check_known, settable, statistics_of
+from dualnet.cli.evaluating import check_known, settable
 from dualnet.rescoring.formats import (
     FORMATS,
     check_name,
@@ -27,15 +25,15 @@ from dualnet.rescoring.formats import (
 from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
 from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
-from dualnet.runs.folder import check_run
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
 
 def rescore(options: argparse.Namespace) -> None:
     settings = settings_of(options.set)
-    _check_options(options, settings)
-    names = _check_runs(options)
+    runs = [Run.open(path) for path in options.run_folders]
+    _check_options(options, runs, settings)
+    names = _check_runs(options, runs)
     weights = load_weights(options.feature_weights) if options.feature_weights else None
     metric = metric_of(_metric_name(options)) if options.tune or options.compare else None
     ids, firsts = _check_lists(options, names, weights)
@@ -48,18 +46,16 @@ def rescore(options: argparse.Namespace) -> None:
         references = keyed_lines(path, ids, format=options.format, name=option)
         for text, reference in zip(firsts, references):
             metric.statistics(text, reference)  # tells of a malformed one before hours of scoring
-    runs = quietly("dualnet.runs")
+    quietly("dualnet.rescoring.rescoring")
     from dualnet.rescoring.rescoring import rescored
 
     if options.adapt:
-        settings = dynamic_settings(options.run_folders[0], options.rule, settings, by_text=True)
+        settings = runs[0].learning(options.rule, settings, by_text=True)
         if options.rule == "rms":
             settings["statistics"] = {
-                name: statistics_of(runs, run)
-                for name, run in zip(names, options.run_folders)
-                if not is_translator(run)
+                name: run.training_text() for name, run in zip(names, runs) if not run.translates
             }
-    models = {name: runs.load(run) for name, run in zip(names, options.run_folders)}
+    models = {name: run.model() for name, run in zip(names, runs)}
     _check_words(options, models)
     lists = rescored(
         models,
@@ -162,7 +158,9 @@ def _best_line(nbest: NBest, format: str) -> str:
     return f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line
 
 
-def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+def _check_options(
+    options: argparse.Namespace, runs: Sequence[Run], settings: Mapping[str, Any]
+) -> None:
     """Check what needs no file but those of --output and --save-weights."""
     check_choice("format", options.format, FORMATS)
     if options.metric is not None:
@@ -195,8 +193,7 @@ def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> 
         not_by_text = ("temperature", "sequence_length", "by_sentence")
         known = [name for name in settable(check_dynamic) if name not in not_by_text]
         check_known("--set", settings, known)
-        first = options.run_folders[0]
-        check_dynamic(**dynamic_settings(first, options.rule, settings, by_text=True))
+        check_dynamic(**runs[0].learning(options.rule, settings, by_text=True))
     for option in ("output", "save_weights"):
         path = getattr(options, option)
         if path is not None:
@@ -207,26 +204,24 @@ def _metric_name(options: argparse.Namespace) -> str:
     return options.metric or ("f1" if options.format == "trees" else "bleu")
 
 
-def _name(run: str) -> str:
+def _name(run: Run) -> str:
     """Return the name of the feature of a RUN: that of its folder or file."""
-    path = Path(run).resolve()
+    path = run.path.resolve()
     return check_name(path.stem if path.suffix == ".keras" else path.name, "RUN")
 
 
-def _check_runs(options: argparse.Namespace) -> list[str]:
+def _check_runs(options: argparse.Namespace, runs: Sequence[Run]) -> list[str]:
     """Return the names of the features of the RUNs."""
-    for run in options.run_folders:
-        check_run(run)
-    translators = [run for run in options.run_folders if is_translator(run)]
-    folders = [run for run in options.run_folders if Path(run).is_dir()]
+    translators = [run for run in runs if run.translates]
     if translators and options.input is None:
-        raise ArgumentError("--input", f"must be given for {translators[0]!r}, which translates.")
-    if options.input is not None and not translators and folders == options.run_folders:
+        name = str(translators[0].path)
+        raise ArgumentError("--input", f"must be given for {name!r}, which translates.")
+    if options.input is not None and not translators and all(run.is_folder for run in runs):
         raise ArgumentError("--input", "is for models that translate. Received: no RUN of one.")
     for option in ("adapt", "carry"):
-        if getattr(options, option) and translators == options.run_folders:
+        if getattr(options, option) and len(translators) == len(runs):
             raise ArgumentError(f"--{option}", "needs a RUN of a language model.")
-    return numbered(map(_name, options.run_folders))
+    return numbered(map(_name, runs))
 
 
 def _check_lists(

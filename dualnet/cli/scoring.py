@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -17,9 +16,9 @@ from dualnet._checks import ArgumentError, check_choice
 from dualnet._settings import check_dynamic, check_temperature
 from dualnet.cli.commands import finite, number, texts_of
 from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
-from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, published_rule, settable, statistics_of
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.cli.early import open_language_model
+from dualnet.cli.evaluating import check_known, published_rule, settable
+from dualnet.runs import Run
 
 
 def score(options: argparse.Namespace) -> None:
@@ -29,13 +28,13 @@ def score(options: argparse.Namespace) -> None:
     if options.format == "surprisal":
         print_surprisal(options, texts)
         return
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
+    run = open_language_model(options.run_folder)
+    quietly("dualnet.evaluation")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
     from dualnet.text.tokenisation import tokenisation_warning
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     scores = score(model, texts, temperature=options.temperature)
     tokens = sum(score.tokens for score in scores)
     losses = [-value for score in scores for value in score.log_probabilities.tolist()]
@@ -101,17 +100,16 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
     not_by_text = ("temperature", "sequence_length", "by_sentence")
     known = [name for name in settable(check_dynamic) if name not in not_by_text]
     check_known("--set", settings, known)
+    run = open_language_model(options.run_folder)
     if options.rule != "published":
-        chosen = dynamic_settings(options.run_folder, options.rule, settings, by_text=True)
-        check_dynamic(**chosen)
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
+        check_dynamic(**run.learning(options.rule, settings, by_text=True))
+    quietly("dualnet.adaptation")
     from dualnet.adaptation.surprisals import records
 
     names = ("entropy", "words", "temperature", "adapt")
     if options.adapt:
-        settings = _rule(runs, options.rule, options.run_folder, settings)
-    model = runs.load(options.run_folder)
+        settings = _rule(options.rule, run, settings)
+    model = run.model()
     for name in names:
         settings[name] = getattr(options, name)
     rows = records(model, texts, **settings)
@@ -124,16 +122,15 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
         print(*map(_cell, row.values()), sep="\t")
 
 
-def _rule(runs: Any, rule: str | None, run_folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _rule(rule: str | None, run: Run, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that --rule stands for, with those in `settings`."""
-    card = runs.read_card(run_folder) if os.path.isdir(run_folder) else None
     if rule == "published":
-        settings = {**published_rule(card, card.corpus if card else ""), **settings}
+        settings = {**published_rule(run, run.trained_on.get("name", "")), **settings}
         settings.pop("sequence_length", None)
     else:
-        settings = dynamic_settings(run_folder, rule, settings, by_text=True)
+        settings = run.learning(rule, settings, by_text=True)
     if settings["rule"] == "rms":
-        settings["statistics"] = statistics_of(runs, run_folder)
+        settings["statistics"] = run.training_text()
     return settings
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._files import check_output_file
-from dualnet.cli.console import print_table, quietly
-from dualnet.runs.folder import check_run, check_sums, read_card, read_vocabulary
+from dualnet.cli.console import print_table
+from dualnet.runs import Run
 
 SAMPLE = 80  # characters of the text that shows the units
 
@@ -53,13 +53,12 @@ def show(options: argparse.Namespace) -> None:
     if path.suffix == ".json" or (path.is_file() and path.suffix != ".keras"):
         tokenizer = load_tokenizer(path)
     else:
-        check_run(path)
-        if not path.is_dir():
+        run = Run.open(path)
+        if not run.is_folder:
             message = "must be a RUN folder or a tokenizer.json. Received: a .keras file."
             raise ArgumentError("TOKENIZER", message)
-        check_sums(path)
-        quietly("dualnet.runs")  # a card is checked with the builders, which need Keras
-        tokenizer = read_vocabulary(path, read_card(path))
+        run.check_sums()
+        tokenizer = run.vocabulary
     texts = [{"text": text, "tokens": _units(tokenizer, text)} for text in options.texts]
     if options.json:
         print(json.dumps({**_about(tokenizer), "texts": texts}))

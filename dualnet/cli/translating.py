@@ -12,9 +12,8 @@ from dualnet._files import check_output_file, is_used, make_folder
 from dualnet._settings import check_beam, check_beam_width
 from dualnet.cli.commands import finite, texts_of
 from dualnet.cli.console import printable, quietly
-from dualnet.cli.early import is_translator
 from dualnet.cli.pair_corpora import pairs_to_evaluate
-from dualnet.runs.folder import check_run
+from dualnet.runs import Run
 
 FORMATS = ("text", "moses")
 PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
@@ -29,21 +28,19 @@ def translate(options: argparse.Namespace) -> None:
     folders = [options.run_folder, *options.ensemble]
     lines = texts_of("--text", options, may_be_empty=True)
     texts = [line.removesuffix("\n") for line in lines]
-    for folder in folders:
-        check_run(folder)
-        if Path(folder).is_dir() and not is_translator(folder):
+    runs = [Run.open(folder) for folder in folders]
+    for run in runs:
+        if run.is_folder and not run.translates:
             raise ArgumentError(
                 "RUN",
-                f"must be of a model that translates. Received: {folder!r}, of a language model. "
-                "Use `dualnet generate`.",
+                f"must be of a model that translates. Received: {str(run.path)!r}, of a language "
+                "model. Use `dualnet generate`.",
             )
     if options.plot is not None:
         _check_plot(options, texts)
-    runs = quietly("dualnet.runs")
-    from dualnet.generation import translations
-
-    models = [runs.load(folder) for folder in folders]
-    translated = translations(
+    generation = quietly("dualnet.generation")
+    models = [run.model() for run in runs]
+    translated = generation.translations(
         models,
         texts,
         beam=options.beam,
@@ -112,7 +109,7 @@ def _plot(options: argparse.Namespace, model: Any, texts: list[str], translated:
             alignment.plot(path if is_file else path / f"{number}.png")
 
 
-def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
+def evaluate_translator(options: argparse.Namespace, run: Run, model: Any) -> None:
     """Print the perplexity of the targets of a split, and what the translations score."""
     from dualnet import evaluation
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
@@ -123,7 +120,7 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     check_packages(protocol)
     check_translators([model])
-    corpus = pairs_to_evaluate(options, model)
+    corpus = pairs_to_evaluate(options, run, model)
     check_beam_width(beam, len(model.vocabulary))
     pairs = corpus.split(options.split)
     evaluated = evaluate_pairs(model, corpus, options.split)

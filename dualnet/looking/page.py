@@ -19,8 +19,8 @@ from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.looking.reading import Reading, read
-from dualnet.runs import load
-from dualnet.runs.shipped import dynamic_settings, require_shipped
+from dualnet.runs import Run
+from dualnet.runs.shipped import require_shipped
 from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
@@ -139,11 +139,14 @@ def look(
             raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
     check_reading(text)
     check_text("text", text)
-    named = _named(models)
+    named = {
+        name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
+        for name, model in _named(models).items()
+    }
     dynamic = {name: _dynamic(model, rule, settings) for name, model in named.items() if adapt}
     for of_model in dynamic.values():
         check_dynamic(temperature=temperature, **of_model)
-    loaded = {name: _loaded(model) for name, model in named.items()}
+    loaded = {n: model.model() if isinstance(model, Run) else model for n, model in named.items()}
     tokenizer = _shared_tokenizer(loaded)
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
@@ -197,8 +200,8 @@ def _named(models: Any) -> dict[str, Any]:
 def _dynamic(model: Any, rule: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule and the settings that `model`, or the model of a path, learns by."""
     known = {name: value for name, value in settings.items() if value is not None}
-    if isinstance(model, (str, os.PathLike)):
-        return dynamic_settings(model, rule, known)
+    if isinstance(model, Run):
+        return model.learning(rule, known)
     return {"rule": rule or "nadam", **known}
 
 
@@ -206,10 +209,6 @@ def _name(model: Any) -> str:
     if isinstance(model, (str, os.PathLike)):
         return Path(os.path.abspath(model)).name.removesuffix(".keras")
     return str(getattr(model, "name", model))
-
-
-def _loaded(model: Any) -> LanguageModel:
-    return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
 def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
