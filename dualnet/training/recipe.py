@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_factor,
-    check_flag,
-    check_fraction,
-    check_penalty,
-    did_you_mean,
-)
+from dualnet._checks import ArgumentError, check_factor, check_fraction, did_you_mean
+from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
@@ -30,27 +21,8 @@ BATCHING = ("streams", "sentences", "pairs")
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if check_penalty(name, value) == 0:
-        raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
-
-
-def _field(default: Any, check: Callable[..., Any], **options: Any) -> Any:
-    """Return a field that `check(name, value, **options)` accepts or refuses."""
-    check = functools.partial(check, **options)
-    return dataclasses.field(default=default, metadata={"check": check})
-
-
-def _choice(default: str, choices: Iterable[str]) -> Any:
-    return _field(default, check_choice, choices=choices)
-
-
-def _count(default: int, *, least: int = 0) -> Any:
-    return _field(default, check_count, least=least)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """How a model is trained.
 
     Epoch e, counted from 1, has the learning rate
@@ -147,46 +119,41 @@ class Recipe:
     Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
     """
 
-    optimizer: str = _choice("nadam", OPTIMIZERS)
-    learning_rate: float = _field(1e-3, _check_positive)
-    beta_1: float = _field(0.9, check_fraction)
-    epsilon: float = _field(1e-7, _check_positive)
-    clipnorm: float = _field(0.0, check_penalty)
-    global_clipnorm: float = _field(0.0, check_penalty)
-    weight_decay: float = _field(0.0, check_penalty)
-    loss_reduction: str = _choice("mean", LOSS_REDUCTIONS)
-    batching: str = _choice("streams", BATCHING)
-    batch_size: int = _count(32, least=1)
-    tokens_per_batch: int = _count(0)
-    sequence_length: int = _count(25, least=1)
-    length_deviation: float = _field(0.0, check_penalty)
-    longest_length: int = _count(0)
-    partial_shuffle: bool = _field(False, check_flag)
-    epochs: int = _count(100, least=1)
-    hold_epochs: int = _count(0)
-    decay: float = _field(1.0, check_factor)
-    plateau_decay: float = _field(1.0, check_factor)
-    square_root_decay: bool = _field(False, check_flag)
-    averaging: str = _choice("none", AVERAGES)
-    average_interval: int = _count(5, least=1)
-    average_from: int = _count(0)
-    finetune: str = _choice("none", ("none", "once", "until_no_gain"))
-    finetune_epochs: int = _count(0)
-    finetune_learning_rate: float = _field(0.0, check_penalty)
-    label_smoothing: float = _field(0.0, check_fraction)
-    patience: int = _count(0)
-    watch: str = _choice("perplexity", ("perplexity", "bleu"))
-    dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
+    optimizer: str = choice("nadam", OPTIMIZERS)
+    learning_rate: float = positive(1e-3)
+    beta_1: float = field(0.9, check_fraction)
+    epsilon: float = positive(1e-7)
+    clipnorm: float = 0.0
+    global_clipnorm: float = 0.0
+    weight_decay: float = 0.0
+    loss_reduction: str = choice("mean", LOSS_REDUCTIONS)
+    batching: str = choice("streams", BATCHING)
+    batch_size: int = count(32, least=1)
+    tokens_per_batch: int = count(0)
+    sequence_length: int = count(25, least=1)
+    length_deviation: float = 0.0
+    longest_length: int = count(0)
+    partial_shuffle: bool = False
+    epochs: int = count(100, least=1)
+    hold_epochs: int = count(0)
+    decay: float = field(1.0, check_factor)
+    plateau_decay: float = field(1.0, check_factor)
+    square_root_decay: bool = False
+    averaging: str = choice("none", AVERAGES)
+    average_interval: int = count(5, least=1)
+    average_from: int = count(0)
+    finetune: str = choice("none", ("none", "once", "until_no_gain"))
+    finetune_epochs: int = count(0)
+    finetune_learning_rate: float = 0.0
+    label_smoothing: float = field(0.0, check_fraction)
+    patience: int = count(0)
+    watch: str = choice("perplexity", ("perplexity", "bleu"))
+    dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            field.metadata["check"](field.name, getattr(self, field.name))
+    def check(self) -> None:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
         if self.clipnorm and self.global_clipnorm:
             raise ArgumentError(
                 "global_clipnorm",
@@ -265,7 +232,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     (8, 3)
     """
     arguments = [key for key in zoo.known_arguments(card) if key != "name"]
-    fields = [field.name for field in dataclasses.fields(Recipe)]
+    fields = Recipe.names()
     overrides = {
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in overrides.items()
@@ -292,11 +259,8 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, those of a card; an unknown one is named."""
-    fields = [field.name for field in dataclasses.fields(Recipe)]
-    for key in sorted(settings.keys() - {*fields}):
-        way_out = did_you_mean(key, fields) or " help(dualnet.training.Recipe) lists them."
-        raise ArgumentError(
-            key,
-            f"must be an argument of the recipe. Received: {key}={settings[key]!r}.{way_out}",
-        )
-    return Recipe(**settings)
+    return Recipe.of(
+        settings,
+        what="must be an argument of the recipe.",
+        way_out=" help(dualnet.training.Recipe) lists them.",
+    )

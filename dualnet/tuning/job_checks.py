@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, SCHEMA, SOLVE_FOR, TUN
 from dualnet.tuning.space import JobError, Parameter, holds, in_order
 
 CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
-RECIPE = tuple(field.name for field in dataclasses.fields(training.Recipe))
+RECIPE = tuple(training.Recipe.names())
 EVALUATIONS = ("static", "dynamic")
 STATIC = ("batch_size", "window")
 DYNAMIC = ("rule", "learning_rate", "decay", "epsilon", "beta_1", "clipnorm")

@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_fraction
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet._fields import choice
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import NeuralCache
 from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
 

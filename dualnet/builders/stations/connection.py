@@ -3,8 +3,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import DualConnection
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")

@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet._fields import choice
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropout
 
 GATES = ("none", "input", "input_and_hidden", "lstm")

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError, check_count
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, PastDecode
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
 

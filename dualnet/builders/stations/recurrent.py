@@ -7,9 +7,10 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import choice
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import ActivationRegularization, Recurrence
 
 

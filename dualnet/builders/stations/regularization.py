@@ -5,8 +5,9 @@ import dataclasses
 import keras
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import choice
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
