@@ -7,8 +7,9 @@ import functools
 import inspect
 import re
 import textwrap
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from dualnet._checks import (
     ArgumentError,
@@ -25,24 +26,64 @@ SECTION = re.compile(r"Args(?: \((.+)\))?:")  # of a docstring; a title makes it
 ENTRY = re.compile(r"    (\w+): (.*)")
 
 
+def field(
+    default: Any = dataclasses.MISSING,
+    check: Callable[[str, Any], Any] | None = None,
+    **option: Any,
+) -> Any:
+    """Return a field of `Settings`.
+
+    Args:
+        default: Its default; without one, it must be given.
+        check: Function of the name and a value, which raises `ArgumentError` to refuse it.
+        **option: Arguments of its option on the command line, see `cli.command`.
+    """
+    metadata = {"check": check, "option": option}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def choice(default: Any, choices: Iterable[str], **option: Any) -> Any:
+    """Return a field that is one of `choices`."""
+    return field(default, functools.partial(check_choice, choices=choices), **option)
+
+
+def count(default: Any = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
+    """Return a field that is an integer of at least `least`."""
+    return field(default, functools.partial(check_count, least=least), **option)
+
+
+def positive(default: Any, **option: Any) -> Any:
+    """Return a field that is a finite number above 0."""
+    return field(default, check_positive, **option)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return `value` if it is a finite number above 0, else raise `ValueError`."""
+    if check_penalty(name, value) == 0:
+        raise ArgumentError(name, f"must be above 0. Received: {name}={value!r}.")
+    return float(value)
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Values that check and document themselves when they are made.
 
-    The function that a field was made with checks it: see `field`. Any other is checked by its
-    type and name: a bool is a truth value; an int is at least 0, a size or a number of layers at
-    least 1; a float is at least 0, and a dropout rate if its name says so. Where the type allows
-    None, it is not checked. `check` has the rules that concern several fields.
+    A subclass is a frozen dataclass. The function that a field was made with checks it: see
+    `field`. Any other is checked by its type and name: a bool is a truth value; an int is at least
+    0, a size or a number of layers at least 1; a float is at least 0, and a dropout rate if its
+    name says so. Where the type allows None, it is not checked. `check` has the rules that concern
+    several fields.
 
     The entry of a field in the section "Args" of its class documents it, in Python and on the
     command line, where the title in "Args (title)" is that of a group of options.
 
     Example:
 
-    >>> import dataclasses
     >>> from dualnet._fields import Settings
-    >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Layer(Settings):
+    >>> class Layer(Settings):
     ...     '''A layer.
     ...
     ...     Args:
@@ -56,6 +97,9 @@ class Settings:
     dualnet._checks.ArgumentError: `units` must be an integer of at least 1. Received: units=0.
     """
 
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
@@ -63,6 +107,14 @@ class Settings:
 
     def check(self) -> None:
         """Raise `ArgumentError` for fields that contradict each other."""
+
+    def refuse(self, name: str, message: str, *beside: str, way_out: str = "") -> NoReturn:
+        """Raise `ArgumentError` about the field `name`, with its value, and of those `beside` it.
+
+        The `message` says what is required.
+        """
+        received = ", ".join(f"{each}={getattr(self, each)!r}" for each in (name, *beside))
+        raise ArgumentError(name, f"{message} Received: {received}.{way_out}")
 
     @classmethod
     def names(cls) -> list[str]:
@@ -134,10 +186,10 @@ class Settings:
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
-    kind = str(field.type)
+    name, kind = field.name, kind_of(field)
     if value is None and kind.endswith("| None"):
         return
-    name, kind = field.name, kind.removesuffix(" | None")
+    kind = kind.removesuffix(" | None")
     if check := field.metadata.get("check"):
         check(name, value)
     elif kind == "bool":
@@ -148,44 +200,9 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
         check_count(name, value, least=int(name.endswith(("units", "_layers"))))
 
 
-def field(
-    default: Any = dataclasses.MISSING,
-    check: Callable[[str, Any], Any] | None = None,
-    **option: Any,
-) -> Any:
-    """Return a field of `Settings`.
-
-    Args:
-        default: Its default; without one, it must be given.
-        check: Function of the name and a value, which raises `ArgumentError` to refuse it.
-        **option: Arguments of its option on the command line, see `cli.command`.
-    """
-    metadata = {"check": check, "option": option}
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=default.copy, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def choice(default: Any, choices: Iterable[str], **option: Any) -> Any:
-    """Return a field that is one of `choices`."""
-    return field(default, functools.partial(check_choice, choices=choices), **option)
-
-
-def count(default: Any = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
-    """Return a field that is an integer of at least `least`."""
-    return field(default, functools.partial(check_count, least=least), **option)
-
-
-def positive(default: Any, **option: Any) -> Any:
-    """Return a field that is a finite number above 0."""
-    return field(default, check_positive, **option)
-
-
-def check_positive(name: str, value: Any) -> float:
-    """Return `value` if it is a finite number above 0, else raise `ValueError`."""
-    if check_penalty(name, value) == 0:
-        raise ArgumentError(name, f"must be above 0. Received: {name}={value!r}.")
-    return float(value)
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """Return the type of a field as it is written, such as "int | None"."""
+    return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
@@ -221,7 +238,11 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         *own, _ = signature.parameters.values()  # the last one is `**arguments`
-        required = [parameter for parameter in own if parameter.default is parameter.empty]
+        required = [
+            parameter
+            for parameter in own
+            if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty
+        ]
         optional = [parameter for parameter in own if parameter not in required]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*required, *fields.values(), *optional, *others]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,44 +12,45 @@ from dualnet._checks import ArgumentError
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 from dualnet.runs.folder import CARD
+from dualnet.runs.shipped import find_run
 
 NEED_PAIRS = ("source", "target", "files", "source_tokenizer", "max_tokens")  # options
 
 
-def corpus_or_pairs(options: argparse.Namespace) -> Any:
-    """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
+def corpus_or_pairs(options: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the corpus of `train`, and how it is to be read: no more to say for `--pairs`."""
     if options.pairs is None:
         check_no_pairs(options)
         if options.lowercase:
             message = "needs --pairs. Received: none. For --corpus, a card of your own may say "
             raise ArgumentError("--lowercase", f"{message}`lowercase = true`.")
         if options.corpus is None and options.resume:
-            return Run.open_folder(options.output).corpus()
+            return Run.open_folder(options.output).corpus(), options.reading()
         if options.corpus is None:
             raise ArgumentError(
                 "--corpus", "must be given, or --pairs for a model that translates. Received: none."
             )
-        return options.corpus
+        return options.corpus, options.reading()
     _refuse_with_pairs(options, "corpus")
     asked = asked_tokenizers(options)
-    options.tokenizer = None  # it is learnt
     if options.resume and (run := _run_with_tokenizer(options.output)):
         pairs = run.trained_on.get("pairs", {})
         own = (run.source_vocabulary, run.vocabulary)
-        return read_pairs(options, tokenizer=own, max_tokens=pairs.get("max_tokens"))
+        most = pairs.get("max_tokens")
+        return read_pairs(options, tokenizer=own, max_tokens=most), {}
     if asked is None and options.weights and (run := _run_with_tokenizer(options.weights)):
         asked = (run.source_vocabulary, run.vocabulary)
-    return read_pairs(options, tokenizer=asked)
+    return read_pairs(options, tokenizer=asked), {}
 
 
-def check_no_pairs(options: argparse.Namespace) -> None:
+def check_no_pairs(options: Any) -> None:
     """Raise `ArgumentError` for options that need `--pairs`."""
     for name in NEED_PAIRS:
         if getattr(options, name, None) is not None:
             raise ArgumentError(f"--{name.replace('_', '-')}", "needs --pairs. Received: none.")
 
 
-def asked_tokenizers(options: argparse.Namespace) -> Any:
+def asked_tokenizers(options: Any) -> Any:
     """Return what `load_pairs` takes for `--tokenizer` and `--source-tokenizer`."""
     if options.source_tokenizer is None:
         return options.tokenizer
@@ -63,7 +63,7 @@ def asked_tokenizers(options: argparse.Namespace) -> Any:
     return options.source_tokenizer, options.tokenizer
 
 
-def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
+def read_pairs(options: Any, **settings: Any) -> Any:
     """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
     from dualnet import corpora
 
@@ -77,7 +77,7 @@ def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
     return corpora.load_pairs(options.pairs, **settings)
 
 
-def pairs_to_evaluate(options: argparse.Namespace, run: Run, model: Any) -> Any:
+def pairs_to_evaluate(options: Any, run: Run, model: Any) -> Any:
     """Return the pairs of `evaluate`: those of `--pairs`, else those that RUN was trained on."""
     if options.pairs is None:
         check_no_pairs(options)
@@ -89,13 +89,12 @@ def pairs_to_evaluate(options: argparse.Namespace, run: Run, model: Any) -> Any:
     if run.is_folder:
         own = run.trained_on["pairs"]
         settings["max_tokens"] = own.get("max_tokens")
-        options.source, options.target = (
-            getattr(options, side) or own[side] for side in ("source", "target")
-        )
+        sides = {side: getattr(options, side) or own[side] for side in ("source", "target")}
+        options = dataclasses.replace(options, **sides)
     return read_pairs(options, **settings)
 
 
-def show_pairs(options: argparse.Namespace) -> None:
+def show_pairs(options: Any) -> None:
     """Print how many pairs each split has, how long they are, and how many were left out."""
     _refuse_with_pairs(options, "name", "path")
     tokenizer = asked_tokenizers(options)
@@ -141,7 +140,7 @@ def _about(pairs: Any) -> dict[str, Any]:
     return about
 
 
-def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
+def _refuse_with_pairs(options: Any, *names: str) -> None:
     for name in (*names, "documents", "fractions"):
         if (value := getattr(options, name)) is not None:
             option = "CORPUS" if name == "name" else f"--{name}"
@@ -150,7 +149,8 @@ def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
 
 def _run_with_tokenizer(path: str) -> Run | None:
     """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
-    if not (Path(path) / CARD).is_file():
+    folder = find_run(path)
+    if not (folder / CARD).is_file():
         return None
-    run = Run.open_folder(path)
+    run = Run.open_folder(folder)
     return run if run.has_vocabulary else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,6 @@ BATCHING = ("streams", "sentences", "pairs")
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
     """How a model is trained.
 
@@ -155,50 +153,28 @@ class Recipe(Settings):
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
         if self.clipnorm and self.global_clipnorm:
-            raise ArgumentError(
-                "global_clipnorm",
-                f"must be 0 unless `clipnorm` is 0. Received: clipnorm={self.clipnorm!r}, "
-                f"global_clipnorm={self.global_clipnorm!r}. Set one of them to 0.",
-            )
-        for name in ("length_deviation", "partial_shuffle"):
+            message = "must be 0 unless `clipnorm` is 0."
+            self.refuse("global_clipnorm", message, "clipnorm", way_out=" Set one of them to 0.")
+        batching = f"with batching={self.batching!r}, which"
+        for name, off in {"length_deviation": 0, "partial_shuffle": False}.items():
             if self.batching != "streams" and getattr(self, name):
-                off = "False" if name == "partial_shuffle" else "0"
-                raise ArgumentError(
-                    name,
-                    f"must be {off} with batching={self.batching!r}, which shuffles whole "
-                    f"sentences. Received: {name}={getattr(self, name)!r}.",
-                )
+                self.refuse(name, f"must be {off} {batching} shuffles whole sentences.")
         if self.tokens_per_batch and self.batching != "pairs":
-            raise ArgumentError(
-                "tokens_per_batch",
-                f"must be 0 with batching={self.batching!r}, whose batches have `batch_size` rows. "
-                f"Received: tokens_per_batch={self.tokens_per_batch!r}.",
-            )
+            message = f"must be 0 {batching} has batches of `batch_size` rows."
+            self.refuse("tokens_per_batch", message)
         if self.watch == "bleu" and self.batching != "pairs":
-            raise ArgumentError(
-                "watch",
-                f"must be 'perplexity' with batching={self.batching!r}, which translates nothing. "
-                "Received: watch='bleu'.",
-            )
+            self.refuse("watch", f"must be 'perplexity' {batching} translates nothing.")
         if self.averaging == "asgd" and self.optimizer != "sgd":
-            raise ArgumentError(
-                "averaging",
-                "must not be 'asgd' with an optimizer other than 'sgd'. Received: averaging="
-                f"'asgd', optimizer={self.optimizer!r}. Use averaging='two_tailed' with it.",
-            )
+            message = "must not be 'asgd' with an optimizer other than 'sgd'."
+            way_out = " Use averaging='two_tailed' with it."
+            self.refuse("averaging", message, "optimizer", way_out=way_out)
         if self.averaging == "two_tailed" and self.average_from:
-            raise ArgumentError(
-                "average_from",
-                "must be 0 with averaging='two_tailed', which averages from the first step. "
-                f"Received: average_from={self.average_from!r}. Leave it out.",
-            )
+            message = "must be 0 with averaging='two_tailed', which averages from the first step."
+            self.refuse("average_from", message, way_out=" Leave it out.")
         if self.finetune != "none" and self.averaging != "asgd":
-            raise ArgumentError(
-                "finetune",
-                "must be 'none' without averaging='asgd', which fine-tuning continues. "
-                f"Received: finetune={self.finetune!r}, averaging={self.averaging!r}. Train with "
-                "optimizer='sgd' and averaging='asgd'.",
-            )
+            message = "must be 'none' without averaging='asgd', which fine-tuning continues."
+            way_out = " Train with optimizer='sgd' and averaging='asgd'."
+            self.refuse("finetune", message, "averaging", way_out=way_out)
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""

@@ -16,7 +16,6 @@ from dualnet.layers import AdditiveAttentionCell, GeneralAttentionCell, Recurren
 ATTENTIONS = ("general", "additive")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Attention(Station):
     """How the decoder looks at the source, and what it hands to the output.
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from dualnet._fields import choice
@@ -11,7 +10,6 @@ from dualnet.layers import DualConnection
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Connection(Station):
     """What joins the recurrent output to the output layer: nothing, or the current word.
 

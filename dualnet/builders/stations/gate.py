@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropou
 GATES = ("none", "input", "input_and_hidden", "lstm")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Gate(Station):
     """The input-to-output gate on the logits of a trained, frozen model.
 

@@ -14,7 +14,6 @@ from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import ActivationRegularization, Recurrence
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recurrent(Station):
     """The recurrent layers: their cells, dropouts and penalties.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import keras
 from dualnet._fields import Settings
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Station(Settings):
     """One choice in the making of a model. A subclass owns its fields, which are builder arguments.
 
