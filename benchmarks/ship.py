@@ -25,6 +25,7 @@ from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel
 from dualnet.cli.console import settings_of
 from dualnet.evaluation import comparable, evaluate
+from dualnet.requests import DynamicEvaluating
 from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
 from dualnet.runs.folder import write_vocabulary as write_tokenizer
 from dualnet.runs.shipped import folder_of_shipped
@@ -150,8 +151,7 @@ def dynamic(
     """
     losses = np.empty(len(ids) - 1)
     state = model.initial_state(1)
-    context = learning(model, rule, settings, temperature=1.0, statistics=None, keep=False)
-    with context as (learn, used):
+    with learning(model, DynamicEvaluating(rule=rule, **settings)) as (learn, used):
         length = used["sequence_length"]
         for start in range(0, len(losses), length):
             segment = ids[start : start + length + 1]

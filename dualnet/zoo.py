@@ -171,7 +171,7 @@ def build(
 def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) -> LanguageModel:
     """Return the shipped model of `weights`, built with `overrides`, which must fit it."""
     from dualnet import builders
-    from dualnet.runs.loading import load, read_card
+    from dualnet.runs.run import Run
     from dualnet.runs.shipped import folder_of_shipped, list_shipped, names_of_shipped
 
     name = f"{model_name}.{str(weights).removeprefix(f'{model_name}.')}"
@@ -182,11 +182,11 @@ def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) 
             f"the model {model_name!r}. {names_of_shipped()} To load a RUN folder or a .keras "
             "file, use dualnet.load.",
         )
-    folder = folder_of_shipped() / name
-    shipped = load(folder)
+    run = Run.open_folder(folder_of_shipped() / name)
+    shipped = run.model()
     if not overrides:
         return shipped
-    arguments = arguments_of(read_card(folder), overrides)
+    arguments = arguments_of(run.card, overrides)
     model = builders.BUILDERS[shipped.builder](**{"name": shipped.name, **arguments})
     changes = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
     try:

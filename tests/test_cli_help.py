@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from dualnet.cli import WHERE_TO_BEGIN, console, main
-from dualnet.cli.help import EXAMPLES, GROUPS
-from dualnet.cli.parser import make_parser
+from dualnet.cli.parser import command_names, make_parser
 
 
 def commands_of(text):
@@ -21,7 +20,16 @@ def test_dualnet_alone_shows_where_to_begin(capsys):
     assert capsys.readouterr().out == WHERE_TO_BEGIN + "\n"
 
 
-@pytest.mark.parametrize("line", [line for each in EXAMPLES.values() for line in each.splitlines()])
+def examples(parser):
+    """Yield the examples in the help of each command."""
+    for action in parser._subparsers._group_actions if parser._subparsers else []:
+        for command in action.choices.values():
+            lines = commands_of(command.epilog or "")
+            assert lines or command._subparsers, command.prog
+            yield from [*lines, *examples(command)]
+
+
+@pytest.mark.parametrize("line", list(examples(make_parser())))
 def test_each_example_of_the_help_is_a_command_that_is_understood(line):
     program, *arguments = shlex.split(line)
     assert program == "dualnet" and make_parser().parse_args(arguments).command == arguments[0]
@@ -38,7 +46,7 @@ def test_the_help_lists_each_command_once_in_a_group(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     out = capsys.readouterr().out
-    names = [name for names in GROUPS.values() for name in names]
+    names = command_names()
     listed = [line.split()[0] for line in out.splitlines() if line[:3].strip() and line[:2] == "  "]
     assert [name for name in listed if not name.startswith("-")] == names
     known = make_parser()._subparsers._group_actions[0].choices

@@ -350,7 +350,7 @@ def test_the_command_reads_standard_input(files, tmp_path, capsys, monkeypatch):
          "Received: '.', which is a folder. Add a file name."),
         (["dual.keras", "--text", "the", "--rule", "sgd"], "`--rule` needs --adapt."),
         (["dual.keras", "--text", "the", "--adapt", "--set", "rate=1"],
-         "`rate` must be one of learning_rate, sequence_length"),
+         "`rate` must be one of learning_rate, decay"),
         (["dual.keras", "--text", "the", "--adapt", "--rule", "rms"],
          "which only a RUN folder of your own"),
         (["dual.keras", "--text", "the", "--temperature", "0"], "`temperature` must be a finite"),

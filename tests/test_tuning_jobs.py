@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualnet import cards, training, tuning, zoo
-from dualnet._settings import rule_settings
 from dualnet.builders.functional import language_model
+from dualnet.requests import DynamicEvaluating
 from dualnet.tuning.job import Job, parse_count
 from dualnet.tuning.job_checks import check_job, override
 from dualnet.tuning.job_files import describe
@@ -109,9 +109,8 @@ def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
         elif job.kind == "gate":
             assert settings == {"gate_units": values["gate_units"]}
         elif settings["evaluation"] == "dynamic":
-            ours = {"evaluation", "rule", "temperature"}
-            given = {key: settings[key] for key in settings if key not in ours}
-            rule_settings(settings.get("rule", "nadam"), given)
+            del settings["evaluation"]
+            DynamicEvaluating(**settings)
         else:
             assert set(settings) == {"evaluation", "temperature", "window"}
 

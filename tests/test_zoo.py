@@ -8,8 +8,8 @@ import pytest
 import dualnet
 from benchmarks import published
 from dualnet import cards, training, zoo
-from dualnet._settings import rule_settings
 from dualnet.builders import BUILDERS
+from dualnet.requests import DynamicEvaluating
 from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
 
@@ -144,7 +144,8 @@ def test_a_card_says_what_is_printed_and_what_is_ours_and_its_recipe_can_be_used
     assert cache & {*card.evaluation} == (cache if "cache" in card.published else set())
     if dynamic:
         assert "dynamic" in card.published
-        assert rule_settings(dynamic.pop("rule"), dynamic) == dynamic
+        rule = {"rule": dynamic.pop("rule")}
+        assert DynamicEvaluating(**rule, **dynamic).of_rule() == dynamic
     if card.paper.startswith("none: a combination of"):
         assert not card.published and not card.printed and card.ours
     assert set(card.config) <= set(zoo.builder_arguments(BUILDERS[card.builder]))

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet._settings import check_dynamic
+from dualnet._fields import documented
 from dualnet.adaptation.learner import make_learner, unfrozen
 from dualnet.adaptation.rules import (
     DecayToPrior,
@@ -33,6 +33,7 @@ from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.devices import whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
+from dualnet.requests import DynamicEvaluating, Learning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,21 +81,14 @@ class DynamicEvaluation(Comparable):
         plot_positions(curves, path)
 
 
+@documented(DynamicEvaluating)
 def dynamic_evaluation(
     model: LanguageModel,
     tokens: Any,
     *,
-    rule: str = "nadam",
-    learning_rate: float | None = None,
-    sequence_length: int | None = None,
-    by_sentence: bool = False,
-    decay: float | None = None,
-    epsilon: float | None = None,
-    beta_1: float | None = None,
-    clipnorm: float | None = None,
-    temperature: float = 1.0,
     statistics: Any = None,
     keep: bool = False,
+    **settings: Any,
 ) -> DynamicEvaluation:
     """Return the loss of `model` on `tokens` while it keeps learning from them.
 
@@ -121,16 +115,7 @@ def dynamic_evaluation(
     Args:
         model: `LanguageModel`.
         tokens: int array `(num_tokens,)`, in reading order.
-        rule: "nadam", "sgd" or "rms".
-        learning_rate: float above 0; default by rule, see `RULES`. Tune it on the validation
-            text for each model.
-        sequence_length: int. Tokens per update; default by rule. None by sentence.
-        by_sentence: bool.
-        decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
-        epsilon: float above 0 ("nadam", "rms").
-        beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
-        clipnorm: float above 0. Each weight's gradient is clipped to this norm.
-        temperature: float above 0. Logits are divided by it, in the score and in the step.
+        {arguments}
         statistics: for "rms", the result of `gradient_statistics`, for this model or another
             one with the same names and shapes of weights, or the int tokens of the training
             text, from which it is computed.
@@ -151,22 +136,15 @@ def dynamic_evaluation(
     Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
     """
     check_language_model("model", model)
+    request = DynamicEvaluating.of(settings)
+    by_sentence = request.by_sentence
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     if by_sentence:
         vocabulary, eos_id = check_sentences(model)
-    chosen = {
-        "by_sentence": by_sentence,
-        "learning_rate": learning_rate,
-        "sequence_length": sequence_length,
-        "decay": decay,
-        "epsilon": epsilon,
-        "beta_1": beta_1,
-        "clipnorm": clipnorm,
-    }
     with learning(
-        model, rule, chosen, temperature=temperature, statistics=statistics, keep=keep
-    ) as (learn, settings):
-        length = settings.pop("sequence_length")
+        model, request, temperature=request.temperature, statistics=statistics, keep=keep
+    ) as (learn, used):
+        length = used.pop("sequence_length")
         if by_sentence:
             length = None
             ends = sentence_ends(tokens, vocabulary)
@@ -186,8 +164,8 @@ def dynamic_evaluation(
         tokens=int(lengths.sum()),
         segment_losses=losses,
         segment_lengths=lengths,
-        rule=rule,
-        settings={**settings, "sequence_length": length, "temperature": temperature},
+        rule=request.rule,
+        settings={**used, "sequence_length": length, "temperature": request.temperature},
         by_sentence=bool(by_sentence),
         **figures_of(model, tokens[len(tokens) - int(lengths.sum()) :], losses @ lengths),
     )
@@ -196,21 +174,20 @@ def dynamic_evaluation(
 @contextlib.contextmanager
 def learning(
     model: LanguageModel,
-    rule: str,
-    chosen: Mapping[str, Any],
+    request: Learning,
     *,
-    temperature: float,
-    statistics: Any,
-    keep: bool,
+    temperature: float = 1.0,
+    statistics: Any = None,
+    keep: bool = False,
 ) -> Iterator[tuple[Callable[..., float], dict[str, Any]]]:
-    """Yield the function that learns a segment, and the settings of `rule`, those `chosen` among.
+    """Yield the function that learns a segment, and the settings of the rule of `request`.
 
     `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
     mean loss, and returns it; state is carried from segment to segment, or if `alone` is that of
     `states`, by default zero. When the context ends, the weights are restored, unless `keep` and
     there was no error.
     """
-    settings = check_dynamic(rule=rule, temperature=temperature, **chosen)
+    rule, settings = request.rule, request.of_rule()
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
     before = [ops.convert_to_numpy(weight).copy() for weight in weights]

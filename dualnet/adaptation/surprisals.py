@@ -11,36 +11,29 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_flag, check_texts
-from dualnet._settings import check_temperature
+from dualnet._checks import check_texts
+from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, token_losses
 from dualnet.builders.reader import SegmentReader
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.words import Words, words_of
+from dualnet.requests import Surprising
 from dualnet.text import Tokenizer
 
 BLOCK_TOKENS = 2**15  # read before the first record of them is yielded, about
 LOGITS = 2**24  # computed by a call at most, where entropies need all of a token's: 64 MB
 
 
+@documented(Surprising)
 def surprisal(
     model: LanguageModel,
     texts: str | Sequence[str],
     *,
-    entropy: bool = False,
-    words: bool = False,
-    temperature: float = 1.0,
-    adapt: bool = False,
-    rule: str = "nadam",
-    learning_rate: float | None = None,
-    decay: float | None = None,
-    epsilon: float | None = None,
-    beta_1: float | None = None,
-    clipnorm: float | None = None,
     statistics: Any = None,
     keep: bool = False,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Return the surprisal of each token, or of each word, of each text, in bits.
 
@@ -57,16 +50,8 @@ def surprisal(
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
         texts: str, or a sequence of str.
-        entropy: bool. Whether to add the entropy, in bits, of the distribution that the token
-            was predicted from.
-        words: bool. Whether each record is of a word, shown as the text has it, instead of a
-            token.
-        temperature: float above 0; logits are divided by it.
-        adapt: bool. Whether the model learns from each text, in one step, after it is scored,
-            as in `dynamic_evaluation` by sentence. The weights are restored bit for bit at the
-            end, and on error, unless `keep`.
-        rule, learning_rate, decay, epsilon, beta_1, clipnorm, statistics, keep: As for
-            `dynamic_evaluation`; only with `adapt`.
+        {arguments}
+        statistics, keep: As for `dynamic_evaluation`; only with `adapt`.
 
     Returns:
         A list of dicts, which `pandas.DataFrame` takes, with the keys `sentence_id` (of the
@@ -85,58 +70,31 @@ def surprisal(
     Reference: the format is that of LM Zoo, Gauthier et al., 2020,
     https://aclanthology.org/2020.acl-demos.10
     """
-    return list(
-        records(
-            model,
-            texts,
-            entropy=entropy,
-            words=words,
-            temperature=temperature,
-            adapt=adapt,
-            rule=rule,
-            learning_rate=learning_rate,
-            decay=decay,
-            epsilon=epsilon,
-            beta_1=beta_1,
-            clipnorm=clipnorm,
-            statistics=statistics,
-            keep=keep,
-        )
-    )
+    request = Surprising.of(settings)
+    return list(records(model, texts, request, statistics=statistics, keep=keep))
 
 
 def records(
     model: LanguageModel,
     texts: str | Sequence[str],
+    request: Surprising,
     *,
-    entropy: bool,
-    words: bool,
-    temperature: float,
-    adapt: bool,
-    rule: str = "nadam",
     statistics: Any = None,
     keep: bool = False,
-    **settings: Any,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of `surprisal` one by one, all texts being checked before the first."""
     texts = check_texts("texts", texts)
-    check_temperature(temperature)
-    for name, value in {"entropy": entropy, "words": words, "adapt": adapt}.items():
-        check_flag(name, value)
-    if not adapt:
-        only = {"rule": None if rule == "nadam" else rule, "keep": keep or None, **settings}
-        for name, value in {**only, "statistics": statistics}.items():
-            if value is not None:
-                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    request.check_adapts({"keep": keep or None, "statistics": statistics})
+    words, entropy, temperature = request.words, request.entropy, request.temperature
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="text", otherwise="Use `evaluate` for a stream of ids."
     )
     units = [words_of(vocabulary, text) if words else _tokens(vocabulary, text) for text in texts]
     streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
-    if adapt:
+    if request.adapt:
         check_sentences(model)
         context = learning(
-            model, rule, settings, temperature=temperature, statistics=statistics, keep=keep
+            model, request, temperature=temperature, statistics=statistics, keep=keep
         )
         values = _read_and_learn(model, streams, entropy, temperature, context)
     else:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError, check_count, check_flag
+from dualnet._fields import documented
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
@@ -19,7 +20,6 @@ from dualnet.builders.stations import (
     LayerSizes,
     Recurrent,
     check_memory,
-    documented,
 )
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.layers import FirstState
@@ -143,7 +143,7 @@ def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "recurrent_layers": layers}
 
 
-@documented(TranslationStations.classes().values(), rest="cell_options")
+@documented(*TranslationStations.classes().values(), rest="cell_options")
 def encoder_decoder(
     vocabulary_size: int,
     *,
@@ -165,7 +165,7 @@ def encoder_decoder(
             default.
         share_embeddings: bool. Whether source and target words have the same vectors, for one
             vocabulary of both.
-    {arguments}
+        {arguments}
         name: str. Name of the model.
         **cell_options: Arguments of the cell alone. `depth` fits every cell: for one without a
             depth of its own it is `recurrent_layers`, the number of cells on top of each other.

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import documented
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import (
     WRAPPERS,
     Cache,
     Gate,
     check_memory,
-    documented,
     without_regularization,
 )
 from dualnet.builders.weights import check_language_model
 from dualnet.builders.wrapping import copy_weights, wrap
 
 
-@documented([Gate, Cache])
+@documented(Gate, Cache)
 def ensemble_model(
     *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
@@ -32,7 +32,7 @@ def ensemble_model(
 
     Args:
         members: A table per member, `{"builder": name, "arguments": {...}}`.
-    {arguments}
+        {arguments}
         name: str. Name of the model.
 
     Returns:

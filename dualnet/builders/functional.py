@@ -7,19 +7,19 @@ from typing import Any
 import keras
 
 from dualnet._checks import check_count
+from dualnet._fields import documented
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import (
     STATIONS,
     WRAPPERS,
     Stations,
-    documented,
     without_regularization,
 )
 from dualnet.builders.wrapping import wrap
 
 
-@documented(STATIONS.values(), rest="cell_options")
+@documented(*STATIONS.values(), rest="cell_options")
 def language_model(
     vocabulary_size: int, *, name: str = "language_model", **arguments: Any
 ) -> LanguageModel:
@@ -33,7 +33,7 @@ def language_model(
 
     Args:
         vocabulary_size: int. Number of words.
-    {arguments}
+        {arguments}
         name: str. Name of the model.
         **cell_options: Arguments of the cell alone, e.g. `depth`.
 

@@ -13,9 +13,9 @@ import re
 import sys
 
 from dualnet._checks import did_you_mean
-from dualnet.cli.console import open_streams, printable
-from dualnet.cli.help import GROUPS
-from dualnet.cli.parser import make_parser
+from dualnet.cli.command import Options
+from dualnet.cli.console import check_known, open_streams, printable, settings_of
+from dualnet.cli.parser import command_names, make_parser
 
 WHERE_TO_BEGIN = """\
 dualnet: recurrent language models that one can train, adapt, compare and serve.
@@ -58,15 +58,15 @@ def main(arguments: list[str] | None = None) -> int:
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides warnings about retracing
-    parser = make_parser()
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
     arguments = sys.argv[1:] if arguments is None else arguments
     if hint := _unknown_command(arguments):
         print("dualnet:", printable(hint), file=sys.stderr)
         return 2
+    parser = make_parser(arguments[0] if arguments and arguments[0] in command_names() else "")
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
         print(WHERE_TO_BEGIN)
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
     try:
         _check_all_recognized(options, rest)
-        options.run(options)
+        options.function(_settings(options))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _unknown_command(arguments: list[str]) -> str:
     """Return what to say of a first argument that is no command, or an empty string."""
-    commands = [name for names in GROUPS.values() for name in names]
+    commands = command_names()
     command = arguments[0] if arguments else "-"
     if command.startswith("-") or command in commands:
         return ""
@@ -102,6 +102,16 @@ def _unknown_command(arguments: list[str]) -> str:
         f"There is no command {command!r}.{did_you_mean(command, commands)} "
         "`dualnet --help` lists the commands."
     )
+
+
+def _settings(options: argparse.Namespace) -> Options:
+    """Return the settings of a command, checked, with those of --set that it takes."""
+    values = {name: getattr(options, name) for name in options.options.names()}
+    if known := options.options.by_set():
+        settings = settings_of(options.set)
+        check_known("--set", settings, known)
+        values |= {known[name]: value for name, value in settings.items()}
+    return options.options(**values)
 
 
 def _check_all_recognized(options: argparse.Namespace, rest: list[str]) -> None:

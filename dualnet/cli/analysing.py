@@ -2,47 +2,110 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-from collections.abc import Callable
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice
+import dualnet
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, field
+from dualnet.cli.command import Options, argument
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_corpus, check_language_model, is_translator
+from dualnet.cli.options import OfCorpus, check_corpus, open_language_model
 from dualnet.corpora import SPLITS
-from dualnet.runs.folder import check_run
+from dualnet.runs import Run
 
 
-def analyse(options: argparse.Namespace) -> None:
-    for run in options.run_folders:
-        (check_run if options.analysis in ("curves", "experts") else check_language_model)(run)
-    if options.analysis != "curves":
-        check_choice("split", options.split, SPLITS)
-        if options.corpus is not None and is_translator(options.run_folders[0]):
-            raise ArgumentError(
-                "--corpus", "is for language models. Received: a RUN that translates."
-            )
-        check_corpus(options.corpus)
-    analysis = quietly("dualnet.analysis")
-    result, table = options.analysis_of(options, analysis)
+class Plotting(Options):
+    """What all analyses have.
+
+    Args:
+        output: Plot the result into this file.
+    """
+
+    output: str | None = field(None, metavar="PNG")
+
+
+class Curves(Plotting):
+    """Options of `analyse curves`.
+
+    Args:
+        run_folders: RUN folders of trained models, or names of shipped ones.
+    """
+
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
+
+
+class Experts(Plotting, OfCorpus):
+    """Options of `analyse experts`.
+
+    Args:
+        run_folders: RUN folder of a trained model, or the name of one that is shipped, or a .keras
+            file.
+        split: train, valid or test.
+    """
+
+    run_folders: list[str] = argument(nargs=1, metavar="RUN")
+    split: str = choice("test", SPLITS)
+
+
+class Gates(Experts):
+    """Options of `analyse gates`.
+
+    Args:
+        words: The preceding words.
+        count: Favoured words to show after each.
+        least_occurrences: Leave out words that are rarer in the split.
+    """
+
+    split: str = choice("train", SPLITS)
+    words: list[str] = field(metavar="WORD")
+    count: int = 5
+    least_occurrences: int = 100
+
+
+class Rank(Experts):
+    """Options of `analyse rank`.
+
+    Args:
+        rows: Use the first N contexts (default: all).
+        tolerance: Count singular values up to X as zero (default: by float32 rounding).
+    """
+
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    rows: int | None = None
+    tolerance: float | None = None
+
+
+def _opened(options: Experts, *, translates: bool = False) -> list[Run]:
+    """Open the RUNs, which may be of models that translate if `translates`, and start Keras."""
+    runs = [(Run.open if translates else open_language_model)(run) for run in options.run_folders]
+    if options.corpus is not None and runs[0].translates:
+        raise ArgumentError("--corpus", "is for language models. Received: a RUN that translates.")
+    check_corpus(options.corpus)
+    quietly("dualnet.analysis")
+    return runs
+
+
+def _print(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> None:
     if options.output is not None:
         result["output"] = options.output
     if options.json:
         print(json.dumps(result))
         return
-    print_table(*table)
+    print_table(head, rows)
     if options.output is not None:
         print(f"\nplotted in {options.output}")
 
 
-Result = tuple[dict[str, Any], tuple[list[str], list[list[str]]]]  # JSON; head and rows of a table
+def gates(options: Gates) -> None:
+    """Show the words that the gate of a RUN favours after given words.
 
-
-def gates(options: argparse.Namespace, analysis: Any) -> Result:
-    model, corpus = _read(options)
-    favoured = analysis.favoured_words(
+    Examples:
+        dualnet analyse gates runs/gated --words great the
+    """
+    run, *_ = _opened(options)
+    model, corpus = _read(options, run)
+    favoured = dualnet.analysis.favoured_words(
         model,
         options.words,
         count=options.count,
@@ -50,12 +113,12 @@ def gates(options: argparse.Namespace, analysis: Any) -> Result:
         least_occurrences=options.least_occurrences,
     )
     if options.output is not None:
-        analysis.plot_favoured_words(favoured, options.output)
+        dualnet.analysis.plot_favoured_words(favoured, options.output)
     rows = [
         [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
         for word, pairs in favoured.items()
     ]
-    return {"words": favoured}, (["after", "favoured words and gate values"], rows)
+    _print(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
 
 
 def _shown(unit: str) -> str:
@@ -63,11 +126,17 @@ def _shown(unit: str) -> str:
     return unit if unit.split() == [unit] else repr(unit)
 
 
-def experts(options: argparse.Namespace, analysis: Any) -> Result:
-    model, corpus = _read(options)
-    used = analysis.expert_shares(model, corpus.split(options.split))
+def experts(options: Experts) -> None:
+    """Show how much the mixture of a RUN uses each of its experts.
+
+    Examples:
+        dualnet analyse experts runs/doc
+    """
+    run, *_ = _opened(options, translates=True)
+    model, corpus = _read(options, run)
+    used = dualnet.analysis.expert_shares(model, corpus.split(options.split))
     if options.output is not None:
-        analysis.plot_expert_shares(used, options.output)
+        dualnet.analysis.plot_expert_shares(used, options.output)
     result = {
         "shares": used.shares.tolist(),
         "coefficient_of_variation": used.coefficient_of_variation,
@@ -79,17 +148,24 @@ def experts(options: argparse.Namespace, analysis: Any) -> Result:
         for i, (share, layer) in enumerate(zip(used.shares, used.layers), start=1)
     ]
     rows.append(["", f"{used.coefficient_of_variation:.4f}", "coefficient of variation"])
-    return result, (["expert", "share", "layer"], rows)
+    _print(options, result, ["expert", "share", "layer"], rows)
 
 
-def rank(options: argparse.Namespace, analysis: Any) -> Result:
+def rank(options: Rank) -> None:
+    """Compute the rank of the log-probabilities of RUNs.
+
+    Examples:
+        dualnet analyse rank runs/one runs/two
+    """
     ranks = {}
-    for run in options.run_folders:
+    for run in _opened(options):
         model, corpus = _read(options, run)
         tokens = corpus.split(options.split)
-        ranks[run] = analysis.rank(model, tokens, rows=options.rows, tolerance=options.tolerance)
+        ranks[str(run.path)] = dualnet.analysis.rank(
+            model, tokens, rows=options.rows, tolerance=options.tolerance
+        )
     if options.output is not None:
-        analysis.plot_singular_values(ranks, options.output)
+        dualnet.analysis.plot_singular_values(ranks, options.output)
     result = {
         run: {
             "rank": measured.rank,
@@ -108,17 +184,24 @@ def rank(options: argparse.Namespace, analysis: Any) -> Result:
         ]
         for run, measured in ranks.items()
     ]
-    return {"ranks": result}, (["rank", "contexts", "words", "tolerance", "run"], rows)
+    _print(options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows)
 
 
-def curves(options: argparse.Namespace, analysis: Any) -> Result:
-    runs = {run: run for run in options.run_folders}
+def curves(options: Curves) -> None:
+    """Show the perplexity per epoch of RUNs.
+
+    Examples:
+        dualnet analyse curves runs/one runs/two --output curves.png
+    """
+    paths = [str(Run.open(run).path) for run in options.run_folders]
+    quietly("dualnet.analysis")
+    runs = {path: path for path in paths}
     perplexities = {
-        split: analysis.learning_curves(runs, split=key)
+        split: dualnet.analysis.learning_curves(runs, split=key)
         for split, key in (("train", "train"), ("valid", "val"))
     }
     if options.output is not None:
-        analysis.plot_learning_curves(runs, options.output, split="both")
+        dualnet.analysis.plot_learning_curves(runs, options.output, split="both")
     result = {
         run: {split: perplexities[split][run].tolist() for split in perplexities} for run in runs
     }
@@ -127,28 +210,19 @@ def curves(options: argparse.Namespace, analysis: Any) -> Result:
         for run, values in result.items()
         for epoch, (train, valid) in enumerate(zip(*values.values()), start=1)
     ]
-    return {"curves": result}, (["epoch", "train", "validation", "run"], rows)
+    _print(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)
 
 
-ANALYSES: dict[str, tuple[Callable[..., Result], str]] = {
-    "gates": (gates, "Show the words that the gate of a RUN favours after given words."),
-    "experts": (experts, "Show how much the mixture of a RUN uses each of its experts."),
-    "rank": (rank, "Compute the rank of the log-probabilities of RUNs."),
-    "curves": (curves, "Show the perplexity per epoch of RUNs."),
-}
-
-
-def _read(options: argparse.Namespace, run: str | None = None) -> tuple[Any, Any]:
+def _read(options: Experts, run: Run) -> tuple[Any, Any]:
     """Return the model of a RUN, and the corpus to read: that of the RUN, or of --corpus."""
-    from dualnet import corpora, runs
+    from dualnet import corpora
 
-    run = options.run_folders[0] if run is None else run
-    model = runs.load(run)
+    model = run.model()
     if options.corpus is None:
-        if not os.path.isdir(run):
+        if not run.is_folder:
             message = "must be given for a .keras file, which records no corpus."
             raise ArgumentError("--corpus", message)
-        return model, runs.corpus_of_run(run)
+        return model, run.corpus()
     words = model.vocabulary
     lowercase = words is not None and words.lowercase
     return model, corpora.load(options.corpus, lowercase=lowercase, vocabulary=words)

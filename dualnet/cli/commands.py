@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import math
-import re
 import secrets
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet._files import check_new
-from dualnet._settings import check_export, check_generation
-from dualnet.cards import Card
-from dualnet.cli.console import (
-    check_overrides,
-    comparison,
-    print_table,
-    printable,
-    quietly,
-    settings_of,
-)
-from dualnet.cli.early import check_language_model, check_training, reading
-from dualnet.cli.pair_corpora import check_no_pairs, corpus_or_pairs, show_pairs
-from dualnet.runs.folder import EARLY_FILES, check_run
+from dualnet._fields import field
+from dualnet.cli.command import Options, argument
+from dualnet.cli.console import printable, quietly, texts_of
+from dualnet.cli.options import OfRun, OfTexts, Reading, ReadingPairs, open_language_model
+from dualnet.cli.pair_corpora import check_no_pairs, show_pairs
+from dualnet.requests import Beaming, Drawing, Exporting
+from dualnet.runs import Run
 
 
-def data(options: argparse.Namespace) -> None:
+class Data(ReadingPairs, Reading):
+    """Options of `data`.
+
+    Args:
+        name: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
+            and test.txt, or a text file.
+        path: Folder with the files of a named corpus.
+        lowercase: Convert the text to lower case.
+    """
+
+    name: str | None = argument(None, nargs="?", metavar="CORPUS")
+    path: str | None = field(None, metavar="FOLDER")
+    lowercase: bool = False
+
+
+def data(options: Data) -> None:
+    """Show a corpus: counts of tokens and words, first words.
+
+    Examples:
+        dualnet data book.txt --tokenizer bpe:2000
+    """
     from dualnet import corpora
 
     if options.pairs is not None:
@@ -42,7 +49,7 @@ def data(options: argparse.Namespace) -> None:
     if options.name is None:
         raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
 
-    settings = {"path": options.path, "lowercase": options.lowercase, **reading(options)}
+    settings = {"path": options.path, "lowercase": options.lowercase, **options.reading()}
     corpus = corpora.load(options.name, **settings)
     tokenizer = corpus.vocabulary
     reads_words = tokenizer.kind == "words"
@@ -78,12 +85,13 @@ def _sentences(corpus: Any, split: str) -> int:
     return int(np.count_nonzero(corpus.split(split) == corpus.vocabulary.eos_id))
 
 
-def _bytes_per_token(corpus: Any, options: argparse.Namespace) -> dict[str, float]:
+def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:
     """Return the bytes of the text of each split, in UTF-8, over the number of its tokens."""
     from dualnet.corpora.corpus import SPLITS, locate
     from dualnet.text.plain_text import END, ENDS
 
     documents = corpus.vocabulary.documents
+    assert options.name is not None
     text = locate(options.name, options.path, options.lowercase, True, documents, options.fractions)
     end = ENDS[documents]
     return {
@@ -93,149 +101,77 @@ def _bytes_per_token(corpus: Any, options: argparse.Namespace) -> dict[str, floa
     }
 
 
-def train(options: argparse.Namespace) -> None:
-    model = _model_to_train(options)
-    settings = settings_of(options.set)
-    if options.seeds is not None and options.seed is not None:
-        message = f"cannot be combined with --seed. Received: --seed {options.seed}."
-        raise ArgumentError("--seeds", message)
-    if options.weights is not None and not options.resume:
-        check_run(options.weights, name="weights")
-    check_training(options, settings)
-    corpus = corpus_or_pairs(options)
-    training = quietly("dualnet.training", seeds=True)
-    arguments = _training_arguments(options, settings) | {"weights": options.weights}
-    if options.seeds is None:
-        _print_run(options, training.train(model, corpus, **arguments))
-        return
-    del arguments["seed"]
-    result = training.train_seeds(model, corpus, seeds=options.seeds, **arguments)
-    if options.json:
-        print(json.dumps(result))
-        return
-    columns = {"valid_perplexity": "validation", "test_perplexity": "test",
-               "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
-    shown = {key: title for key, title in columns.items() if key in result["mean"]}
-    digits = {key: 3 if "bits" in key else 2 for key in shown}
-    rows = [
-        [str(run["seed"]), str(run["best_epoch"]),
-         *(f"{run[key]:.{digits[key]}f}" for key in shown)]
-        for run in result["runs"]
-    ]  # fmt: skip
-    summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
-               for key in shown)  # fmt: skip
-    print_table(["seed", "best epoch", *shown.values()], [*rows, ["mean", "", *summary]])
+class Generate(OfTexts, Drawing):
+    """Options of `generate`.
+
+    Args:
+        texts: Prompt to continue; repeatable.
+        temperature: Divide the logits by it: low values give likelier text (default: 1).
+        greedy: Always take the likeliest token.
+    """
+
+    texts: list[str] | None = field(None, flags=["--prompt"], action="append", metavar="TEXT")
+    temperature: float | None = field(None, metavar="T")  # type: ignore[assignment]
+    greedy: bool = False
 
 
-def _model_to_train(options: argparse.Namespace) -> str | Card:
-    """Return MODEL, or its card for the corpus of `--card-for`."""
-    name, corpus = options.name, options.card_for
-    corpora = zoo.card(name).corpora
-    if corpus is None:
-        return name
-    if corpus not in corpora:
-        needed = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists"
-        if not corpora:
-            needed = f"must be left out: the card of {name!r} lists no corpora"
-        raise ArgumentError("--card-for", f"{needed}. Received: {corpus!r}.")
-    return zoo.card(name, corpus)
+# What the JSON of `generate` holds of its settings.
+DRAWN = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
+SEARCHED = ("max_tokens", "allow_unknown", *Beaming.names())
 
 
-def gate(options: argparse.Namespace) -> None:
-    settings = settings_of(options.set)
-    check_language_model(options.run_folder)
-    check_training(options, settings)
-    training = quietly("dualnet.training", seeds=True)
-    corpus = options.corpus
-    if corpus is None:
-        corpus = quietly("dualnet.runs").corpus_of_run(options.run_folder)
-    run = training.train_gate(options.run_folder, corpus, **_training_arguments(options, settings))
-    _print_run(options, run)
+def generate(options: Generate) -> None:
+    """Continue prompts with generated text.
 
-
-def ensemble(options: argparse.Namespace) -> None:
-    for run in options.run_folders:
-        check_language_model(run, way_out="dualnet translate --ensemble")
-    check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
-    training = quietly("dualnet.training")
-    folder = training.combine_runs(options.run_folders, options.output)
-    if options.json:
-        print(json.dumps({"path": str(folder), "members": options.run_folders}))
-    else:
-        print(f"An ensemble of {len(options.run_folders)} models in {folder}")
-
-
-def _training_arguments(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `training.train` that `train` and `gate` share."""
-    from dualnet import training
-
-    check_overrides(settings, "the builder or the recipe", training.train, options.command)
-    if options.epochs is not None:
-        settings = {**settings, "epochs": options.epochs}
-    names = ("output", "seed", "resume", "checkpoint_steps", "devices")
-    arguments = {name: getattr(options, name) for name in names} | reading(options)
-    return {**arguments, "progress": not options.quiet, **settings}
-
-
-def _print_run(options: argparse.Namespace, run: Any) -> None:
-    results = run.results
-    if options.json:
-        print(json.dumps(results))
-        return
-    print(f"{results['name']}: {results['parameters']:,} parameters, "
-          f"best epoch {results['best_epoch']}")  # fmt: skip
-    protocol = "by sentence" if results["by_sentence"] else "batch size 1"
-    print(f"perplexity {results['valid_perplexity']:.2f} validation, "
-          f"{results['test_perplexity']:.2f} test ({protocol})")  # fmt: skip
-    lines = {split: comparison(results, f"{split}_") for split in ("valid", "test")}
-    if results["valid_not_comparable"] == results["test_not_comparable"] is not None:
-        print(lines["test"])
-    else:
-        print(f"validation: {lines['valid']}\ntest: {lines['test']}")
-    print(f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
-          f"all files are in {run.folder}")  # fmt: skip
-
-
-def generate(options: argparse.Namespace) -> None:
+    Examples:
+        dualnet generate runs/dual --prompt "The cat" --temperature 0.8 --seed 1
+    """
     if options.greedy and options.temperature is not None:
         message = "means --temperature 0 and cannot be combined with --temperature."
         raise ArgumentError("--greedy", message)
     if options.greedy and options.beam is not None:
         raise ArgumentError("--greedy", "cannot be combined with --beam; --beam 1 is greedy.")
-    names = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
-    search = ("beam", "n_best", "length_normalization")
-    settings = {name: getattr(options, name) for name in names + search}
+    settings = Drawing.fields_of(options.arguments())
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
     if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
-    check_generation(**settings)
     prompts = texts_of("--prompt", options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
-    from dualnet.generation import generate
-
-    texts = generate(runs.load(options.run_folder), prompts, **settings)
+    run = open_language_model(options.run_folder)
+    generation = quietly("dualnet.generation")
+    texts = generation.generate(run.model(), prompts, **settings)
     if options.json:
-        drawing = ("temperature", "top_k", "top_p", "stop_at_eos", "seed")
-        unused = search if options.beam is None else drawing
-        used = {name: value for name, value in settings.items() if name not in unused}
-        print(json.dumps({"texts": texts, "prompts": prompts, **used}))
+        used = DRAWN if options.beam is None else SEARCHED
+        settings = {name: settings[name] for name in used}
+        print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
     else:
         several = texts if options.n_best is None else itertools.chain(*texts)
         print(printable("\n\n".join(several)))
 
 
-def export(options: argparse.Namespace) -> None:
-    settings = {"max_tokens": options.max_tokens, "tokens": options.tokens}
-    check_export(format=options.format, **settings)
-    check_run(options.run_folder)
-    runs = quietly("dualnet.runs")
-    from dualnet import serving
+class Export(OfRun, Exporting):
+    """Options of `export`.
 
-    model = runs.load(options.run_folder)
+    Args:
+        path: Folder to write, new or empty, or file ending in .onnx or .tflite.
+    """
+
+    path: str = argument(metavar="PATH")
+
+
+def export(options: Export) -> None:
+    """Export the model of a RUN for use without dualnet.
+
+    Examples:
+        dualnet export runs/dual models/dual/1
+        dualnet export runs/dual dual.onnx
+    """
+    settings = {"max_tokens": options.max_tokens, "tokens": options.tokens}
+    run = Run.open(options.run_folder)
+    serving = quietly("dualnet.serving")
+    model = run.model()
     format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)
@@ -255,50 +191,23 @@ def export(options: argparse.Namespace) -> None:
             print(printable(shared.summary()))
 
 
-def demo(options: argparse.Namespace) -> None:
+class Demo(Options):
+    """Options of `demo`.
+
+    Args:
+        output: Folder to write.
+    """
+
+    output: str = field("demo", metavar="FOLDER")
+
+
+def demo(options: Demo) -> None:
+    """Train, adapt, compare and serve two small models.
+
+    Examples:
+        dualnet demo --output demo
+    """
     demo = quietly("dualnet.demo", seeds=True)
     results = demo.run(options.output)
     if options.json:
         print(json.dumps(results))
-
-
-def finite(value: Any) -> Any:
-    """Return `value`, or None for nan and infinity, which JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def number(value: float) -> str:
-    return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
-
-
-def texts_of(option: str, options: argparse.Namespace, *, may_be_empty: bool = False) -> list[str]:
-    """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
-    from dualnet.text.plain_text import text_of
-
-    if options.texts is not None:
-        if options.file is not None:
-            message = f"and FILE cannot be combined. Received: FILE={options.file}."
-            raise ArgumentError(option, message)
-        for text in options.texts:
-            if re.search("[\ud800-\udfff]", text):
-                raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-        return options.texts
-    if options.file in (None, "-"):
-        source = "standard input"
-        if sys.stdin.isatty():
-            print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
-        data = sys.stdin.buffer.read()
-    else:
-        source = options.file
-        try:
-            data = Path(source).read_bytes()
-        except OSError as error:
-            message = (
-                f"FILE must be a text file. Received: {source!r}: {error.strerror}. For a text "
-                f"itself, use {option}."
-            )
-            raise ValueError(message) from None
-    text = text_of(data, source)
-    if not text and not may_be_empty:
-        raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
-    return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import re
 import sys
 import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, did_you_mean
 
 
 def quietly(module: str, *, seeds: bool = False) -> Any:
@@ -136,18 +138,49 @@ def truncate(text: str, columns: int) -> str:
     return text
 
 
-def check_overrides(settings: dict[str, Any], what: str, function: Any, command: str) -> None:
-    """Raise `ValueError` if `--set` names an argument of `function` that has an option."""
-    for key in inspect.signature(function).parameters:
-        if key in settings:
-            raise ArgumentError(
-                "--set",
-                f"takes an argument of {what}. Received: {key}={settings[key]}. "
-                f"`dualnet {command} --help` shows the options.",
+def finite(value: Any) -> Any:
+    """Return `value`, or None for nan and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def number(value: float) -> str:
+    return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
+
+
+def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[str]:
+    """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
+    from dualnet.text.plain_text import text_of
+
+    if options.texts is not None:
+        if options.file is not None:
+            message = f"and FILE cannot be combined. Received: FILE={options.file}."
+            raise ArgumentError(option, message)
+        for text in options.texts:
+            if re.search("[\ud800-\udfff]", text):
+                raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
+        return options.texts
+    if options.file in (None, "-"):
+        source = "standard input"
+        if sys.stdin.isatty():
+            print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
+        data = sys.stdin.buffer.read()
+    else:
+        source = options.file
+        try:
+            data = Path(source).read_bytes()
+        except OSError as error:
+            message = (
+                f"FILE must be a text file. Received: {source!r}: {error.strerror}. For a text "
+                f"itself, use {option}."
             )
+            raise ValueError(message) from None
+    text = text_of(data, source)
+    if not text and not may_be_empty:
+        raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
+    return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
 
 
-def settings_of(pairs: list[str]) -> dict[str, Any]:
+def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
     """Return the settings of `--set`; a value that is not TOML is a string."""
     settings: dict[str, Any] = {}
     for pair in pairs:
@@ -159,3 +192,25 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
         except ValueError:  # not TOML, or an integer of thousands of digits
             settings[key] = value
     return settings
+
+
+def check_overrides(settings: Mapping[str, Any], what: str, function: Any, command: str) -> None:
+    """Raise `ValueError` if `--set` names an argument of `function` that has an option."""
+    for key in inspect.signature(function).parameters:
+        if key in settings:
+            raise ArgumentError(
+                "--set",
+                f"takes an argument of {what}. Received: {key}={settings[key]}. "
+                f"`dualnet {command} --help` shows the options.",
+            )
+
+
+def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `ValueError` for a setting that is not in `known`."""
+    for key, value in settings.items():
+        if key not in known:
+            raise ArgumentError(
+                key,
+                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} Received: {option} "
+                f"{key}={value}.",
+            )

@@ -2,70 +2,157 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 import json
-import os
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, count, default_of, field
 from dualnet._files import check_new
-from dualnet._settings import RULES, check_dynamic, check_evaluation
-from dualnet.cli.commands import finite
-from dualnet.cli.console import comparison, quietly, settings_of
-from dualnet.cli.early import check_corpus, check_settings, is_translator
+from dualnet.cli.command import flags_of
+from dualnet.cli.console import check_known, comparison, finite, quietly, settings_of
+from dualnet.cli.options import OfCorpus, OfRun, Pairs, Setting, check_corpus, number_or
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
-from dualnet.runs.folder import EARLY_FILES, check_run
-from dualnet.runs.shipped import check_own, dynamic_settings, is_shipped, source_of
+from dualnet.requests import RULES, DynamicEvaluating, Evaluating, Learning, check_temperature
+from dualnet.runs import Run
+from dualnet.runs.folder import EARLY_FILES
+from dualnet.runs.shipped import check_own
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
-OF_TRANSLATORS = ("pairs", "source", "target", "files", "beam", "protocol")  # options
-OF_LANGUAGE_MODELS = (
-    "corpus", "dynamic", "rule", "keep", "set", "temperature", "sequence_length", "batch_size",
-    "window", "by_sentence", "top_k", "samples", "dropout_scale", "seed", "cache", "plot",
-)  # fmt: skip
 
 
-def evaluate(options: argparse.Namespace) -> None:
-    settings = settings_of(options.set)
-    check_run(options.run_folder)
-    if os.path.isdir(options.run_folder):
-        _check_kind(options, is_translator(options.run_folder))
-    _check_combination(options, settings)
-    check_choice("split", options.split, SPLITS)
-    if options.protocol is not None:
-        check_choice("protocol", options.protocol, PROTOCOLS)
-    if options.beam is not None:
-        check_count("beam", options.beam, least=1)
+def check_temperature_or_best(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a temperature or "best"."""
+    if value != "best":
+        check_temperature(name, value)
+
+
+class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
+    """Options of `evaluate`.
+
+    Args:
+        split: train, valid or test.
+        plot: Plot the perplexity of --dynamic by position.
+    Args (learning while reading):
+        dynamic: Dynamic evaluation: learn from each segment after scoring it.
+        rule: Update rule of --dynamic: nadam, sgd, rms or 'published' for rule and settings of the
+            paper, if the card of the model has them (default: nadam; shipped models have a rule of
+            their own).
+        keep: Write the model that --dynamic has adapted into this new RUN folder.
+        set: Override settings of the evaluation, e.g. learning_rate=0.001.
+    Args (how to read):
+        temperature: Divide the logits by it; 'best': by the value that is best on the validation
+            split.
+        sequence_length: Tokens per segment, after which --dynamic updates the weights and
+            --samples draws new masks.
+        by_sentence: Read each sentence from the zero state, and with --dynamic learn from it in
+            one step (default: as RUN was trained; with --dynamic, as one stream).
+    Args (dropout samples and cache):
+        mc_dropout_samples: Monte Carlo dropout: average the probabilities of N passes with
+            dropout.
+        dropout_scale: Multiply the dropout rates of --samples by it.
+        seed: Random seed of the masks of --samples.
+        cache: Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full
+            (default: as published for the model, else size=500 weight=0.2 scale=0.3
+            start=at_once).
+    Args (models that translate):
+        pairs: Pairs to evaluate on: a folder with test.en, test.de and so on, or 'numbers'
+            (default: those that RUN was trained on).
+        beam: Hypotheses of the beam search (default: 5).
+        protocol: sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses
+            tokens) or rouge (headlines) (default: sacrebleu).
+    """
+
+    split: str = choice("test", SPLITS)
+    plot: str | None = field(None, metavar="PNG")
+    dynamic: bool = False
+    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+    keep: str | None = field(None, metavar="RUN")
+    temperature: float | str = field(  # type: ignore[assignment]
+        1.0,
+        check_temperature_or_best,
+        type=number_or("best", float, "a number above 0"),
+        metavar="T",
+    )
+    by_sentence: bool | None = None  # type: ignore[assignment]
+    cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
+    beam: int | None = count(None, least=1)
+    protocol: str | None = choice(None, PROTOCOLS)
+
+    @classmethod
+    def by_set(cls) -> dict[str, str]:
+        names = {*Evaluating.names(), *DynamicEvaluating.names()} - {"rule"}
+        fields = [field for field in dataclasses.fields(cls) if field.name in names]
+        flags = [re.sub("--(set )?", "", flags_of(field)[0]) for field in fields]
+        return {flag.replace("-", "_"): field.name for flag, field in zip(flags, fields)}
+
+    def check(self) -> None:
+        static = [name for name in Evaluating.names() if name not in DynamicEvaluating.names()]
+        if self.dynamic:
+            problem = (
+                "cannot be combined with --dynamic, which reads the text once without dropout."
+            )
+            self.refuse_options(static, problem)
+            if self.keep is not None:
+                self.refuse_options(["cache"], "cannot be combined with --keep.")
+        else:
+            self.refuse_options(["rule", "plot", "keep", *Learning.names()], "needs --dynamic.")
+            if not self.mc_dropout_samples:
+                self.refuse_options(["dropout_scale", "seed"], "needs --samples.")
+        super().check()
+
+    def refuse_options(self, names: Collection[str], problem: str) -> None:
+        """Raise `ArgumentError` for an option of `names` that was given."""
+        for option in dataclasses.fields(self):
+            value = getattr(self, option.name)
+            if option.name in names and value != default_of(option):
+                raise ArgumentError(flags_of(option)[0], f"{problem} Received: {value}.")
+
+    def given(self) -> dict[str, Any]:
+        """Return the settings of the evaluation that were given, other than the rule."""
+        request = DynamicEvaluating if self.dynamic else Evaluating
+        settings = request.fields_of(self.changed())
+        settings.pop("rule", None)
+        if self.temperature == "best":
+            del settings["temperature"]
+        return settings
+
+
+def evaluate(options: Evaluate) -> None:
+    """Compute the perplexity of a RUN, static or dynamic.
+
+    Examples:
+        dualnet evaluate runs/dual
+        dualnet evaluate runs/dual --dynamic --set learning_rate=0.001 --plot learning.png
+        dualnet evaluate runs/dual --cache size=2000 --temperature best
+        dualnet evaluate runs/en-de --protocol multi30k
+    """
+    run = Run.open(options.run_folder)
+    if run.is_folder:
+        _check_kind(options, run.translates)
+    if options.keep is not None:
+        _check_keep(options.keep, run)
     check_corpus(options.corpus)
-    check_settings(settings)
-    names = ["temperature", "sequence_length", "by_sentence"]
-    if not options.dynamic:
-        names += ["batch_size", "window", "samples", "dropout_scale", "seed", "top_k"]
-    settings |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    check_known("--set", settings, settable(check_dynamic if options.dynamic else check_evaluation))
-    if "samples" in settings:  # the name on the command line
-        settings["mc_dropout_samples"] = settings.pop("samples")
-    _check_values(options, settings)
-    runs = quietly("dualnet.runs")
+    settings = options.given()
+    if options.dynamic and options.rule != "published":
+        DynamicEvaluating(**run.learning(options.rule, settings))
+    quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, corpora, evaluation
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     translates = isinstance(model, builders.TranslationModel)
     _check_kind(options, translates)
     if translates:
-        evaluate_translator(options, model)
+        evaluate_translator(options, run, model)
         return
-    used = None
-    if os.path.isdir(options.run_folder):
-        used = runs.read_card(options.run_folder)
-    elif options.corpus is None:
+    if options.corpus is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
     vocabulary = model.vocabulary
     if vocabulary is None:
@@ -74,17 +161,17 @@ def evaluate(options: argparse.Namespace) -> None:
             "must have a vocabulary. Received: a .keras file without one. Set model.vocabulary "
             "before model.save.",
         )
+    corpus: Any
     if options.corpus is None:
-        corpus = runs.corpus_of_run(options.run_folder)
+        corpus = run.corpus()
     else:
         corpus = corpora.load(options.corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary)
     tokens = corpus.split(options.split)
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
-        notes["cache"] = _cache_settings(options.cache, used, corpus.name)
+        notes["cache"] = _cache_settings(options.cache, run, corpus.name)
         model = builders.with_cache(model, **notes["cache"])
-    recipe = used.recipe if used else {}
-    trained_by_sentence = recipe.get("batching") == "sentences"
+    trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
     if options.temperature == "best":
@@ -98,22 +185,22 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.dynamic:
         fixed: dict[str, Any] = {"keep": options.keep is not None}
         if options.rule == "published":
-            published = published_rule(used, corpus.name)
+            published = published_rule(run, corpus.name)
             if settings.get("by_sentence"):
                 published.pop("sequence_length", None)
             settings = {**published, **settings}
         else:
-            settings = dynamic_settings(options.run_folder, options.rule, settings)
+            settings = run.learning(options.rule, settings)
         if settings["rule"] == "rms":  # its statistics are those of the training text
-            fixed["statistics"] = statistics_of(runs, options.run_folder) if used else corpus.train
+            fixed["statistics"] = run.training_text() if run.is_folder else corpus.train
         # Read before --keep changes the weights.
         shared = settings.keys() & {"temperature", "by_sentence"}
         static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
         dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
-        if options.keep is not None and used is not None:
-            _keep(options, model, used, dynamic)
+        if options.keep is not None:
+            _keep(options.keep, options, run, model, dynamic)
             notes["keep"] = options.keep
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
@@ -170,7 +257,7 @@ def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
               f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
 
 
-def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders import with_cache
 
@@ -178,7 +265,7 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     check_known("--cache", settings, defaults)
-    published = _published_evaluation(used, corpus)
+    published = _published_evaluation(run, corpus)
     defaults |= {
         key.removeprefix("cache_"): value
         for key, value in published.items()
@@ -187,39 +274,29 @@ def _cache_settings(pairs: list[str], used: zoo.Card | None, corpus: str) -> dic
     return {**defaults, **settings}
 
 
-def published_rule(used: zoo.Card | None, corpus: str) -> dict[str, Any]:
+def published_rule(run: Run, corpus: str) -> dict[str, Any]:
     """Return rule and settings of the dynamic evaluation published for card and corpus."""
-    published = _published_evaluation(used, corpus)
+    published = _published_evaluation(run, corpus)
     if "rule" not in published:
         raise ArgumentError(
             "--rule",
             "published needs a model of the zoo whose card names the rule of its paper for the "
-            f"corpus. Received: {used.name if used else 'a .keras file'!r} on {corpus!r}, without. "
+            f"corpus. Received: {run.table.get('name', 'a .keras file')!r} on {corpus!r}, without. "
             "Choose nadam, sgd or rms.",
         )
     return {key: value for key, value in published.items() if not key.startswith("cache_")}
 
 
-def statistics_of(runs: Any, run_folder: str) -> Any:
-    """Return the ids of the training text of a RUN, for the rule rms."""
-    if not os.path.isdir(run_folder) or is_shipped(run_folder):
-        raise ArgumentError(
-            "--rule",
-            "rms needs the text that the model was trained on, which only a RUN folder of your own "
-            f"names. Received: {Path(run_folder).name!r}. Choose sgd or nadam.",
-        )
-    return runs.corpus_of_run(run_folder).train
-
-
-def _published_evaluation(used: zoo.Card | None, corpus: str) -> Mapping[str, Any]:
+def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     """Return the settings of evaluation that the zoo's card of a RUN has for `corpus`, or {}."""
-    if used is None or used.name not in zoo.list_models():
+    name = run.table.get("name")
+    if name not in zoo.list_models() or corpus not in zoo.card(name).corpora:
         return {}
-    return zoo.card(used.name, corpus).evaluation if corpus in zoo.card(used.name).corpora else {}
+    return zoo.card(name, corpus).evaluation
 
 
-def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any) -> None:
-    """Write the adapted `model` into the RUN folder of --keep."""
+def _keep(folder: str, options: Evaluate, run: Run, model: Any, dynamic: Any) -> None:
+    """Write the adapted `model` into the RUN folder `folder`."""
     from dualnet.runs.loading import write_run
 
     settings = ", ".join(
@@ -228,81 +305,30 @@ def _keep(options: argparse.Namespace, model: Any, used: zoo.Card, dynamic: Any)
     by = "by sentence, " if dynamic.by_sentence else ""
     text = options.split if options.corpus is None else f"{options.split} of {options.corpus}"
     note = f"Adapted on {text} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
-    run = options.run_folder
-    card = dataclasses.replace(used, note=note, weights=source_of(run))
-    write_run(Path(options.keep), model, card, sources=[run])
+    card = dataclasses.replace(run.card, note=note, weights=run.source)
+    write_run(Path(folder), model, card, sources=[run.path])
 
 
-def _check_combination(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Refuse options of static evaluation with --dynamic, and its own or --samples's without it."""
-    sampling = {"--dropout-scale": options.dropout_scale, "--seed": options.seed}
-    if options.dynamic:
-        batch_size = None if options.batch_size == 1 else options.batch_size
-        alone = {"--batch-size": batch_size, "--window": options.window, "--top-k": options.top_k,
-                 "--samples": options.samples, **sampling}  # fmt: skip
-        problem = "cannot be combined with --dynamic, which reads the text once without dropout."
-        refused = {problem: alone}
-        if options.keep is not None:
-            refused["cannot be combined with --keep."] = {"--cache": options.cache}
-            if not os.path.isdir(options.run_folder):
-                message = (
-                    f"needs a RUN folder, whose card it copies. Received: {options.run_folder!r}."
-                )
-                raise ArgumentError("--keep", message)
-            check_own(options.keep, name="keep")
-            check_new(Path(options.keep), name="keep", holds="run", may_hold=EARLY_FILES)
-    else:
-        alone = {"--rule": options.rule, "--plot": options.plot, "--keep": options.keep}
-        refused = {"needs --dynamic.": alone}
-        if options.samples is None and "samples" not in settings:
-            refused["needs --samples."] = sampling
-    for problem, values in refused.items():
-        for option, value in values.items():
-            if value is not None:
-                raise ArgumentError(option, f"{problem} Received: {value}.")
+def _check_keep(keep: str, run: Run) -> None:
+    if not run.is_folder:
+        message = f"needs a RUN folder, whose card it copies. Received: {str(run.path)!r}."
+        raise ArgumentError("--keep", message)
+    check_own(keep, name="keep")
+    check_new(Path(keep), name="keep", holds="run", may_hold=EARLY_FILES)
 
 
-def _check_kind(options: argparse.Namespace, translates: bool) -> None:
-    """Refuse options of `evaluate` that do not apply to the kind of model."""
-    names: tuple[str, ...] = OF_TRANSLATORS
-    what, which = "models that translate", "a language model"
-    if translates:
-        names, what, which = OF_LANGUAGE_MODELS, "language models", "a model that translates"
-    for name in names:
-        if getattr(options, name) != options.parser.get_default(name):
-            way_out = " `dualnet translate --plot` draws its attention." * (name == "plot")
+def _check_kind(options: Evaluate, translates: bool) -> None:
+    """Raise `ArgumentError` for an option that does not apply to the kind of model."""
+    of_translators = [*Pairs.names(), "beam", "protocol"]
+    of_both = [*OfRun.names(), "split"]
+    for option in dataclasses.fields(options):
+        refused = (option.name in of_translators) != translates and option.name not in of_both
+        if refused and getattr(options, option.name) != default_of(option):
+            what, which = "models that translate", "a language model"
+            if translates:
+                what, which = "language models", "a model that translates"
+            way_out = " `dualnet translate --plot` draws its attention." * (option.name == "plot")
             raise ArgumentError(
-                f"--{name.replace('_', '-')}",
+                flags_of(option)[0],
                 f"is for {what}. Received: {options.run_folder!r}, of {which}.{way_out}",
-            )
-
-
-def settable(function: Callable[..., Any]) -> list[str]:
-    """Return the arguments of `function` that can be set on the command line."""
-    parameters = inspect.signature(function).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.name != "rule"]
-    return [name.removeprefix("mc_dropout_") for name in names]
-
-
-def _check_values(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Check the rule and the values of `settings`, as far as they are known without the model."""
-    known = dict(settings)
-    if options.temperature == "best":
-        del known["temperature"]
-    if not options.dynamic:
-        check_evaluation(**known)
-    elif options.rule is None:
-        check_dynamic(**dynamic_settings(options.run_folder, None, known))
-    elif check_choice("rule", options.rule, [*RULES, "published"]) != "published":
-        check_dynamic(rule=options.rule, **known)
-
-
-def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise `ValueError` for a setting that is not in `known`."""
-    for key, value in settings.items():
-        if key not in known:
-            raise ArgumentError(
-                key,
-                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} Received: {option} "
-                f"{key}={value}.",
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -10,14 +9,34 @@ from pathlib import Path
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet.cli.commands import finite
-from dualnet.cli.console import print_table, printable
+from dualnet.cli.command import Options, argument
+from dualnet.cli.console import finite, print_table, printable
 from dualnet.cli.model_table import measured_result, model_table, translation_results
+from dualnet.cli.options import OfModel
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_shipped, find_run
 
 
-def list_models(options: argparse.Namespace) -> None:
+class List(Options):
+    """Options of `list`.
+
+    Args:
+        pattern: List only names that match, e.g. "dual_*".
+        pretrained: List the trained models that are shipped, with their test results.
+        markdown: Print a Markdown table with the results on all corpora.
+    """
+
+    pattern: str = argument("*", nargs="?", metavar="PATTERN")
+    pretrained: bool = False
+    markdown: bool = False
+
+
+def list_models(options: List) -> None:
+    """List the models of the zoo.
+
+    Examples:
+        dualnet list "dual_*"
+    """
     names = zoo.list_models(options.pattern, pretrained=options.pretrained)
     if options.pretrained:
         _list_pretrained(options, names)
@@ -46,7 +65,7 @@ def list_models(options: argparse.Namespace) -> None:
               "`dualnet list --pretrained` lists trained models.")  # fmt: skip
 
 
-def _list_pretrained(options: argparse.Namespace, names: list[str]) -> None:
+def _list_pretrained(options: List, names: list[str]) -> None:
     if options.markdown:
         raise ArgumentError("--markdown", "cannot be combined with --pretrained.")
     if options.json:
@@ -80,7 +99,22 @@ def _perplexity(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def card(options: argparse.Namespace) -> None:
+class ShownCard(OfModel):
+    """Options of `card`.
+
+    Args:
+        corpus: Published corpus to show the card for (default: the first one).
+    """
+
+    corpus: str | None = None
+
+
+def card(options: ShownCard) -> None:
+    """Show the card of a model: paper, sizes, recipe, results.
+
+    Examples:
+        dualnet card dual_mdlstm --corpus wikitext-2
+    """
     card = zoo.card(options.name, options.corpus)
     if options.json:
         table = dataclasses.asdict(card)

@@ -2,43 +2,74 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import json
 import os
 import sys
-from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import field
 from dualnet._files import check_output_file
-from dualnet._settings import check_dynamic, check_reading, check_temperature
-from dualnet.cli.commands import finite, number, texts_of
-from dualnet.cli.console import print_table, quietly, settings_of
-from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, settable, statistics_of
-from dualnet.cli.option_types import run_path
-from dualnet.runs.shipped import dynamic_settings, require_shipped
+from dualnet.cli.command import argument
+from dualnet.cli.console import finite, number, print_table, quietly, texts_of
+from dualnet.cli.options import AdaptingOptions, open_language_model
+from dualnet.requests import DynamicEvaluating, Looking, check_reading
+from dualnet.runs.shipped import list_shipped, require_shipped
 
 
-def look(options: argparse.Namespace) -> None:
-    _find_runs(options)
-    check_temperature(options.temperature)
-    settings = _settings(options)
+class Look(AdaptingOptions, Looking):
+    """Options of `look`.
+
+    Args:
+        run_folders: RUN folders of trained models, or names of shipped ones, or .keras files
+            (default: the shipped models); the last one may be a file with the text, '-' for
+            standard input.
+        file: The last RUN, if it is a file, or what follows an option.
+        texts: Text to read; repeatable, one line each.
+        output: Page to write.
+    Args (learning while reading):
+        adapt: Read the text a second time, learning from each segment after scoring it.
+        rule: Update rule of --adapt: nadam, sgd, or rms with the statistics of the text that the
+            first RUN was trained on (default: nadam; shipped models have a rule of their own).
+        set: Override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20.
+    """
+
+    run_folders: list[str] = argument([], nargs="*", metavar="RUN")
+    file: str | None = field(None, hidden=True)
+    texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
+    output: str = field(metavar="HTML")
+
+    @classmethod
+    def by_set(cls) -> dict[str, str]:
+        return {name: name for name in super().by_set() if name != "file"}
+
+
+def look(options: Look) -> None:
+    """Write a page that shows models reading a text, word by word.
+
+    Examples:
+        dualnet look --text "The ship was built in 1904." --output page.html
+        dualnet look runs/lstm runs/dual article.txt --adapt --output page.html
+    """
+    options = _with_file(options)
+    paths = options.run_folders or require_shipped("RUN")
+    runs = [open_language_model(path) for path in paths]
+    for run in runs if options.adapt else []:
+        DynamicEvaluating(**run.learning(options.rule, options.learning()))
     check_output_file("--output", options.output)
-    for path in (*options.run_folders, options.file):
+    for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             raise ArgumentError(
                 "--output", f"must not be a file that is read. Received: {options.output!r}."
             )
-    for run in options.run_folders:
-        check_language_model(run)
     lines = texts_of("--text", options)
     text = "\n".join(lines) if options.texts else "".join(lines)
     check_reading(text)
     looking = quietly("dualnet.looking")
+    settings = Looking.fields_of(options.changed())
     if options.rule == "rms":
-        runs = quietly("dualnet.runs")
-        settings["statistics"] = statistics_of(runs, options.run_folders[0])
-    page = looking.look(options.run_folders, text, temperature=options.temperature, **settings)
+        settings["statistics"] = runs[0].training_text()
+    page = looking.look([str(run.path) for run in runs], text, **settings)
     page.save(options.output)
     if page.segment is not None and page.units <= page.segment:
         print(f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
@@ -58,27 +89,11 @@ def look(options: argparse.Namespace) -> None:
     print(f"\nperplexity on {tokens}; the page is {options.output}")
 
 
-def _find_runs(options: argparse.Namespace) -> None:
-    """Take the last RUN as FILE where it is none and there is no text; use the shipped models
-    where no RUN is left."""
+def _with_file(options: Look) -> Look:
+    """Treat the last RUN as FILE if it is not a RUN and there is no text."""
     *others, last = options.run_folders or [""]
     if options.texts is None and options.file is None and last:
-        is_run = os.path.isdir(last) or last.endswith(".keras")
+        is_run = os.path.isdir(last) or last.endswith(".keras") or last in list_shipped()
         if not is_run and (others or last == "-" or os.path.isfile(last)):
-            options.run_folders, options.file = others, last
-    options.run_folders = options.run_folders or [run_path(name) for name in require_shipped("RUN")]
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `dualnet.look` about learning, checked."""
-    settings = settings_of(options.set)
-    if not options.adapt:
-        for option, value in {"--rule": options.rule, "--set": options.set}.items():
-            if value:
-                raise ArgumentError(option, "needs --adapt.")
-        return {}
-    known = [name for name in settable(check_dynamic) if name not in ("temperature", "by_sentence")]
-    check_known("--set", settings, known)
-    for run in options.run_folders:
-        check_dynamic(**dynamic_settings(run, options.rule, settings))
-    return {**settings, "adapt": True, "rule": options.rule}
+            return dataclasses.replace(options, run_folders=others, file=last)
+    return options

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet.cli.console import quietly
 from dualnet.corpora import SPLITS
-from dualnet.runs import folder
+from dualnet.runs import Run
+from dualnet.runs.folder import CARD
+from dualnet.runs.shipped import find_run
 
 NEED_PAIRS = ("source", "target", "files", "source_tokenizer", "max_tokens")  # options
 
 
-def corpus_or_pairs(options: argparse.Namespace) -> Any:
-    """Return the corpus of `train`: pairs if `--pairs` is given, else what `--corpus` says."""
+def corpus_or_pairs(options: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the corpus of `train`, and how it is to be read: no more to say for `--pairs`."""
     if options.pairs is None:
         check_no_pairs(options)
         if options.lowercase:
             message = "needs --pairs. Received: none. For --corpus, a card of your own may say "
             raise ArgumentError("--lowercase", f"{message}`lowercase = true`.")
         if options.corpus is None and options.resume:
-            return quietly("dualnet.runs").corpus_of_run(options.output)
+            return Run.open_folder(options.output).corpus(), options.reading()
         if options.corpus is None:
             raise ArgumentError(
                 "--corpus", "must be given, or --pairs for a model that translates. Received: none."
             )
-        return options.corpus
+        return options.corpus, options.reading()
     _refuse_with_pairs(options, "corpus")
     asked = asked_tokenizers(options)
-    options.tokenizer = None  # it is learnt
-    if options.resume and (own := _tokenizers_of_run(options.output)):
-        pairs = folder.read_card(options.output).trained_on.get("pairs", {})
-        return read_pairs(options, tokenizer=own, max_tokens=pairs.get("max_tokens"))
-    if asked is None and options.weights is not None:
-        asked = _tokenizers_of_run(options.weights)
-    return read_pairs(options, tokenizer=asked)
+    if options.resume and (run := _run_with_tokenizer(options.output)):
+        pairs = run.trained_on.get("pairs", {})
+        own = (run.source_vocabulary, run.vocabulary)
+        most = pairs.get("max_tokens")
+        return read_pairs(options, tokenizer=own, max_tokens=most), {}
+    if asked is None and options.weights and (run := _run_with_tokenizer(options.weights)):
+        asked = (run.source_vocabulary, run.vocabulary)
+    return read_pairs(options, tokenizer=asked), {}
 
 
-def check_no_pairs(options: argparse.Namespace) -> None:
+def check_no_pairs(options: Any) -> None:
     """Raise `ArgumentError` for options that need `--pairs`."""
     for name in NEED_PAIRS:
         if getattr(options, name, None) is not None:
             raise ArgumentError(f"--{name.replace('_', '-')}", "needs --pairs. Received: none.")
 
 
-def asked_tokenizers(options: argparse.Namespace) -> Any:
+def asked_tokenizers(options: Any) -> Any:
     """Return what `load_pairs` takes for `--tokenizer` and `--source-tokenizer`."""
     if options.source_tokenizer is None:
         return options.tokenizer
@@ -62,7 +63,7 @@ def asked_tokenizers(options: argparse.Namespace) -> Any:
     return options.source_tokenizer, options.tokenizer
 
 
-def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
+def read_pairs(options: Any, **settings: Any) -> Any:
     """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
     from dualnet import corpora
 
@@ -76,28 +77,24 @@ def read_pairs(options: argparse.Namespace, **settings: Any) -> Any:
     return corpora.load_pairs(options.pairs, **settings)
 
 
-def pairs_to_evaluate(options: argparse.Namespace, model: Any) -> Any:
+def pairs_to_evaluate(options: Any, run: Run, model: Any) -> Any:
     """Return the pairs of `evaluate`: those of `--pairs`, else those that RUN was trained on."""
-    from dualnet.runs import corpus_of_run
-
-    is_run = Path(options.run_folder).is_dir()
     if options.pairs is None:
         check_no_pairs(options)
-        if not is_run:
+        if not run.is_folder:
             message = "must be given for a .keras file, which records no pairs."
             raise ArgumentError("--pairs", message)
-        return corpus_of_run(options.run_folder)
+        return run.corpus()
     settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
-    if is_run:
-        own = folder.read_card(options.run_folder).trained_on["pairs"]
+    if run.is_folder:
+        own = run.trained_on["pairs"]
         settings["max_tokens"] = own.get("max_tokens")
-        options.source, options.target = (
-            getattr(options, side) or own[side] for side in ("source", "target")
-        )
+        sides = {side: getattr(options, side) or own[side] for side in ("source", "target")}
+        options = dataclasses.replace(options, **sides)
     return read_pairs(options, **settings)
 
 
-def show_pairs(options: argparse.Namespace) -> None:
+def show_pairs(options: Any) -> None:
     """Print how many pairs each split has, how long they are, and how many were left out."""
     _refuse_with_pairs(options, "name", "path")
     tokenizer = asked_tokenizers(options)
@@ -143,18 +140,17 @@ def _about(pairs: Any) -> dict[str, Any]:
     return about
 
 
-def _refuse_with_pairs(options: argparse.Namespace, *names: str) -> None:
+def _refuse_with_pairs(options: Any, *names: str) -> None:
     for name in (*names, "documents", "fractions"):
         if (value := getattr(options, name)) is not None:
             option = "CORPUS" if name == "name" else f"--{name}"
             raise ArgumentError(option, f"cannot be combined with --pairs. Received: {value!r}.")
 
 
-def _tokenizers_of_run(path: str) -> Any:
-    """Return the tokenisers of a RUN of a translator, source and target, or None."""
-    run = Path(path)
-    if not folder.has_vocabulary(run) or not (run / folder.CARD).is_file():
+def _run_with_tokenizer(path: str) -> Run | None:
+    """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
+    folder = find_run(path)
+    if not (folder / CARD).is_file():
         return None
-    card = folder.read_card(run)
-    target = folder.read_vocabulary(run, card)
-    return folder.read_source_vocabulary(run, card) or target, target
+    run = Run.open_folder(folder)
+    return run if run.has_vocabulary else None

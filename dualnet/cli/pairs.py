@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dualnet.cli.command import argument
 from dualnet.cli.console import print_table, quietly
-from dualnet.cli.early import check_language_model
+from dualnet.cli.options import OfRun, open_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
 
 if TYPE_CHECKING:
@@ -17,14 +17,29 @@ if TYPE_CHECKING:
 WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
 
 
-def minimal_pairs(options: argparse.Namespace) -> None:
-    check_language_model(options.run_folder)
+class Pairs(OfRun):
+    """Options of `minimal-pairs`.
+
+    Args:
+        files: File with one JSON object per line: sentence_good, sentence_bad and, optionally,
+            UID and field.
+    """
+
+    files: list[str] = argument(nargs="+", metavar="FILE")
+
+
+def minimal_pairs(options: Pairs) -> None:
+    """Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).
+
+    Examples:
+        dualnet minimal-pairs runs/dual blimp/*.jsonl
+    """
+    run = open_language_model(options.run_folder)
     pairs = read_pairs(options.files)
-    runs = quietly("dualnet.runs")
-    from dualnet import evaluation
+    evaluation = quietly("dualnet.evaluation")
     from dualnet.text.tokenisation import tokenisation_warning
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     result = evaluation.minimal_pairs(model, pairs)
     words = [
         model.vocabulary.words[i]

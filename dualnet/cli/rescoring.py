@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, count, field
 from dualnet._files import check_output_file, written_beside
-from dualnet._settings import check_dynamic
-from dualnet.cli.console import print_table, printable, quietly, settings_of
-from dualnet.cli.early import is_translator
-from dualnet.cli.evaluating import check_known, settable, statistics_of
+from dualnet.cli.command import argument
+from dualnet.cli.console import print_table, printable, quietly
+from dualnet.cli.options import AdaptingOptions
+from dualnet.requests import Rescoring
 from dualnet.rescoring.formats import (
     FORMATS,
     check_name,
@@ -27,15 +26,90 @@ from dualnet.rescoring.formats import (
 from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
 from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
-from dualnet.runs.folder import check_run
-from dualnet.runs.shipped import dynamic_settings
+from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
 
-def rescore(options: argparse.Namespace) -> None:
-    settings = settings_of(options.set)
-    _check_options(options, settings)
-    names = _check_runs(options)
+class Rescore(AdaptingOptions, Rescoring):
+    """Options of `rescore`.
+
+    Args:
+        run_folders: RUN folders or .keras files: language models, or with --input models that
+            translate.
+        nbest: File of n-best lists.
+        format: moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl
+            (objects with id and text) or trees (in brackets, a blank line between sentences).
+        scores: Scores of Kaldi lists, 'utterance-n number': a feature for each FILE.
+        input: The source texts, a line for each list.
+        feature_weights: Weights of the features, as --save-weights writes them (default: 1 for
+            each RUN, 0 for other features).
+    Args (state and learning):
+        carry: Read each list in the state that the best hypothesis of the list before left.
+        adapt: Learn from the best hypothesis of a list before scoring the next list.
+        rule: Update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first RUN
+            if it is shipped).
+        set: Override settings of --adapt, e.g. learning_rate=0.001.
+    Args (output and weights):
+        best: Write only the best hypothesis of each list.
+        output: File to write (default: standard output).
+        tune: Learn the weights that are best for these references (a line for each list).
+        compare: Show what the weights are worth, measured on these references.
+        metric: Metric of --tune and --compare: bleu, wer or f1 (default: f1 for trees, else bleu).
+        save_weights: Write the weights of --tune, as TOML.
+        seed: Random seed of --tune and of the intervals.
+    """
+
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    nbest: str = argument(metavar="NBEST")
+    format: str = choice("moses", FORMATS)
+    scores: list[str] = field([], metavar="FILE")
+    input: str | None = field(None, metavar="SOURCE")
+    feature_weights: str | None = field(None, metavar="FILE")
+    best: bool = False
+    output: str | None = field(None, metavar="FILE")
+    tune: str | None = field(None, metavar="REFERENCES")
+    compare: str | None = field(None, metavar="REFERENCES")
+    metric: str | None = choice(None, METRICS)
+    save_weights: str | None = field(None, metavar="FILE")
+    seed: int | None = count(None)
+
+    def check(self) -> None:
+        super().check()
+        table = self.tune or self.compare
+        changed = self.changed()
+        needs = {"--tune": (self.tune, ["save_weights"]),
+                 "--tune or --compare": (table, ["metric", "seed", "json"])}  # fmt: skip
+        for needed, (there, names) in needs.items():
+            for name in names:
+                if name in changed and not there:
+                    raise ArgumentError(f"--{name.replace('_', '-')}", f"needs {needed}.")
+        if self.tune and (self.compare or self.feature_weights):
+            other = "--compare" if self.compare else "--feature-weights"
+            raise ArgumentError("--tune", f"learns weights, and cannot be combined with {other}.")
+        if self.best and table and self.output is None:
+            raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
+        if self.format == "kaldi" and self.output is None and not (self.best or table):
+            raise ArgumentError(
+                "--output", "must be given for lists of Kaldi, which are several files, or --best."
+            )
+
+
+def rescore(options: Rescore) -> None:
+    """Score the hypotheses of n-best lists with RUNs, and choose the best.
+
+    Examples:
+        dualnet rescore runs/dual dev.nbest --tune dev.txt --metric wer --save-weights weights.toml
+        dualnet rescore runs/dual test.nbest --feature-weights weights.toml --best
+    """
+    runs = [Run.open(path) for path in options.run_folders]
+    request = Rescoring(carry=options.carry)
+    if options.adapt:
+        learning = runs[0].learning(options.rule, options.learning(), by_text=True)
+        request = Rescoring(carry=options.carry, adapt=True, **Rescoring.fields_of(learning))
+    for path, option in ((options.output, "--output"), (options.save_weights, "--save-weights")):
+        if path is not None:
+            check_output_file(option, path)
+    names = _check_runs(options, runs)
     weights = load_weights(options.feature_weights) if options.feature_weights else None
     metric = metric_of(_metric_name(options)) if options.tune or options.compare else None
     ids, firsts = _check_lists(options, names, weights)
@@ -44,31 +118,27 @@ def rescore(options: argparse.Namespace) -> None:
         format = "jsonl" if options.format == "trees" else options.format
         sources = keyed_lines(options.input, ids, format=format, name="--input")
     if metric is not None:
-        option, path = ("--tune", options.tune) if options.tune else ("--compare", options.compare)
-        references = keyed_lines(path, ids, format=options.format, name=option)
+        option, path = "--tune" if options.tune else "--compare", options.tune or options.compare
+        references = keyed_lines(path or "", ids, format=options.format, name=option)
         for text, reference in zip(firsts, references):
             metric.statistics(text, reference)  # tells of a malformed one before hours of scoring
-    runs = quietly("dualnet.runs")
+    quietly("dualnet.rescoring.rescoring")
     from dualnet.rescoring.rescoring import rescored
 
-    if options.adapt:
-        settings = dynamic_settings(options.run_folders[0], options.rule, settings, by_text=True)
-        if options.rule == "rms":
-            settings["statistics"] = {
-                name: statistics_of(runs, run)
-                for name, run in zip(names, options.run_folders)
-                if not is_translator(run)
-            }
-    models = {name: runs.load(run) for name, run in zip(names, options.run_folders)}
+    statistics = None
+    if options.rule == "rms":
+        statistics = {
+            name: run.training_text() for name, run in zip(names, runs) if not run.translates
+        }
+    models = {name: run.model() for name, run in zip(names, runs)}
     _check_words(options, models)
     lists = rescored(
         models,
         read_nbest(options.nbest, format=options.format, scores=options.scores),
+        request,
         weights=weights,
         sources=sources,
-        carry=options.carry,
-        adapt=options.adapt,
-        **settings,
+        statistics=statistics,
     )
     if metric is None or references is None:
         _write(options, lists)
@@ -77,7 +147,7 @@ def rescore(options: argparse.Namespace) -> None:
         _tune(options, list(lists), references, metric, weights)
 
 
-def _check_words(options: argparse.Namespace, models: Mapping[str, Any]) -> None:
+def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
     """Raise `ArgumentError` for a word that a model without `<unk>` cannot read."""
     tokenizers = {name: model.vocabulary for name, model in models.items()}
     closed = {
@@ -102,7 +172,7 @@ def _check_words(options: argparse.Namespace, models: Mapping[str, Any]) -> None
 
 
 def _tune(
-    options: argparse.Namespace,
+    options: Rescore,
     lists: Sequence[NBest],
     references: Sequence[str],
     metric: Metric,
@@ -133,7 +203,7 @@ def _tune(
     )
 
 
-def _write(options: argparse.Namespace, lists: Iterable[NBest]) -> None:
+def _write(options: Rescore, lists: Iterable[NBest]) -> None:
     """Write lists, or the best of each, into --output or to standard output."""
     if options.output is not None and not options.best:
         write_nbest(options.output, lists, format=options.format)
@@ -162,75 +232,32 @@ def _best_line(nbest: NBest, format: str) -> str:
     return f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line
 
 
-def _check_options(options: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Check what needs no file but those of --output and --save-weights."""
-    check_choice("format", options.format, FORMATS)
-    if options.metric is not None:
-        check_choice("metric", options.metric, METRICS)
-    if options.seed is not None:
-        check_count("seed", options.seed, least=0)
-    table = options.tune or options.compare
-    needs: dict[str, tuple[Any, dict[str, Any]]] = {
-        "--adapt": (options.adapt, {"--rule": options.rule, "--set": options.set}),
-        "--tune": (options.tune, {"--save-weights": options.save_weights}),
-        "--tune or --compare": (
-            table,
-            {"--metric": options.metric, "--seed": options.seed, "--json": options.json},
-        ),
-    }
-    for needed, (there, values) in needs.items():
-        for option, value in values.items():
-            if value is not None and value is not False and value != [] and not there:
-                raise ArgumentError(option, f"needs {needed}.")
-    if options.tune and (options.compare or options.feature_weights):
-        other = "--compare" if options.compare else "--feature-weights"
-        raise ArgumentError("--tune", f"learns weights, and cannot be combined with {other}.")
-    if options.best and table and options.output is None:
-        raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
-    if options.format == "kaldi" and options.output is None and not (options.best or table):
-        raise ArgumentError(
-            "--output", "must be given for lists of Kaldi, which are several files, or --best."
-        )
-    if options.adapt:
-        not_by_text = ("temperature", "sequence_length", "by_sentence")
-        known = [name for name in settable(check_dynamic) if name not in not_by_text]
-        check_known("--set", settings, known)
-        first = options.run_folders[0]
-        check_dynamic(**dynamic_settings(first, options.rule, settings, by_text=True))
-    for option in ("output", "save_weights"):
-        path = getattr(options, option)
-        if path is not None:
-            check_output_file(f"--{option.replace('_', '-')}", path)
-
-
-def _metric_name(options: argparse.Namespace) -> str:
+def _metric_name(options: Rescore) -> str:
     return options.metric or ("f1" if options.format == "trees" else "bleu")
 
 
-def _name(run: str) -> str:
+def _name(run: Run) -> str:
     """Return the name of the feature of a RUN: that of its folder or file."""
-    path = Path(run).resolve()
+    path = run.path.resolve()
     return check_name(path.stem if path.suffix == ".keras" else path.name, "RUN")
 
 
-def _check_runs(options: argparse.Namespace) -> list[str]:
+def _check_runs(options: Rescore, runs: Sequence[Run]) -> list[str]:
     """Return the names of the features of the RUNs."""
-    for run in options.run_folders:
-        check_run(run)
-    translators = [run for run in options.run_folders if is_translator(run)]
-    folders = [run for run in options.run_folders if Path(run).is_dir()]
+    translators = [run for run in runs if run.translates]
     if translators and options.input is None:
-        raise ArgumentError("--input", f"must be given for {translators[0]!r}, which translates.")
-    if options.input is not None and not translators and folders == options.run_folders:
+        name = str(translators[0].path)
+        raise ArgumentError("--input", f"must be given for {name!r}, which translates.")
+    if options.input is not None and not translators and all(run.is_folder for run in runs):
         raise ArgumentError("--input", "is for models that translate. Received: no RUN of one.")
     for option in ("adapt", "carry"):
-        if getattr(options, option) and translators == options.run_folders:
+        if getattr(options, option) and len(translators) == len(runs):
             raise ArgumentError(f"--{option}", "needs a RUN of a language model.")
-    return numbered(map(_name, options.run_folders))
+    return numbered(map(_name, runs))
 
 
 def _check_lists(
-    options: argparse.Namespace, names: Sequence[str], weights: Mapping[str, float] | None
+    options: Rescore, names: Sequence[str], weights: Mapping[str, float] | None
 ) -> tuple[list[str | int], list[str]]:
     """Read all lists, to tell of mistakes before anything is scored.
 

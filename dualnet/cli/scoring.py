@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -13,29 +11,67 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice
-from dualnet._settings import check_dynamic, check_temperature
-from dualnet.cli.commands import finite, number, texts_of
-from dualnet.cli.console import comparison, print_table, printable, quietly, settings_of
-from dualnet.cli.early import check_language_model
-from dualnet.cli.evaluating import check_known, published_rule, settable, statistics_of
-from dualnet.runs.shipped import dynamic_settings
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice
+from dualnet.cli.console import (
+    comparison,
+    finite,
+    number,
+    print_table,
+    printable,
+    quietly,
+    texts_of,
+)
+from dualnet.cli.evaluating import published_rule
+from dualnet.cli.options import AdaptingOptions, OfTexts, open_language_model
+from dualnet.requests import RULES, Surprising
+from dualnet.runs import Run
 
 
-def score(options: argparse.Namespace) -> None:
-    check_temperature(options.temperature)
-    check_format(options)
+class Score(OfTexts, AdaptingOptions, Surprising):
+    """Options of `score`.
+
+    Args:
+        texts: Text to score, in which a newline is <eos>; repeatable.
+    Args (surprisal):
+        format: 'surprisal': print a tab-separated row for each token, with its surprisal in bits.
+        entropy: With --format surprisal: add the entropy, in bits, of each prediction.
+        words: With --format surprisal: print a row for each word, with the sum over its tokens;
+            white space separates words.
+        adapt: With --format surprisal: learn from each text, in one step, after scoring it.
+        rule: Update rule of --adapt: nadam, sgd, rms or published (default: nadam; shipped models
+            have a rule of their own).
+        set: Override settings of --adapt, e.g. learning_rate=0.001.
+    """
+
+    format: str | None = choice(None, ["surprisal"], metavar="surprisal")
+    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+
+    def check(self) -> None:
+        for name in ("entropy", "words", "adapt"):
+            if getattr(self, name) and self.format is None:
+                raise ArgumentError(f"--{name}", "needs --format surprisal.")
+        super().check()
+
+
+def score(options: Score) -> None:
+    """Compute the log-probability, in nats, of each word of texts, and the perplexity.
+
+    Examples:
+        dualnet score runs/dual --text "the cat sat"
+        dualnet score runs/dual book.txt --format surprisal --words
+    """
     texts = texts_of("--text", options)
     if options.format == "surprisal":
         print_surprisal(options, texts)
         return
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
+    run = open_language_model(options.run_folder)
+    quietly("dualnet.evaluation")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
     from dualnet.text.tokenisation import tokenisation_warning
 
-    model = runs.load(options.run_folder)
+    model = run.model()
     scores = score(model, texts, temperature=options.temperature)
     tokens = sum(score.tokens for score in scores)
     losses = [-value for score in scores for value in score.log_probabilities.tolist()]
@@ -78,43 +114,17 @@ def score(options: argparse.Namespace) -> None:
     print(textwrap.fill(comparison(figures), max(columns, 20)))
 
 
-def check_format(options: argparse.Namespace) -> None:
-    """Refuse options of `score` that do not go together."""
-    if options.format is not None:
-        check_choice("format", options.format, ["surprisal"])
-    needs = {
-        "--format surprisal": (
-            options.format,
-            {"--entropy": options.entropy, "--words": options.words, "--adapt": options.adapt},
-        ),
-        "--adapt": (options.adapt, {"--rule": options.rule, "--set": options.set}),
-    }
-    for needed, (there, values) in needs.items():
-        for option, value in values.items():
-            if value and not there:
-                raise ArgumentError(option, f"needs {needed}.")
-
-
-def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
+def print_surprisal(options: Score, texts: list[str]) -> None:
     """Print the surprisal of `texts`: rows with tabs between, as they come, or JSON."""
-    settings = settings_of(options.set)
-    not_by_text = ("temperature", "sequence_length", "by_sentence")
-    known = [name for name in settable(check_dynamic) if name not in not_by_text]
-    check_known("--set", settings, known)
+    run = open_language_model(options.run_folder)
     if options.rule != "published":
-        chosen = dynamic_settings(options.run_folder, options.rule, settings, by_text=True)
-        check_dynamic(**chosen)
-    check_language_model(options.run_folder)
-    runs = quietly("dualnet.runs")
+        _surprising(options, run)
+    quietly("dualnet.adaptation")
     from dualnet.adaptation.surprisals import records
 
-    names = ("entropy", "words", "temperature", "adapt")
-    if options.adapt:
-        settings = _rule(runs, options.rule, options.run_folder, settings)
-    model = runs.load(options.run_folder)
-    for name in names:
-        settings[name] = getattr(options, name)
-    rows = records(model, texts, **settings)
+    request = _surprising(options, run)
+    statistics = run.training_text() if options.adapt and request.rule == "rms" else None
+    rows = records(run.model(), texts, request, statistics=statistics)
     if options.json:
         print(json.dumps([dict(zip(row, map(finite, row.values()))) for row in rows]))
         return
@@ -124,17 +134,15 @@ def print_surprisal(options: argparse.Namespace, texts: list[str]) -> None:
         print(*map(_cell, row.values()), sep="\t")
 
 
-def _rule(runs: Any, rule: str | None, run_folder: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that --rule stands for, with those in `settings`."""
-    card = runs.read_card(run_folder) if os.path.isdir(run_folder) else None
-    if rule == "published":
-        settings = {**published_rule(card, card.corpus if card else ""), **settings}
-        settings.pop("sequence_length", None)
-    else:
-        settings = dynamic_settings(run_folder, rule, settings, by_text=True)
-    if settings["rule"] == "rms":
-        settings["statistics"] = statistics_of(runs, run_folder)
-    return settings
+def _surprising(options: Score, run: Run) -> Surprising:
+    """Return what is asked of the model of `run`, with the rule that --rule stands for."""
+    request = Surprising.fields_of({**options.arguments(), "rule": "nadam"})
+    if options.adapt and options.rule == "published":
+        published = published_rule(run, run.trained_on.get("name", ""))
+        request |= {**published, **options.learning()}
+    elif options.adapt:
+        request |= run.learning(options.rule, options.learning(), by_text=True)
+    return Surprising(**Surprising.fields_of(request))
 
 
 def _cell(value: Any) -> str:

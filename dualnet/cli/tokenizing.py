@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import count, field
 from dualnet._files import check_output_file
-from dualnet.cli.console import print_table, quietly
-from dualnet.runs.folder import check_run, check_sums, read_card, read_vocabulary
+from dualnet.cli.command import Options, argument
+from dualnet.cli.console import print_table
+from dualnet.cli.options import Fractions
+from dualnet.runs import Run
 
 SAMPLE = 80  # characters of the text that shows the units
 
 
-def train(options: argparse.Namespace) -> None:
+class TrainTokenizer(Fractions):
+    """Options of `tokenizer train`.
+
+    Args:
+        name: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
+            and test.txt, or a text file.
+        kind: bpe (of bytes: no text is unknown), unigram, word-piece or characters.
+        size: Number of units; not for characters.
+        output: New file to write, ending in .json.
+        special: Strings that are one unit each wherever they occur, e.g. '<unk>'.
+        lowercase: Convert all text to lower case first.
+    """
+
+    name: str = argument(metavar="CORPUS")
+    kind: str = "bpe"
+    size: int | None = count(None)
+    output: str = field(metavar="FILE")
+    special: list[str] = field([], metavar="STRING")
+    lowercase: bool = False
+
+
+class ShowTokenizer(Options):
+    """Options of `tokenizer show`.
+
+    Args:
+        tokenizer: RUN folder of a trained model, or the name of one that is shipped, or a
+            tokenizer.json.
+        texts: Text to encode; repeatable.
+    """
+
+    tokenizer: str = argument(metavar="TOKENIZER")
+    texts: list[str] = field([], flags=["--text"], action="append", metavar="TEXT")
+
+
+def train(options: TrainTokenizer) -> None:
+    """Learn the units of a tokeniser from the train split.
+
+    Examples:
+        dualnet tokenizer train book.txt --size 2000 --output tokenizer.json
+    """
     from dualnet.corpora.corpus import locate
     from dualnet.text import train_tokenizer
     from dualnet.text.plain_text import END
@@ -29,8 +70,13 @@ def train(options: argparse.Namespace) -> None:
         )
     check_output_file("--output", path)
     text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
-    settings = {"size": options.size, "special": options.special, "lowercase": options.lowercase}
-    tokenizer = train_tokenizer(text.read("train", True), options.kind, **settings)
+    tokenizer = train_tokenizer(
+        text.read("train", True),
+        options.kind,
+        size=options.size,
+        special=options.special,
+        lowercase=options.lowercase,
+    )
     tokenizer.save(path)
     first = next(filter(str.strip, next(text.read("train", True)).split(END)), "")[:SAMPLE]
     units = _units(tokenizer, first)
@@ -46,21 +92,27 @@ def train(options: argparse.Namespace) -> None:
         print(" ".join(f"'{_shown(unit['unit'])}'" for unit in units))
 
 
-def show(options: argparse.Namespace) -> None:
+def show(options: ShowTokenizer) -> None:
+    """Show a tokeniser, and the units of texts.
+
+    Examples:
+        dualnet tokenizer show runs/dual --text "Hello there."
+    """
     from dualnet.text import load_tokenizer
 
     path = Path(options.tokenizer)
     if path.suffix == ".json" or (path.is_file() and path.suffix != ".keras"):
         tokenizer = load_tokenizer(path)
     else:
-        check_run(path)
-        if not path.is_dir():
+        run = Run.open(path)
+        if not run.is_folder:
             message = "must be a RUN folder or a tokenizer.json. Received: a .keras file."
             raise ArgumentError("TOKENIZER", message)
-        check_sums(path)
-        quietly("dualnet.runs")  # a card is checked with the builders, which need Keras
-        tokenizer = read_vocabulary(path, read_card(path))
-    texts = [{"text": text, "tokens": _units(tokenizer, text)} for text in options.texts]
+        run.check_sums()
+        tokenizer = run.vocabulary
+    texts: list[dict[str, Any]] = [
+        {"text": text, "tokens": _units(tokenizer, text)} for text in options.texts
+    ]
     if options.json:
         print(json.dumps({**_about(tokenizer), "texts": texts}))
         return

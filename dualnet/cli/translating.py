@@ -2,58 +2,64 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, field
 from dualnet._files import check_output_file, is_used, make_folder
-from dualnet._settings import check_beam, check_beam_width
-from dualnet.cli.commands import finite, texts_of
-from dualnet.cli.console import printable, quietly
-from dualnet.cli.early import is_translator
+from dualnet.cli.console import finite, printable, quietly, texts_of
+from dualnet.cli.options import OfTexts
 from dualnet.cli.pair_corpora import pairs_to_evaluate
-from dualnet.runs.folder import check_run
+from dualnet.requests import Translating
+from dualnet.runs import Run
 
 FORMATS = ("text", "moses")
 PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 
 
-def translate(options: argparse.Namespace) -> None:
-    check_choice("format", options.format, FORMATS)
-    settings = {"length_normalization": options.length_normalization}
-    check_beam(beam=options.beam, n_best=options.n_best, **settings)
-    if options.max_tokens is not None:
-        check_count("max_tokens", options.max_tokens, least=1)
+class Translate(OfTexts, Translating):
+    """Options of `translate`.
+
+    Args:
+        texts: Text to translate; repeatable.
+        ensemble: Further RUNs, with which to average the probabilities.
+        format: text, or moses: 'number ||| translation ||| features ||| score'.
+        plot: Draw the attention of the best translation: for one text, into a file ending in
+            .png; else into a new folder, with a picture for each line that is not empty.
+    """
+
+    ensemble: list[str] = field([], nargs="+", metavar="RUN")
+    format: str = choice("text", FORMATS)
+    plot: str | None = field(None, metavar="PNG")
+
+
+def translate(options: Translate) -> None:
+    """Translate texts, line by line.
+
+    Examples:
+        dualnet translate runs/de-en german.txt --beam 5
+    """
     folders = [options.run_folder, *options.ensemble]
     lines = texts_of("--text", options, may_be_empty=True)
     texts = [line.removesuffix("\n") for line in lines]
-    for folder in folders:
-        check_run(folder)
-        if Path(folder).is_dir() and not is_translator(folder):
+    runs = [Run.open(folder) for folder in folders]
+    for run in runs:
+        if run.is_folder and not run.translates:
             raise ArgumentError(
                 "RUN",
-                f"must be of a model that translates. Received: {folder!r}, of a language model. "
-                "Use `dualnet generate`.",
+                f"must be of a model that translates. Received: {str(run.path)!r}, of a language "
+                "model. Use `dualnet generate`.",
             )
     if options.plot is not None:
-        _check_plot(options, texts)
-    runs = quietly("dualnet.runs")
-    from dualnet.generation import translations
-
-    models = [runs.load(folder) for folder in folders]
-    translated = translations(
-        models,
-        texts,
-        beam=options.beam,
-        n_best=options.n_best,
-        max_tokens=options.max_tokens,
-        allow_unknown=options.allow_unknown,
-        **settings,
-    )
+        _check_plot(options, Path(options.plot), texts)
+    generation = quietly("dualnet.generation")
+    models = [run.model() for run in runs]
+    settings = Translating.fields_of(options.arguments())
+    translated = generation.translations(models, texts, **settings)
     if options.plot is not None:
-        _plot(options, models[0], texts, [best for best, *_ in translated])
+        _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
     if options.json:
         fields = ("text", "score", "normalized_score")
         rows = [
@@ -65,7 +71,8 @@ def translate(options: argparse.Namespace) -> None:
             }
             for text, several in zip(texts, translated)
         ]
-        print(json.dumps({"texts": rows, "beam": options.beam, **settings}))
+        shown = {name: settings[name] for name in ("beam", "length_normalization")}
+        print(json.dumps({"texts": rows, **shown}))
         return
     for number, several in enumerate(translated):
         for each in several:
@@ -78,10 +85,9 @@ def translate(options: argparse.Namespace) -> None:
             print(printable(line))
 
 
-def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
+def _check_plot(options: Translate, path: Path, texts: list[str]) -> None:
     if options.ensemble:
         raise ArgumentError("--plot", "cannot be combined with --ensemble. Draw each RUN alone.")
-    path = Path(options.plot)
     if path.suffix.lower() != ".png":
         if path.exists() and (not path.is_dir() or is_used(path)):
             raise ArgumentError(
@@ -99,11 +105,10 @@ def _check_plot(options: argparse.Namespace, texts: list[str]) -> None:
         check_output_file("--plot", path)
 
 
-def _plot(options: argparse.Namespace, model: Any, texts: list[str], translated: list[Any]) -> None:
+def _plot(path: Path, model: Any, texts: list[str], translated: list[Any]) -> None:
     """Draw the attention of each translation into the file or the folder of `--plot`."""
     from dualnet.generation import alignments
 
-    path = Path(options.plot)
     is_file = path.suffix.lower() == ".png"
     if not is_file:
         make_folder("--plot", path)
@@ -112,7 +117,7 @@ def _plot(options: argparse.Namespace, model: Any, texts: list[str], translated:
             alignment.plot(path if is_file else path / f"{number}.png")
 
 
-def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
+def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     """Print the perplexity of the targets of a split, and what the translations score."""
     from dualnet import evaluation
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
@@ -123,8 +128,8 @@ def evaluate_translator(options: argparse.Namespace, model: Any) -> None:
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     check_packages(protocol)
     check_translators([model])
-    corpus = pairs_to_evaluate(options, model)
-    check_beam_width(beam, len(model.vocabulary))
+    corpus = pairs_to_evaluate(options, run, model)
+    Translating(beam=beam).check_width(len(model.vocabulary))
     pairs = corpus.split(options.split)
     evaluated = evaluate_pairs(model, corpus, options.split)
     lines = translate(model, pairs.source_lines, beam=beam)

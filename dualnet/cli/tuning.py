@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
+from dualnet._fields import count, field
+from dualnet._files import check_new
+from dualnet.cli.command import Options, argument
 from dualnet.cli.console import (
     check_overrides,
     comparison,
@@ -17,10 +20,58 @@ from dualnet.cli.console import (
     settings_of,
     silence,
 )
-from dualnet.cli.early import check_search, reading
+from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
+from dualnet.tuning.job import CORPUS, JOB
+from dualnet.tuning.job_files import load_job
 
 
-def jobs(options: argparse.Namespace) -> None:
+class Jobs(Options):
+    """Options of `jobs`.
+
+    Args:
+        name: Name of a job, or the path of your own (.toml).
+    """
+
+    name: str | None = argument(None, nargs="?", metavar="JOB")
+
+
+class Tune(Reading, OfCorpus, Resuming):
+    """Options of `tune`.
+
+    Args:
+        job: Name of a job (see 'dualnet jobs'), or the path of your own (.toml).
+        run_folder: RUN folder for a job that tunes a gate or an evaluation.
+        output: Folder to write, new or empty.
+    Args (limits):
+        max_trials: Number of trials (default: as in the job).
+        max_hours: Stop after so many hours; --resume continues the search.
+        max_hours_per_trial: Stop a trial after so many hours and keep its result so far.
+        workers: Parallel trials.
+    Args (search):
+        tuner: random, bayesian, hyperband or grid (default: as in the job).
+        set: Fix settings instead of searching them; parameters=24M sets a size budget.
+        seed: Random seed of the search and its trials.
+        resume: Continue the search in DIR.
+        checkpoint_steps: Training steps between checkpoints within an epoch.
+        quiet: Do not show the table of trials.
+    """
+
+    job: str = argument(metavar="JOB")
+    run_folder: str | None = field(None, flags=["--run"], metavar="RUN")
+    output: str = field(metavar="DIR")
+    max_trials: int | None = count(None, least=1)
+    max_hours: float | None = field(None, metavar="H")
+    max_hours_per_trial: float | None = field(None, metavar="H")
+    workers: int = count(1, least=1)
+    tuner: str | None = None
+
+
+def jobs(options: Jobs) -> None:
+    """List the published searches, or show one.
+
+    Examples:
+        dualnet jobs dual_table1
+    """
     from dualnet.tuning import list_jobs, load_job
     from dualnet.tuning.job_files import describe
 
@@ -37,9 +88,21 @@ def jobs(options: argparse.Namespace) -> None:
         print_table(["job", "kind", "tuner", "searched", "source"], rows)
 
 
-def tune(options: argparse.Namespace) -> None:
+def tune(options: Tune) -> None:
+    """Search for good settings with KerasTuner.
+
+    Examples:
+        dualnet tune dual_table1 --corpus ptb --output searches/dual --max-trials 20
+    """
     settings = settings_of(options.set)
-    check_search(options)
+    if not zoo.is_file(options.job):  # the check of your own job needs Keras
+        load_job(options.job)
+    run = options.run_folder
+    if run is not None:
+        run = str(open_language_model(run, name="run").path)
+    if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
+        check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
+    check_corpus(options.corpus, options.reading(), resume=options.resume)
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS
@@ -49,7 +112,7 @@ def tune(options: argparse.Namespace) -> None:
         "resume", "checkpoint_steps",
     )  # fmt: skip
     arguments = {name: getattr(options, name) for name in names}
-    arguments |= {"run": options.run_folder, "progress": not options.quiet, **reading(options)}
+    arguments |= {"run": run, "progress": not options.quiet, **options.reading()}
     tuner = search(options.job, options.corpus, **arguments, **settings)
     if tuner.is_worker:
         worker = {"worker": tuner.tuner_id}

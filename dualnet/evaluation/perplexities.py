@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._settings import check_evaluation
+from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.builders.reader import SegmentReader
 from dualnet.builders.weights import check_language_model
@@ -24,6 +24,7 @@ from dualnet.evaluation.arguments import (
 )
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
+from dualnet.requests import Evaluating
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 
@@ -83,20 +84,8 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
     return evaluate(model, tokens, **settings).perplexity
 
 
-def evaluate(
-    model: LanguageModel,
-    tokens: Any,
-    *,
-    temperature: float = 1.0,
-    batch_size: int = 1,
-    sequence_length: int | None = None,
-    by_sentence: bool = False,
-    window: int | None = None,
-    mc_dropout_samples: int = 0,
-    dropout_scale: float = 1.0,
-    seed: int = 0,
-    top_k: Sequence[int] = (),
-) -> Evaluation:
+@documented(Evaluating)
+def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     """Return the loss of `model` on `tokens`: every token but the first is predicted once.
 
     The text is cut into `batch_size` streams of equal length (the last may be shorter), read
@@ -120,20 +109,7 @@ def evaluate(
         model: `LanguageModel`.
         tokens: int array `(num_tokens,)`, in reading order. An int32 array, which may be
             memory-mapped, is read piece by piece and never copied whole.
-        temperature: float above 0. Logits are divided by it, in each pass.
-        batch_size: int. Number of streams; must be 1 by sentence and with a window.
-        sequence_length: int. Tokens per step; about 2048 / batch_size by default, and 70 with
-            MC dropout. None by sentence and with a window.
-        by_sentence: bool.
-        window: int, at least 1. Tokens after which the state is zeroed; None carries it over the
-            whole text. Excludes `by_sentence`.
-        mc_dropout_samples: int. Number of passes with dropout; 0 for one pass without.
-        dropout_scale: float above 0, at most 1. With MC dropout, the dropout rates of the
-            model, its builder's arguments `..._dropout`, are multiplied by it.
-        seed: int, at least 0. The masks are a function of it and the other arguments.
-        top_k: ints, at least 1. The share of the tokens that are among the k likeliest units is
-            computed for each. A unit as likely as the token counts as likelier, so that a model
-            that cannot tell units apart scores 0. Excludes MC dropout.
+        {arguments}
 
     Example:
 
@@ -147,45 +123,33 @@ def evaluate(
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
     check_language_model("model", model)
-    tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
-    check_evaluation(
-        temperature=temperature,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-        by_sentence=by_sentence,
-        window=window,
-        mc_dropout_samples=mc_dropout_samples,
-        dropout_scale=dropout_scale,
-        seed=seed,
-        top_k=top_k,
-    )
-    top_k = _check_top_k(top_k, model.vocabulary_size)
-    if by_sentence:
-        plan = _sentences(model, tokens, whole=mc_dropout_samples > 0)
-    elif window is not None:
-        plan = _windows(tokens, window)
+    request = Evaluating.of(settings)
+    samples, temperature = request.mc_dropout_samples, request.temperature
+    tokens = check_tokens(tokens, model.vocabulary_size, least=1 if request.by_sentence else 2)
+    top_k = _check_top_k(request.top_k, model.vocabulary_size)
+    if request.by_sentence:
+        plan = _sentences(model, tokens, whole=samples > 0)
+    elif request.window is not None:
+        plan = _windows(tokens, request.window)
     else:
-        plan = _streams(tokens, batch_size, sequence_length, with_dropout=mc_dropout_samples > 0)
+        plan = _streams(
+            tokens, request.batch_size, request.sequence_length, with_dropout=samples > 0
+        )
     losses = np.empty(plan.tokens, np.float32)
     ranks = np.empty(plan.tokens, np.int32) if top_k else None
-    if mc_dropout_samples > 0:
-        reader = DropoutReader(model, dropout_scale)
-        _average_passes(reader, plan, losses, temperature, mc_dropout_samples, seed)
+    if samples > 0:
+        reader = DropoutReader(model, request.dropout_scale)
+        _average_passes(reader, plan, losses, temperature, samples, request.seed)
     else:
         reader = scoring.reader_of(model) if ranks is None else scoring.ranking_reader_of(model)
         _read_plan(reader, plan, [losses], temperature, ranks=ranks)
+    used = {**request.arguments(), "sequence_length": plan.sequence_length}
+    del used["top_k"]
     return Evaluation(
+        **used,
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
-        batch_size=batch_size,
-        sequence_length=plan.sequence_length,
-        temperature=temperature,
         token_losses=losses,
-        by_sentence=bool(by_sentence),
-        mc_dropout_samples=mc_dropout_samples,
-        dropout_scale=dropout_scale,
-        seed=seed,
-        window=window,
         top_k_accuracy={} if ranks is None else {k: float(np.mean(ranks < k)) for k in top_k},
         **figures_of(model, tokens[len(tokens) - plan.tokens :], losses.sum(dtype=np.float64)),
     )

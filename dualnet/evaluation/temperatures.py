@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._settings import check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.perplexities import perplexity
+from dualnet.requests import Scoring
 
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
 PATIENCE = 2
@@ -51,7 +51,7 @@ def best_temperature(
     if not temperatures:
         raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
     for temperature in temperatures:
-        check_temperature(temperature)
+        Scoring(temperature=temperature)
     best, lowest, misses = temperatures[0], math.inf, 0
     for temperature in temperatures:
         value = perplexity(model, tokens, temperature=temperature, **settings)

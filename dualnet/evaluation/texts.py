@@ -9,12 +9,12 @@ from typing import overload
 import numpy as np
 
 from dualnet._checks import check_texts
-from dualnet._settings import check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.words import words_of
+from dualnet.requests import Scoring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ def score(
     ('the', 'cat', '<unk>')
     """
     texts = check_texts("text", text)
-    check_temperature(temperature)
+    Scoring(temperature=temperature)
     vocabulary, eos_id = vocabulary_with_eos(
         model, begins="text", otherwise="Use `evaluate` for a stream of ids."
     )

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_ids
-from dualnet._settings import check_beam
+from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
@@ -101,7 +101,7 @@ def beam_search(
 
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215, section 3.2
     """
-    check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
+    Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)  # checks
     first_ids = check_ids("first_ids", first_ids, least=1)
     count = len(first_ids)
     limits = np.asarray(max_tokens)

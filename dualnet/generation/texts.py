@@ -5,38 +5,23 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Sequence
-from typing import TypedDict, Unpack, overload
+from typing import Any, overload
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_texts
-from dualnet._settings import check_beam_width, check_generation
+from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.generation.likeliest import likeliest_continuations
 from dualnet.generation.sampling import continuations, draw
+from dualnet.requests import Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
 
-class Settings(TypedDict, total=False):
-    """Arguments of `generate`."""
-
-    max_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    seed: int | None
-    stop_at_eos: bool
-    allow_unknown: bool
-    beam: int | None
-    length_normalization: float
-
-
 @overload
-def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str
-    model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Unpack[Settings]
-) -> str: ...
+def generate(model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Any) -> str: ...
 
 
 @overload
@@ -45,36 +30,23 @@ def generate(
     prompt: Sequence[str],
     *,
     n_best: None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> list[str]: ...
 
 
 @overload
-def generate(  # type: ignore[overload-overlap]
-    model: LanguageModel, prompt: str, *, n_best: int, **settings: Unpack[Settings]
-) -> list[str]: ...
+def generate(model: LanguageModel, prompt: str, *, n_best: int, **settings: Any) -> list[str]: ...
 
 
 @overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str], *, n_best: int, **settings: Unpack[Settings]
+    model: LanguageModel, prompt: Sequence[str], *, n_best: int, **settings: Any
 ) -> list[list[str]]: ...
 
 
+@documented(Drawing)
 def generate(
-    model: LanguageModel,
-    prompt: str | Sequence[str],
-    *,
-    max_tokens: int = 50,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop_at_eos: bool = False,
-    allow_unknown: bool = False,
-    beam: int | None = None,
-    n_best: int | None = None,
-    length_normalization: float = 0.0,
+    model: LanguageModel, prompt: str | Sequence[str], **settings: Any
 ) -> str | list[str] | list[list[str]]:
     """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
 
@@ -95,22 +67,7 @@ def generate(
         model: `LanguageModel` with a vocabulary.
         prompt: str, or a sequence of at least one str, which the tokeniser reads: a newline, or
             what else ends its documents, is `<eos>`. An empty prompt starts a document.
-        max_tokens: int, at least 1. Tokens to draw for each prompt.
-        temperature: float, at least 0. 0 is greedy: it takes the likeliest token; ties go to the
-            lower id.
-        top_k: int, at least 1, or None. Number of tokens to draw from.
-        top_p: float above 0 and at most 1, or None. Total probability of the tokens to draw from.
-        seed: int, at least 0, for reproducible draws; None for new ones each time.
-        stop_at_eos: bool. Whether a text ends before the first `<eos>` drawn. With `beam`, it
-            always does.
-        allow_unknown: bool. Whether `<unk>` may be drawn like any other token, as in papers that
-            take the argmax of all words.
-        beam: int, from 1 to the size of the vocabulary, or None. Hypotheses that the search keeps
-            for each prompt; 1 is greedy. Not with `temperature`, `top_k`, `top_p` or `seed`.
-        n_best: int from 1 to `beam`, or None. The likeliest texts to return for each prompt.
-        length_normalization: float, at least 0. `beam` ranks continuations by log-probability
-            divided by `length ** length_normalization`; their length counts `<eos>`. Without it,
-            short ones win.
+        {arguments}
 
     Returns:
         str for a str: the tokens of the prompt and those drawn, decoded as one text. Words have
@@ -140,46 +97,40 @@ def generate(
     prompts = check_texts("prompt", prompt)
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
-    check_generation(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop_at_eos=stop_at_eos,
-        allow_unknown=allow_unknown,
-        beam=beam,
-        n_best=n_best,
-        length_normalization=length_normalization,
-    )
+    request = Drawing.of(settings)
     vocabulary = vocabulary_of(model)
-    if vocabulary.words == (UNK,) and not allow_unknown:
+    if vocabulary.words == (UNK,) and not request.allow_unknown:
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
         raise ArgumentError("model", message)
-    streams = _streams(vocabulary, prompts, stop_at_eos)
-    excluded_ids = [] if allow_unknown else vocabulary.unknown_ids
+    streams = _streams(vocabulary, prompts, request.stop_at_eos)
+    excluded_ids = [] if request.allow_unknown else vocabulary.unknown_ids
     start = 0 if vocabulary.eos_id is None else 1
-    if beam is None:
+    if request.beam is None:
         drawn = continuations(
             model,
             streams,
-            functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p),
-            max_tokens,
-            seed=secrets.randbits(64) if seed is None else seed,
-            stop_id=vocabulary.eos_id if stop_at_eos else None,
+            functools.partial(
+                draw,
+                temperature=request.temperature,
+                top_k=request.top_k,
+                top_p=request.top_p,
+            ),
+            request.max_tokens,
+            seed=secrets.randbits(64) if request.seed is None else request.seed,
+            stop_id=vocabulary.eos_id if request.stop_at_eos else None,
             excluded_ids=excluded_ids,
         )
         generated = [[ids] for ids in drawn]
     else:
-        check_beam_width(beam, len(vocabulary))
+        request.check_width(len(vocabulary))
         hypotheses = likeliest_continuations(
             model,
             streams,
-            beam=beam,
-            max_tokens=max_tokens,
+            beam=request.beam,
+            max_tokens=request.max_tokens,
             eos_id=vocabulary.eos_id,
-            n_best=n_best or 1,
-            length_normalization=length_normalization,
+            n_best=request.n_best or 1,
+            length_normalization=request.length_normalization,
             excluded_ids=excluded_ids,
         )
         generated = [[list(item.ids) for item in several] for several in hypotheses]
@@ -187,7 +138,7 @@ def generate(
         [vocabulary.decode([*stream[start:], *ids]) for ids in several]
         for stream, several in zip(streams, generated)
     ]
-    if n_best is None:
+    if request.n_best is None:
         first_texts = [several[0] for several in texts]
         return first_texts[0] if isinstance(prompt, str) else first_texts
     return texts[0] if isinstance(prompt, str) else texts

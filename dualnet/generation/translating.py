@@ -10,14 +10,15 @@ from typing import Any, overload
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_flag, check_texts
-from dualnet._settings import check_beam, check_beam_width
+from dualnet._checks import ArgumentError, check_texts
+from dualnet._fields import documented
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.reader import ClearsAllGradients
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import Step, beam_search, ensemble_step
 from dualnet.layers import without_gradients
+from dualnet.requests import Translating
 from dualnet.text.plain_text import check_text
 
 ROWS = 320  # sentences times beam, which are searched side by side
@@ -90,15 +91,9 @@ def translate(model: Models, texts: str | Sequence[str], **settings: Any) -> str
     return lines[0] if isinstance(texts, str) else lines
 
 
+@documented(Translating)
 def translations(
-    model: Models,
-    texts: str | Sequence[str],
-    *,
-    beam: int = 5,
-    n_best: int = 1,
-    length_normalization: float = 1.0,
-    max_tokens: int | None = None,
-    allow_unknown: bool = False,
+    model: Models, texts: str | Sequence[str], **settings: Any
 ) -> list[list[Translation]]:
     """Return the `n_best` likeliest translations of each text that a beam search finds.
 
@@ -108,12 +103,7 @@ def translations(
     Args:
         model: As for `translate`.
         texts: str, or a sequence of them.
-        beam: int from 1 to the number of target words. 1 is greedy.
-        n_best: int from 1 to `beam`.
-        length_normalization: float, at least 0; see `beam_search`.
-        max_tokens: int, at least 1: of a translation, `<eos>` included. By default twice the
-            tokens of its source, and 10.
-        allow_unknown: bool. Whether `<unk>` may be taken like any other token.
+        {arguments}
 
     Returns:
         A list of at most `n_best` `Translation` for each text, best first. An empty text has one,
@@ -136,13 +126,11 @@ def translations(
     """
     models = list(model) if isinstance(model, Sequence) else [model]
     texts = check_texts("texts", texts)
-    check_beam(beam=beam, n_best=n_best, length_normalization=length_normalization)
-    check_flag("allow_unknown", allow_unknown)
-    if max_tokens is not None:
-        check_count("max_tokens", max_tokens, least=1)
+    request = Translating.of(settings)
+    beam = request.beam
     check_translators(models)
     target = models[0].vocabulary
-    check_beam_width(beam, len(target))
+    request.check_width(len(target))
     ids = [
         [one.source_vocabulary.encode(check_text("texts", text)) for text in texts]
         for one in models
@@ -155,7 +143,7 @@ def translations(
         started = [
             step.begin([of_model[i] for i in batch], beam) for step, of_model in zip(steps, ids)
         ]
-        limits = [max_tokens or 2 * lengths[i] + 10 for i in batch]
+        limits = [request.max_tokens or 2 * lengths[i] + 10 for i in batch]
         hypotheses = beam_search(
             ensemble_step([step for step, _ in started]),
             [states for _, states in started],
@@ -163,9 +151,9 @@ def translations(
             beam=beam,
             max_tokens=np.array(limits),
             eos_id=target.eos_id,
-            n_best=n_best,
-            length_normalization=length_normalization,
-            excluded_ids=[] if allow_unknown else target.unknown_ids,
+            n_best=request.n_best,
+            length_normalization=request.length_normalization,
+            excluded_ids=[] if request.allow_unknown else target.unknown_ids,
         )
         for i, several in zip(batch, hypotheses):
             translated[i] = [

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_flag
+from dualnet._checks import ArgumentError
+from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
-from dualnet._settings import check_dynamic, check_reading, check_temperature
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.looking.reading import Reading, read
-from dualnet.runs import load
-from dualnet.runs.shipped import dynamic_settings, require_shipped
+from dualnet.requests import DynamicEvaluating, Looking, check_reading
+from dualnet.runs import Run
+from dualnet.runs.shipped import require_shipped
 from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
@@ -69,20 +70,13 @@ class Page:
         )
 
 
+@documented(Looking)
 def look(
     models: Any = None,
     text: str | None = None,
     *,
-    temperature: float = 1.0,
-    adapt: bool = False,
-    rule: str | None = None,
-    learning_rate: float | None = None,
-    sequence_length: int | None = None,
-    decay: float | None = None,
-    epsilon: float | None = None,
-    beta_1: float | None = None,
-    clipnorm: float | None = None,
     statistics: Any = None,
+    **settings: Any,
 ) -> Page:
     """Return a page that shows models reading `text`.
 
@@ -98,14 +92,8 @@ def look(
             `.keras` file; a list of these; or a dict of names to these. Several must have one
             tokeniser. None for the shipped models.
         text: str. Required.
-        temperature: float above 0; logits are divided by it.
-        adapt: bool. Whether to read the text with each model a second time, in which it learns
-            from each segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights
-            are restored.
-        rule: Update rule of `adapt`: "nadam", "sgd" or "rms". Defaults to the rule and settings
-            of a shipped model's own figures, and to "nadam" for any other.
-        learning_rate, sequence_length, decay, epsilon, beta_1, clipnorm, statistics: As for
-            `dualnet.dynamic_evaluation`; only with `adapt`.
+        {arguments}
+        statistics: As for `dualnet.dynamic_evaluation`; only with `adapt`.
 
     Returns:
         `Page`, which a notebook shows, and which has `save(path)`.
@@ -124,33 +112,24 @@ def look(
         raise ArgumentError(
             "text", "must be given: look(models, text), or look(text=...) for the shipped models."
         )
-    check_temperature(temperature)
-    check_flag("adapt", adapt)
-    settings: dict[str, Any] = {
-        "learning_rate": learning_rate,
-        "sequence_length": sequence_length,
-        "decay": decay,
-        "epsilon": epsilon,
-        "beta_1": beta_1,
-        "clipnorm": clipnorm,
-    }
-    for name, value in {"rule": rule, **settings, "statistics": statistics}.items():
-        if value is not None and not adapt:
-            raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+    request = Looking.of(settings)
+    request.check_adapts({"statistics": statistics})
+    adapt, temperature = request.adapt, request.temperature
     check_reading(text)
     check_text("text", text)
-    named = _named(models)
-    dynamic = {name: _dynamic(model, rule, settings) for name, model in named.items() if adapt}
-    for of_model in dynamic.values():
-        check_dynamic(temperature=temperature, **of_model)
-    loaded = {name: _loaded(model) for name, model in named.items()}
+    named = {
+        name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
+        for name, model in _named(models).items()
+    }
+    dynamic = {name: _learning(model, request) for name, model in named.items() if adapt}
+    loaded = {n: model.model() if isinstance(model, Run) else model for n, model in named.items()}
     tokenizer = _shared_tokenizer(loaded)
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
     stream = np.append(np.int32(tokenizer.require_eos()), ids)
     readings = {
         name: [
-            read(model, stream, temperature=temperature, dynamic=of_model, statistics=statistics)
+            read(model, stream, temperature=temperature, request=of_model, statistics=statistics)
             for of_model in ([None, dynamic[name]] if adapt else [None])
         ]
         for name, model in loaded.items()
@@ -194,22 +173,18 @@ def _named(models: Any) -> dict[str, Any]:
     return named
 
 
-def _dynamic(model: Any, rule: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rule and the settings that `model`, or the model of a path, learns by."""
-    known = {name: value for name, value in settings.items() if value is not None}
-    if isinstance(model, (str, os.PathLike)):
-        return dynamic_settings(model, rule, known)
-    return {"rule": rule or "nadam", **known}
+def _learning(model: Any, request: Looking) -> DynamicEvaluating:
+    """Return how `model`, or that of a RUN, learns."""
+    settings = {"rule": request.rule or "nadam", **request.learning()}
+    if isinstance(model, Run):
+        settings = model.learning(request.rule, request.learning())
+    return DynamicEvaluating(**{"temperature": request.temperature, **settings})
 
 
 def _name(model: Any) -> str:
     if isinstance(model, (str, os.PathLike)):
         return Path(os.path.abspath(model)).name.removesuffix(".keras")
     return str(getattr(model, "name", model))
-
-
-def _loaded(model: Any) -> LanguageModel:
-    return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
 def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:

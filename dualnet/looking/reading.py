@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from dualnet.builders.graph import ranks_of
 from dualnet.builders.reader import SegmentReader
 from dualnet.evaluation.scoring import reader_of
 from dualnet.layers import DOCOutput, IOGate
+from dualnet.requests import DynamicEvaluating
 
 COUNT = 5  # words shown at each unit
 LOGITS = 2**24  # computed by a call at most: 64 MB
@@ -52,27 +52,20 @@ def read(
     stream: np.ndarray,
     *,
     temperature: float,
-    dynamic: Mapping[str, Any] | None = None,
+    request: DynamicEvaluating | None = None,
     statistics: Any = None,
 ) -> Reading:
     """Return what `model` predicts for each id of `stream` but the first, from the zero state.
 
     Args:
-        dynamic: rule and settings of `dualnet.dynamic_evaluation`; None for fixed weights.
-        statistics: As for it.
+        request: How the weights learn; None for fixed weights.
+        statistics: As for `dualnet.dynamic_evaluation`.
     """
     with contextlib.ExitStack() as stack:
         learn, segment = None, None
         steps = max(1, min(SEGMENT, LOGITS // model.vocabulary_size))
-        if dynamic is not None:
-            context = learning(
-                model,
-                dynamic["rule"],
-                {name: value for name, value in dynamic.items() if name != "rule"},
-                temperature=temperature,
-                statistics=statistics,
-                keep=False,
-            )
+        if request is not None:
+            context = learning(model, request, temperature=temperature, statistics=statistics)
             learn, settings = stack.enter_context(context)
             segment = settings["sequence_length"]
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text

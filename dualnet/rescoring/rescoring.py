@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_finite, check_flag
+from dualnet._checks import ArgumentError, check_finite
+from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
+from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.rescoring.prefixes import log_probabilities, state_after
 from dualnet.rescoring.tuning import check_features
@@ -24,21 +26,15 @@ DIGITS = 6  # of a log-probability, so that a written list has the numbers that 
 Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
 
 
+@documented(Rescoring)
 def rescore(
     models: Models,
     nbest: Iterable[NBest],
     *,
     weights: Mapping[str, float] | None = None,
     sources: Iterable[str] | None = None,
-    carry: bool = False,
-    adapt: bool = False,
-    rule: str = "nadam",
-    learning_rate: float | None = None,
-    decay: float | None = None,
-    epsilon: float | None = None,
-    beta_1: float | None = None,
-    clipnorm: float | None = None,
     statistics: Any = None,
+    **settings: Any,
 ) -> list[NBest]:
     """Return n-best lists with the scores of models as new features, and a new score.
 
@@ -60,11 +56,9 @@ def rescore(
         weights: dict of a feature to its weight, such as `tune` returns; one that is not there has
             0. By default each model has 1.
         sources: str for each list: the texts that were translated. For translators alone.
-        carry: bool.
-        adapt: bool.
-        rule, learning_rate, decay, epsilon, beta_1, clipnorm, statistics: As for
-            `dynamic_evaluation`; only with `adapt`. `statistics` may be a dict by the name of the
-            feature.
+        {arguments}
+        statistics: As for `dynamic_evaluation`; only with `adapt`. May be a dict by the name of
+            the feature.
 
     Returns:
         A list of `NBest`.
@@ -88,38 +82,28 @@ def rescore(
     References: Yao et al., 2015, https://arxiv.org/abs/1508.03790, Table 2; Takase et al., 2018,
     https://aclanthology.org/D18-1489, section 7
     """
+    request = Rescoring.of(settings)
     return list(
-        rescored(
-            models, nbest, weights=weights, sources=sources, carry=carry, adapt=adapt, rule=rule,
-            learning_rate=learning_rate, decay=decay, epsilon=epsilon, beta_1=beta_1,
-            clipnorm=clipnorm, statistics=statistics,
-        )
-    )  # fmt: skip
+        rescored(models, nbest, request, weights=weights, sources=sources, statistics=statistics)
+    )
 
 
 def rescored(
     models: Models,
     nbest: Iterable[NBest],
+    request: Rescoring,
     *,
     weights: Mapping[str, float] | None = None,
     sources: Iterable[str] | None = None,
-    carry: bool = False,
-    adapt: bool = False,
-    rule: str = "nadam",
     statistics: Any = None,
-    **settings: Any,
 ) -> Iterator[NBest]:
     """Yield the lists of `rescore` one by one; few lists are held at a time."""
-    check_flag("carry", carry)
-    check_flag("adapt", adapt)
+    request.check_adapts({"statistics": statistics})
+    carry, adapt = request.carry, request.adapt
     named = {name: _Scorer(name, model) for name, model in _named(models).items()}
     if weights is None:
         weights = dict.fromkeys(named, 1.0)
     weights = {name: check_finite(f"weights[{name!r}]", w) for name, w in weights.items()}
-    of_adapt = {"rule": None if rule == "nadam" else rule, "statistics": statistics, **settings}
-    for name, value in of_adapt.items():
-        if value is not None and not adapt:
-            raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
     scorers = list(named.values())
     translators = [each.name for each in scorers if each.translates]
     if bool(translators) != (sources is not None):
@@ -144,11 +128,8 @@ def rescored(
                     if isinstance(statistics, Mapping):
                         of_model = statistics.get(each.name)
                     learners[each.name], _ = stack.enter_context(
-                        learning(
-                            each.model, rule, settings,
-                            temperature=1.0, statistics=of_model, keep=False,
-                        )
-                    )  # fmt: skip
+                        learning(each.model, request, statistics=of_model)
+                    )
         blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)
         for block in blocks:
             several = _scored(block, scorers, weights)

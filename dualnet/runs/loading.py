@@ -11,28 +11,20 @@ from pathlib import Path
 
 import keras
 
-from dualnet import corpora
 from dualnet._checks import ArgumentError
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import (
-    CARD,
     EARLY_FILES,
-    VOCABULARIES,
     WEIGHTS,
-    check_run,
-    check_sums,
     checksummed,
-    read_card,
-    read_source_vocabulary,
-    read_vocabulary,
     write_card,
     write_vocabulary,
 )
-from dualnet.runs.shipped import check_own, copy_licences, find_run
-from dualnet.text import Tokenizer
+from dualnet.runs.run import Run
+from dualnet.runs.shipped import check_own, copy_licences
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
 # In it: layers, initializers, members of ensembles and others, which Keras builds in up to 0.03 s
@@ -65,16 +57,11 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     >>> loaded.count_params() == model.count_params()
     True
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentError(
-            "path",
-            f"must be the path of a RUN folder or a .keras file. Received: path={path!r} of type "
-            f"{type(path).__name__}.",
-        )
-    path = find_run(path)
-    check_run(path)
-    if path.is_dir():
-        return _load_folder(path)
+    return Run.open(path).model()
+
+
+def load_keras_file(path: Path) -> LanguageModel:
+    """Load the model of a `.keras` file."""
     try:
         _check_config(path)
         with warnings.catch_warnings():
@@ -84,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
         raise ArgumentError(
             "path",
             f"must be a .keras file saved by dualnet or Keras. Received: {str(path)!r}, which is "
-            f"damaged or of another kind ({_first_line(error)}).",
+            f"damaged or of another kind ({first_line(error)}).",
         ) from error
     if not isinstance(model, LanguageModel):
         raise ArgumentError(
@@ -107,32 +94,17 @@ def _check_config(path: Path) -> None:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
-def _load_folder(folder: Path) -> LanguageModel:
-    card = read_card(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise FileNotFoundError(
-            f"A RUN folder must hold {WEIGHTS}, which the first epoch writes. Received: "
-            f"{str(folder)!r}, without it. Resume the run with --resume, or train again."
-        )
-    check_sums(folder)
-    try:
-        vocabulary = read_vocabulary(folder, card)
-        model = BUILDERS[card.builder](**card.config, name=card.name)
-        model.vocabulary = vocabulary
-        if isinstance(model, TranslationModel):
-            model.source_vocabulary = read_source_vocabulary(folder, card) or vocabulary
-        model.loss_reduction = card.recipe.get("loss_reduction", "mean")
-        with warnings.catch_warnings():
-            # Keras only warns when it leaves layers at their random weights.
-            warnings.simplefilter("error", UserWarning)
-            load_weights(model, folder / WEIGHTS)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # only possible in an edited folder without sums.json
-        raise ValueError(
-            f"The files of a RUN folder must belong together. Received: {str(folder)!r}, which "
-            f"was edited ({_first_line(error)}). Restore it, or train again."
-        ) from error
+def build_with_weights(run: Run, card: Card) -> LanguageModel:
+    """Return the model of a RUN folder with its tokenisers and its best weights."""
+    model = BUILDERS[card.builder](**card.config, name=card.name)
+    model.vocabulary = run.vocabulary
+    if isinstance(model, TranslationModel):
+        model.source_vocabulary = run.source_vocabulary
+    model.loss_reduction = card.recipe.get("loss_reduction", "mean")
+    with warnings.catch_warnings():
+        # Keras only warns when it leaves layers at their random weights.
+        warnings.simplefilter("error", UserWarning)
+        load_weights(model, run.path / WEIGHTS)
     return model
 
 
@@ -159,51 +131,7 @@ def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
     ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
     True
     """
-    folder = find_run(folder)
-    card = read_card(folder)
-    if card.trained_on["source"] == card.corpus not in corpora.NAMES:
-        raise FileNotFoundError(
-            f"The corpus of a RUN must exist. Received: {folder.name!r}, a shipped model or made "
-            "of one, which comes without its text. Name a text instead: --corpus FOLDER, or "
-            "corpora.load in Python."
-        )
-    check_sums(folder, (CARD, *VOCABULARIES))
-    vocabulary = read_vocabulary(folder, card)
-    if "pairs" in card.trained_on:
-        return _pairs_of_run(folder, card, vocabulary)
-    source = card.trained_on["source"]
-    is_named = card.corpus in corpora.NAMES and not os.path.isfile(source)
-    name = card.corpus if is_named else source
-    corpus = corpora.load(
-        name,
-        path=source if is_named and os.path.isdir(source) else None,
-        lowercase=card.lowercase,
-        vocabulary=vocabulary,
-        fractions=card.trained_on.get("fractions"),
-    )
-    _check_unchanged(corpus, card, f"--corpus {name}, or corpora.load")
-    return corpus
-
-
-def _pairs_of_run(folder: Path, card: Card, vocabulary: Tokenizer) -> PairCorpus:
-    source = read_source_vocabulary(folder, card) or vocabulary
-    place = card.trained_on["source"]
-    corpus = corpora.load_pairs(
-        card.corpus if place == "embedded" else place,
-        tokenizer=(source, vocabulary),
-        **card.trained_on["pairs"],
-    )
-    _check_unchanged(corpus, card, f"--pairs {place}, or corpora.load_pairs")
-    return corpus
-
-
-def _check_unchanged(corpus: Corpus | PairCorpus, card: Card, way_out: str) -> None:
-    if corpus.sha256 != card.trained_on["sha256"]:
-        raise ValueError(
-            f"The corpus of a RUN must be unchanged. Received: {corpus.name!r} from "
-            f"{card.trained_on['source']!r}, whose text differs from that of the run. To use it "
-            f"anyway, name the corpus: {way_out} in Python."
-        )
+    return Run.open_folder(folder).corpus()
 
 
 def write_run(
@@ -245,5 +173,6 @@ def load_weights(model: LanguageModel, path: Path) -> None:
     model.without_optimizer().load_weights(path)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the kind of an error and the first line of what it says."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from dualnet import _data
 from dualnet._checks import ArgumentError
@@ -94,34 +92,6 @@ def names_of_shipped() -> str:
 def is_shipped(folder: str | os.PathLike[str]) -> bool:
     """Return whether `folder` is that of a shipped model."""
     return Path(folder).resolve().parent == folder_of_shipped().resolve()
-
-
-def dynamic_settings(
-    run: str | os.PathLike[str],
-    rule: str | None,
-    settings: Mapping[str, Any],
-    *,
-    by_text: bool = False,
-) -> dict[str, Any]:
-    """Return the rule and the settings of dynamic evaluation of the model `run`.
-
-    Without a `rule` they are those that a shipped model's own figures were made with, and "nadam"
-    for any other; `settings` replace them. `by_text`, or `by_sentence` in `settings`, says where
-    the model learns: there is then no `sequence_length`.
-
-    Example:
-
-    >>> from dualnet.runs.shipped import dynamic_settings
-    >>> dynamic_settings("runs/my-run", None, {"learning_rate": 0.001})
-    {'rule': 'nadam', 'learning_rate': 0.001}
-    """
-    own: dict[str, Any] = {"rule": rule or "nadam"}
-    if rule is None and is_shipped(folder := find_run(run)):
-        dynamic = json.loads((folder / "results.json").read_text("utf-8"))["dynamic"]
-        own = {"rule": dynamic["rule"], **dynamic["settings"]}
-        if by_text or settings.get("by_sentence"):
-            own.pop("sequence_length", None)
-    return {**own, **settings}
 
 
 def check_own(folder: str | os.PathLike[str], *, name: str = "output") -> None:

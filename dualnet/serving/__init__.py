@@ -1,6 +1,6 @@
 """Export for other programs: a SavedModel with text endpoints, ONNX and LiteRT files."""
 
-from dualnet._settings import FORMATS, format_of
+from dualnet.requests import FORMATS, format_of
 from dualnet.serving.exporting import endpoints, export, why_no_text
 from dualnet.serving.sherpa import TokenMap, token_map
 

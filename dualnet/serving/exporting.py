@@ -12,13 +12,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
-from dualnet._settings import SUFFIXES, check_export, format_of
 from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.requests import SUFFIXES, Exporting, format_of
 from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
 
 TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
@@ -82,14 +84,8 @@ def _has_no_end(model: TranslationModel) -> bool:
     return model.vocabulary is None or model.vocabulary.eos_id is None
 
 
-def export(
-    model: LanguageModel,
-    path: str | os.PathLike[str],
-    *,
-    format: str | None = None,
-    max_tokens: int = 1000,
-    tokens: str | os.PathLike[str] | None = None,
-) -> Path:
+@documented(Exporting)
+def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras.
 
     `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to four endpoints.
@@ -179,11 +175,7 @@ def export(
         model: `LanguageModel`, or `TranslationModel` for a SavedModel.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
             is overwritten, as is the tokeniser beside it.
-        format: "saved_model", "onnx", "litert" or "sherpa-onnx". Default: by the suffix of `path`,
-            "saved_model" unless it is .onnx or .tflite.
-        max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
-            `translate` may ask for.
-        tokens: the file `tokens.txt` of the recogniser, for `format="sherpa-onnx"` alone.
+        {arguments}
 
     Returns:
         The absolute path of the folder or file.
@@ -202,8 +194,8 @@ def export(
         ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
-    check_export(format=format, max_tokens=max_tokens, tokens=tokens)
-    format = format or format_of(path)
+    request = Exporting.of(settings)
+    format = request.format or format_of(path)
     if keras.config.backend() != "tensorflow":
         raise ImportError(
             "`export` needs the TensorFlow backend. Received: the backend "
@@ -212,9 +204,9 @@ def export(
         )
     path = Path(path).resolve()
     if format == "saved_model":
-        _export_folder(model, path, max_tokens)
+        _export_folder(model, path, request.max_tokens)
     else:
-        _export_file(model, path, format, tokens)
+        _export_file(model, path, format, request.tokens)
     return path
 
 

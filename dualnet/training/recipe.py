@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_factor,
-    check_flag,
-    check_fraction,
-    check_penalty,
-    did_you_mean,
-)
+from dualnet._checks import ArgumentError, check_factor, check_fraction, did_you_mean
+from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
@@ -30,27 +20,7 @@ BATCHING = ("streams", "sentences", "pairs")
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if check_penalty(name, value) == 0:
-        raise ArgumentError(name, f"must be above 0. Received: {name}=0.")
-
-
-def _field(default: Any, check: Callable[..., Any], **options: Any) -> Any:
-    """Return a field that `check(name, value, **options)` accepts or refuses."""
-    check = functools.partial(check, **options)
-    return dataclasses.field(default=default, metadata={"check": check})
-
-
-def _choice(default: str, choices: Iterable[str]) -> Any:
-    return _field(default, check_choice, choices=choices)
-
-
-def _count(default: int, *, least: int = 0) -> Any:
-    return _field(default, check_count, least=least)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """How a model is trained.
 
     Epoch e, counted from 1, has the learning rate
@@ -147,91 +117,64 @@ class Recipe:
     Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
     """
 
-    optimizer: str = _choice("nadam", OPTIMIZERS)
-    learning_rate: float = _field(1e-3, _check_positive)
-    beta_1: float = _field(0.9, check_fraction)
-    epsilon: float = _field(1e-7, _check_positive)
-    clipnorm: float = _field(0.0, check_penalty)
-    global_clipnorm: float = _field(0.0, check_penalty)
-    weight_decay: float = _field(0.0, check_penalty)
-    loss_reduction: str = _choice("mean", LOSS_REDUCTIONS)
-    batching: str = _choice("streams", BATCHING)
-    batch_size: int = _count(32, least=1)
-    tokens_per_batch: int = _count(0)
-    sequence_length: int = _count(25, least=1)
-    length_deviation: float = _field(0.0, check_penalty)
-    longest_length: int = _count(0)
-    partial_shuffle: bool = _field(False, check_flag)
-    epochs: int = _count(100, least=1)
-    hold_epochs: int = _count(0)
-    decay: float = _field(1.0, check_factor)
-    plateau_decay: float = _field(1.0, check_factor)
-    square_root_decay: bool = _field(False, check_flag)
-    averaging: str = _choice("none", AVERAGES)
-    average_interval: int = _count(5, least=1)
-    average_from: int = _count(0)
-    finetune: str = _choice("none", ("none", "once", "until_no_gain"))
-    finetune_epochs: int = _count(0)
-    finetune_learning_rate: float = _field(0.0, check_penalty)
-    label_smoothing: float = _field(0.0, check_fraction)
-    patience: int = _count(0)
-    watch: str = _choice("perplexity", ("perplexity", "bleu"))
-    dtype_policy: str = _choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
+    optimizer: str = choice("nadam", OPTIMIZERS)
+    learning_rate: float = positive(1e-3)
+    beta_1: float = field(0.9, check_fraction)
+    epsilon: float = positive(1e-7)
+    clipnorm: float = 0.0
+    global_clipnorm: float = 0.0
+    weight_decay: float = 0.0
+    loss_reduction: str = choice("mean", LOSS_REDUCTIONS)
+    batching: str = choice("streams", BATCHING)
+    batch_size: int = count(32, least=1)
+    tokens_per_batch: int = count(0)
+    sequence_length: int = count(25, least=1)
+    length_deviation: float = 0.0
+    longest_length: int = count(0)
+    partial_shuffle: bool = False
+    epochs: int = count(100, least=1)
+    hold_epochs: int = count(0)
+    decay: float = field(1.0, check_factor)
+    plateau_decay: float = field(1.0, check_factor)
+    square_root_decay: bool = False
+    averaging: str = choice("none", AVERAGES)
+    average_interval: int = count(5, least=1)
+    average_from: int = count(0)
+    finetune: str = choice("none", ("none", "once", "until_no_gain"))
+    finetune_epochs: int = count(0)
+    finetune_learning_rate: float = 0.0
+    label_smoothing: float = field(0.0, check_fraction)
+    patience: int = count(0)
+    watch: str = choice("perplexity", ("perplexity", "bleu"))
+    dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            field.metadata["check"](field.name, getattr(self, field.name))
+    def check(self) -> None:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
         if self.clipnorm and self.global_clipnorm:
-            raise ArgumentError(
-                "global_clipnorm",
-                f"must be 0 unless `clipnorm` is 0. Received: clipnorm={self.clipnorm!r}, "
-                f"global_clipnorm={self.global_clipnorm!r}. Set one of them to 0.",
-            )
-        for name in ("length_deviation", "partial_shuffle"):
+            message = "must be 0 unless `clipnorm` is 0."
+            self.refuse("global_clipnorm", message, "clipnorm", way_out=" Set one of them to 0.")
+        batching = f"with batching={self.batching!r}, which"
+        for name, off in {"length_deviation": 0, "partial_shuffle": False}.items():
             if self.batching != "streams" and getattr(self, name):
-                off = "False" if name == "partial_shuffle" else "0"
-                raise ArgumentError(
-                    name,
-                    f"must be {off} with batching={self.batching!r}, which shuffles whole "
-                    f"sentences. Received: {name}={getattr(self, name)!r}.",
-                )
+                self.refuse(name, f"must be {off} {batching} shuffles whole sentences.")
         if self.tokens_per_batch and self.batching != "pairs":
-            raise ArgumentError(
-                "tokens_per_batch",
-                f"must be 0 with batching={self.batching!r}, whose batches have `batch_size` rows. "
-                f"Received: tokens_per_batch={self.tokens_per_batch!r}.",
-            )
+            message = f"must be 0 {batching} has batches of `batch_size` rows."
+            self.refuse("tokens_per_batch", message)
         if self.watch == "bleu" and self.batching != "pairs":
-            raise ArgumentError(
-                "watch",
-                f"must be 'perplexity' with batching={self.batching!r}, which translates nothing. "
-                "Received: watch='bleu'.",
-            )
+            self.refuse("watch", f"must be 'perplexity' {batching} translates nothing.")
         if self.averaging == "asgd" and self.optimizer != "sgd":
-            raise ArgumentError(
-                "averaging",
-                "must not be 'asgd' with an optimizer other than 'sgd'. Received: averaging="
-                f"'asgd', optimizer={self.optimizer!r}. Use averaging='two_tailed' with it.",
-            )
+            message = "must not be 'asgd' with an optimizer other than 'sgd'."
+            way_out = " Use averaging='two_tailed' with it."
+            self.refuse("averaging", message, "optimizer", way_out=way_out)
         if self.averaging == "two_tailed" and self.average_from:
-            raise ArgumentError(
-                "average_from",
-                "must be 0 with averaging='two_tailed', which averages from the first step. "
-                f"Received: average_from={self.average_from!r}. Leave it out.",
-            )
+            message = "must be 0 with averaging='two_tailed', which averages from the first step."
+            self.refuse("average_from", message, way_out=" Leave it out.")
         if self.finetune != "none" and self.averaging != "asgd":
-            raise ArgumentError(
-                "finetune",
-                "must be 'none' without averaging='asgd', which fine-tuning continues. "
-                f"Received: finetune={self.finetune!r}, averaging={self.averaging!r}. Train with "
-                "optimizer='sgd' and averaging='asgd'.",
-            )
+            message = "must be 'none' without averaging='asgd', which fine-tuning continues."
+            way_out = " Train with optimizer='sgd' and averaging='asgd'."
+            self.refuse("finetune", message, "averaging", way_out=way_out)
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
@@ -265,7 +208,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     (8, 3)
     """
     arguments = [key for key in zoo.known_arguments(card) if key != "name"]
-    fields = [field.name for field in dataclasses.fields(Recipe)]
+    fields = Recipe.names()
     overrides = {
         key: value.item() if isinstance(value, np.generic) else value
         for key, value in overrides.items()
@@ -292,11 +235,8 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, those of a card; an unknown one is named."""
-    fields = [field.name for field in dataclasses.fields(Recipe)]
-    for key in sorted(settings.keys() - {*fields}):
-        way_out = did_you_mean(key, fields) or " help(dualnet.training.Recipe) lists them."
-        raise ArgumentError(
-            key,
-            f"must be an argument of the recipe. Received: {key}={settings[key]!r}.{way_out}",
-        )
-    return Recipe(**settings)
+    return Recipe.of(
+        settings,
+        what="must be an argument of the recipe.",
+        way_out=" help(dualnet.training.Recipe) lists them.",
+    )

@@ -12,16 +12,11 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
+from dualnet.runs import Run
 from dualnet.runs.folder import (
     CARD,
-    READ_AS,
     RESULTS,
     VOCABULARIES,
-    check_sums,
-    has_vocabulary,
-    read_card,
-    read_source_vocabulary,
-    read_vocabulary,
 )
 from dualnet.training import checkpoints
 from dualnet.training.initial_weights import check_vocabulary, load_with
@@ -63,11 +58,11 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
+def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     """Return the card of the run to resume, its recipe updated with the overrides."""
     folder, name = request.folder, request.name
-    check_sums(folder, (CARD, *VOCABULARIES))
-    card = read_card(folder)
+    run.check_sums((CARD, *VOCABULARIES))
+    card = run.card
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
     if card_name != card.name:
         raise ArgumentError(
@@ -76,7 +71,7 @@ def resumed_card(request: Request, *, may_be_finished: bool) -> Card:
             f"Received: name={card_name!r}.",
         )
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    before |= {key: card.trained_on.get(key, READ_AS[key]) for key in READ_AS}
+    before |= run.read_as
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
@@ -139,11 +134,10 @@ def evaluated_epochs(folder: Path) -> int:
         return 0
 
 
-def resumed_corpus(request: Request, card: Card) -> Corpus | PairCorpus:
+def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
     """Return the corpus of `request` after a check that the run started with it."""
-    folder = request.folder
-    vocabulary = read_vocabulary(folder, card) if has_vocabulary(folder) else None
-    read_as = {key: card.trained_on[key] for key in READ_AS if key in card.trained_on}
+    card, vocabulary = run.card, run.vocabulary if run.has_vocabulary else None
+    read_as = {key: value for key, value in run.read_as.items() if key in run.trained_on}
     corpus = load_with(vocabulary, request.corpus, lowercase=card.lowercase, read_as=read_as)
     if corpus.sha256 != card.trained_on["sha256"]:
         raise ArgumentError(
@@ -151,7 +145,7 @@ def resumed_corpus(request: Request, card: Card) -> Corpus | PairCorpus:
             f"must be the one that the run started with, {card.corpus!r}, unchanged. "
             f"Received: {corpus.name!r} with another text. Train again without --resume.",
         )
-    source = read_source_vocabulary(folder, card) or vocabulary
+    source = run.source_vocabulary if run.has_vocabulary else None
     check_vocabulary(corpus, vocabulary, "that the run started with", "run", "RUN", source=source)
     if isinstance(corpus, PairCorpus):
         most = card.trained_on["pairs"].get("max_tokens")

@@ -15,7 +15,8 @@ from dualnet._checks import ArgumentError
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs.folder import CARD, READ_AS, RESULTS, read_card, read_vocabulary
+from dualnet.runs import Run, read_card
+from dualnet.runs.folder import CARD, READ_AS, RESULTS
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
 from dualnet.training.resuming import FinishedError, check_seed
@@ -126,8 +127,7 @@ def _corpus_of(folder: Path, corpus: Corpus | str) -> Corpus:
     """Return `corpus` as the run in `folder` reads it, with the tokeniser that it learnt."""
     if isinstance(corpus, Corpus):
         return corpus
-    card = read_card(folder)
-    read_as = {key: card.trained_on.get(key, default) for key, default in READ_AS.items()}
-    vocabulary = read_vocabulary(folder, card)
-    corpus = load_with(vocabulary, corpus, lowercase=card.lowercase, read_as=read_as)
-    return dataclasses.replace(corpus, tokenizer=read_as["tokenizer"])
+    run = Run.open_folder(folder)
+    lowercase = run.trained_on["lowercase"]
+    corpus = load_with(run.vocabulary, corpus, lowercase=lowercase, read_as=run.read_as)
+    return dataclasses.replace(corpus, tokenizer=run.read_as["tokenizer"])

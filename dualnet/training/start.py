@@ -18,11 +18,11 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.devices import check_rows
 from dualnet.evaluation.translations import check_packages
+from dualnet.runs import Run
 from dualnet.runs.folder import (
     CARD,
     EARLY_FILES,
     corpus_table,
-    has_vocabulary,
     write_card,
     write_vocabularies,
 )
@@ -112,14 +112,15 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         )
     with claim(folder, holds="run", resume=True):
         remove_unfinished(folder)
-        card = resumed_card(request, may_be_finished=may_be_finished)
-        corpus = resumed_corpus(request, card)
+        run = Run.open_folder(folder)
+        card = resumed_card(request, run, may_be_finished=may_be_finished)
+        corpus = resumed_corpus(request, run)
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = load_source(card.weights, card.config, resume=True)
         start = _prepare(folder, card, recipe_of(card.recipe), corpus, source, request.overrides)
         del source  # frees its memory
-        if not has_vocabulary(folder):
+        if not run.has_vocabulary:
             write_vocabularies(folder, corpus)
         write_card(folder, card)
         start.progress = checkpoints.restore(folder, start.model) or Progress()

@@ -15,7 +15,7 @@ from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet._files import claim, sha256_of
 from dualnet.corpora import Corpus
-from dualnet.runs import read_card
+from dualnet.runs import Run
 from dualnet.runs.folder import WEIGHTS
 from dualnet.training import card_for, split_overrides
 from dualnet.training.from_runs import GATED
@@ -240,8 +240,7 @@ def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
     if run is None:
         way_out = "Train a model first, with `dualnet train`."
         raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
-    read_card(run)
-    if not (Path(run) / WEIGHTS).is_file():
+    if not (Run.open_folder(run).path / WEIGHTS).is_file():
         raise FileNotFoundError(
             "`run` must be a RUN folder with weights, which it has after its first epoch. "
             f"Received: {str(run)!r}. Continue the training with --resume."

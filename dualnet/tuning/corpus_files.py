@@ -14,8 +14,8 @@ from dualnet import corpora
 from dualnet._checks import ArgumentError
 from dualnet._files import write_whole
 from dualnet.corpora import SPLITS, Corpus
-from dualnet.runs import corpus_of_run, read_card
-from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table, read_vocabulary
+from dualnet.runs import Run
+from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for
 from dualnet.training.initial_weights import load_with
@@ -67,16 +67,16 @@ def load_corpus(
     if not run:
         lowercase = find_card(model, corpus).lowercase
         return load_with(None, corpus, lowercase=lowercase, read_as=read_as or {})
+    opened = Run.open_folder(run)
     if not corpus:
-        trained_on = corpus_of_run(run)
+        trained_on = opened.corpus()
         if not isinstance(trained_on, Corpus):
             raise ArgumentError(
                 "run", f"must be of a language model. Received: {run!r}, which translates."
             )
         return trained_on
-    card = read_card(run)
-    vocabulary = read_vocabulary(Path(run), card)
-    return corpora.load(corpus, lowercase=card.lowercase, vocabulary=vocabulary)
+    lowercase = opened.trained_on["lowercase"]
+    return corpora.load(corpus, lowercase=lowercase, vocabulary=opened.vocabulary)
 
 
 def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -10,18 +9,18 @@ from typing import Any
 
 from dualnet import training, zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean, is_number
-from dualnet._settings import RULES, check_temperature, rule_settings
 from dualnet.builders.stations import GATES, Cache, Gate, Stations
+from dualnet.requests import DynamicEvaluating, Evaluating, Learning
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
 from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, SCHEMA, SOLVE_FOR, TUNERS, Job
 from dualnet.tuning.space import JobError, Parameter, holds, in_order
 
 CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
-RECIPE = tuple(field.name for field in dataclasses.fields(training.Recipe))
+RECIPE = tuple(training.Recipe.names())
 EVALUATIONS = ("static", "dynamic")
 STATIC = ("batch_size", "window")
-DYNAMIC = ("rule", "learning_rate", "decay", "epsilon", "beta_1", "clipnorm")
+DYNAMIC = tuple(Learning.names())
 # The arguments of `train` that the search itself passes to every trial.
 OF_THE_SEARCH = tuple(
     name
@@ -232,18 +231,12 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
                 f"must be left out of a {mode} evaluation. Put evaluation = {other!r} into "
                 f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}.",
             )
-    if "temperature" in settings:
-        check_temperature(settings["temperature"])
-    for name in ("sequence_length", *STATIC):
-        if name in settings:
-            check_count(name, settings[name], least=1)
     Cache(**{key: settings[key] for key in CACHE if key in settings})
-    if mode == "dynamic":
-        rule = check_choice("rule", settings.get("rule", "nadam"), RULES)
-        arguments = {name: settings[name] for name in DYNAMIC[1:] if name in settings}
-        if arguments.get("clipnorm") == 0:  # no clipping
-            del arguments["clipnorm"]
-        rule_settings(rule, arguments)
+    request = DynamicEvaluating if mode == "dynamic" else Evaluating
+    of_mode = {key: settings[key] for key in request.names() if key in settings}
+    if of_mode.get("clipnorm") == 0:  # no clipping
+        del of_mode["clipnorm"]
+    request(**of_mode)
 
 
 def _active_parents(job: Job, parameter: Parameter) -> dict[str, Any]:

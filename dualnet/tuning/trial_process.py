@@ -211,9 +211,11 @@ def _stop_rule(folder: Path) -> Any:
 
 
 def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import adaptation, builders, evaluation, runs
+    from dualnet import adaptation, builders, evaluation
+    from dualnet.runs import Run
 
-    model = runs.load(task.run)
+    run = Run.open(task.run)
+    model = run.model()
     corpus = _corpus(task)
     cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
     settings = {k: v for k, v in task.settings.items() if not k.startswith("cache")}
@@ -223,12 +225,12 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     if settings.pop("evaluation", "static") == "dynamic":
         if settings.get("rule") == "rms":
             # The statistics are always those of the text that the model was trained on.
-            text = runs.corpus_of_run(task.run).train if task.corpus else corpus.train
+            text = run.training_text() if task.corpus else corpus.train
             settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
         result: Any = adaptation.dynamic_evaluation(model, tokens, **settings)
     else:
-        by_sentence = runs.read_card(task.run).recipe.get("batching") == "sentences"
+        by_sentence = run.card.recipe.get("batching") == "sentences"
         by_sentence = by_sentence and "window" not in settings
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
     return {

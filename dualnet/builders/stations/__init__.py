@@ -25,7 +25,7 @@ from dualnet.builders.stations.output import Output
 from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
 from dualnet.builders.stations.sizes import LayerSizes, Sizes
-from dualnet.builders.stations.station import Station, documented, state_inputs
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers.depth_gated_lstm_cell import check_one_size
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "Station",
     "Stations",
     "check_memory",
-    "documented",
     "state_inputs",
     "without_regularization",
 ]

@@ -7,15 +7,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.recurrent import Recurrent
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import AdditiveAttentionCell, GeneralAttentionCell, Recurrence
 
 ATTENTIONS = ("general", "additive")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Attention(Station):
     """How the decoder looks at the source, and what it hands to the output.
 

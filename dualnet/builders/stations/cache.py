@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_fraction
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet._fields import choice, field
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import NeuralCache
 from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cache(Station):
     """The neural cache on top of everything else. It has no weights.
 
@@ -22,13 +21,9 @@ class Cache(Station):
     """
 
     cache_size: int = 0
-    cache_weight: float = WEIGHT
+    cache_weight: float = field(WEIGHT, check_fraction)
     cache_scale: float = SCALE
     cache_start: str = choice(STARTS[0], STARTS)
-
-    def __post_init__(self) -> None:
-        check_fraction("cache_weight", self.cache_weight)
-        super().__post_init__()
 
     @property
     def is_used(self) -> bool:

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import DualConnection
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Connection(Station):
     """What joins the recurrent output to the output layer: nothing, or the current word.
 

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import check_choice
 from dualnet.builders.stations.station import Station
 from dualnet.layers import LockedDropout, StepDropout
 
@@ -21,7 +20,6 @@ PLACES = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Dropouts(Station):
     """How long a dropout keeps its mask. The rates belong to the stations where they act.
 
@@ -34,13 +32,9 @@ class Dropouts(Station):
 
     locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier", "latent")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if not isinstance(self.locked_dropouts, (list, tuple)):
-            raise ArgumentError(
-                "locked_dropouts",
-                f"must be a list of some of {list(PLACES)}. Received: "
-                f"locked_dropouts={self.locked_dropouts!r}.",
-            )
+            self.refuse("locked_dropouts", f"must be a list of some of {list(PLACES)}.")
         for place in self.locked_dropouts:
             check_choice("locked_dropouts", place, PLACES)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -10,7 +9,6 @@ from dualnet.layers import EmbeddingDropout
 from dualnet.layers._configured import l2_regularizer
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedding(Station):
     """Word vectors.
 

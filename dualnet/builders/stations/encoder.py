@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from keras import ops
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.recurrent import Recurrent
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import Recurrence
 
 ENCODERS = ("bidirectional", "embeddings")
@@ -17,7 +17,6 @@ MERGES = ("sum", "concatenate")
 FIRST_STATES = ("encoder", "learned", "zeros")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoder(Station):
     """What reads the source: the memory that the decoder attends to, and its first state.
 
@@ -36,14 +35,10 @@ class Encoder(Station):
     encoder_merge: str = choice("sum", MERGES)
     first_state: str = choice("encoder", FIRST_STATES)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.encoder == "embeddings" and self.first_state == "encoder":
-            raise ArgumentError(
-                "first_state",
-                "must be 'learned' or 'zeros' with encoder='embeddings', which has no states. "
-                f"Received: first_state={self.first_state!r}.",
-            )
+            what = "must be 'learned' or 'zeros' with encoder='embeddings', which has no states."
+            self.refuse("first_state", what)
 
     def sizes(self, layer_units: Sequence[int]) -> list[int]:
         """Return the units of each layer in each direction, for a decoder of `layer_units`."""

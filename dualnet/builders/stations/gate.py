@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet._fields import choice
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropout
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Gate(Station):
     """The input-to-output gate on the logits of a trained, frozen model.
 

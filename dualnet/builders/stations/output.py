@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count
+from dualnet._fields import choice
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, PastDecode
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(Station):
     """Logits of all words: tied or free, one softmax or a mixture of several.
 
@@ -47,25 +46,18 @@ class Output(Station):
     balance_form: str = choice("code", BALANCE_FORMS)
     past_decode_regularization: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         counts = self.experts if isinstance(self.experts, (list, tuple)) else [self.experts]
         total = sum(check_count("experts", count, least=0) for count in counts)
         if isinstance(self.experts, (list, tuple)) and total == 0:
-            raise ArgumentError(
-                "experts",
-                f"must have at least one that is not 0. Received: experts={self.experts!r}. For "
-                "one softmax give 0.",
-            )
+            way_out = " For one softmax give 0."
+            self.refuse("experts", "must have at least one that is not 0.", way_out=way_out)
         if total == 0:
             for name in ("latent_dropout", "balance_regularization"):
                 self.check_mixture(name, getattr(self, name))
         if total == 1 and self.balance_regularization:
-            raise ArgumentError(
-                "balance_regularization",
-                "needs more than one expert to balance. Received: balance_regularization="
-                f"{self.balance_regularization!r}, experts={self.experts!r}.",
-            )
+            message = "needs more than one expert to balance."
+            self.refuse("balance_regularization", message, "experts")
         if self.past_decode_regularization and not self.tied:
             message = "needs a tied output. Received: tied=False. Set it to 0."
             raise ArgumentError("past_decode_regularization", message)

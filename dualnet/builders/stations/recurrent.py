@@ -7,13 +7,13 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import choice
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.stations.dropouts import Dropouts
-from dualnet.builders.stations.station import Station, choice, state_inputs
+from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import ActivationRegularization, Recurrence
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recurrent(Station):
     """The recurrent layers: their cells, dropouts and penalties.
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 
-from dualnet._checks import ArgumentError
+from dualnet._fields import choice
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
-from dualnet.builders.stations.station import Station, choice
+from dualnet.builders.stations.station import Station
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Regularization(Station):
     """Penalties on the model as a whole.
 
@@ -34,7 +31,6 @@ class Regularization(Station):
             weight.regularizer = keras.regularizers.L2(present + self.weight_l2)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Initialization(Station):
     """The initial weights.
 
@@ -48,16 +44,12 @@ class Initialization(Station):
     initializer: str = choice("keras", INITIALIZERS)
     initializer_range: float = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         needs_range = self.initializer in NEEDS_RANGE
         if (self.initializer_range > 0) != needs_range:
             wanted = "above 0" if needs_range else "0"
-            raise ArgumentError(
-                "initializer_range",
-                f"must be {wanted} for initializer={self.initializer!r}. Received: "
-                f"initializer_range={self.initializer_range!r}.",
-            )
+            message = f"must be {wanted} for initializer={self.initializer!r}."
+            self.refuse("initializer_range", message)
 
     def initialize(self, core: keras.Model) -> None:
         """Draw new initial weights for `core`."""

@@ -17,7 +17,6 @@ class LayerSizes:
     latent: int  # of the experts' latent vectors
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes(Station):
     """The sizes of the layers, under the names of Table 1 of Oliva and Lago-Fernandez.
 
@@ -40,8 +39,7 @@ class Sizes(Station):
     dual_units: int | None = None
     latent_units: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         units = self.recurrent_units
         for size in units if isinstance(units, Sequence) else [1 if units is None else units]:
             check_count("recurrent_units", size, least=1)

@@ -152,7 +152,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         command = _evaluate_command(task["run"], corpus, task["settings"])
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
-        from dualnet.runs.folder import card_table, read_card
+        from dualnet.runs import read_card
+        from dualnet.runs.folder import card_table
         from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
 
         used = card_table(read_card(trial_folder / RUN))

@@ -1,0 +1,266 @@
+"""Settings: frozen dataclasses whose fields check and document themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, Self, TypeVar
+
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_penalty,
+    check_rate,
+    did_you_mean,
+)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+SECTION = re.compile(r"Args(?: \((.+)\))?:")  # of a docstring; a title makes it a group of options
+ENTRY = re.compile(r"    (\w+): (.*)")
+
+
+def field(
+    default: Any = dataclasses.MISSING,
+    check: Callable[[str, Any], Any] | None = None,
+    **option: Any,
+) -> Any:
+    """Return a field of `Settings`.
+
+    Args:
+        default: Its default; without one, it must be given.
+        check: Function of the name and a value, which raises `ArgumentError` to refuse it.
+        **option: Arguments of its option on the command line, see `cli.command`.
+    """
+    metadata = {"check": check, "option": option}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def choice(default: Any, choices: Iterable[str], **option: Any) -> Any:
+    """Return a field that is one of `choices`."""
+    return field(default, functools.partial(check_choice, choices=choices), **option)
+
+
+def count(default: Any = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
+    """Return a field that is an integer of at least `least`."""
+    return field(default, functools.partial(check_count, least=least), **option)
+
+
+def positive(default: Any, **option: Any) -> Any:
+    """Return a field that is a finite number above 0."""
+    return field(default, check_positive, **option)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Return `value` if it is a finite number above 0, else raise `ValueError`."""
+    if check_penalty(name, value) == 0:
+        raise ArgumentError(name, f"must be above 0. Received: {name}={value!r}.")
+    return float(value)
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Values that check and document themselves when they are made.
+
+    A subclass is a frozen dataclass. The function that a field was made with checks it: see
+    `field`. Any other is checked by its type and name: a bool is a truth value; an int is at least
+    0, a size or a number of layers at least 1; a float is at least 0, and a dropout rate if its
+    name says so. Where the type allows None, it is not checked. `check` has the rules that concern
+    several fields.
+
+    The entry of a field in the section "Args" of its class documents it, in Python and on the
+    command line, where the title in "Args (title)" is that of a group of options.
+
+    Example:
+
+    >>> from dualnet._fields import Settings
+    >>> class Layer(Settings):
+    ...     '''A layer.
+    ...
+    ...     Args:
+    ...         units: Size of the output.
+    ...     '''
+    ...     units: int = 8
+    >>> Layer.documentation()
+    {'units': 'Size of the output.'}
+    >>> Layer(units=0)
+    Traceback (most recent call last):
+    dualnet._checks.ArgumentError: `units` must be an integer of at least 1. Received: units=0.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+        self.check()
+
+    def check(self) -> None:
+        """Raise `ArgumentError` for fields that contradict each other."""
+
+    def refuse(self, name: str, message: str, *beside: str, way_out: str = "") -> NoReturn:
+        """Raise `ArgumentError` about the field `name`, with its value, and of those `beside` it.
+
+        The `message` says what is required.
+        """
+        received = ", ".join(f"{each}={getattr(self, each)!r}" for each in (name, *beside))
+        raise ArgumentError(name, f"{message} Received: {received}.{way_out}")
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of the fields."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def fields_of(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of `arguments` that are fields."""
+        return {name: arguments[name] for name in cls.names() if name in arguments}
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], *, what: str = "", way_out: str = "") -> Self:
+        """Return the settings with the values in `arguments`.
+
+        Args:
+            arguments: Names and values.
+            what: What a name must be, for the error about another one; by default one of all.
+            way_out: Ends that error where no similar name is known.
+        """
+        names = cls.names()
+        what = what or f"must be one of {', '.join(names)}."
+        for name in sorted(arguments.keys() - {*names}):
+            hint = did_you_mean(name, names) or way_out
+            raise ArgumentError(name, f"{what} Received: {name}={arguments[name]!r}.{hint}")
+        return cls(**arguments)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the names and values of all fields."""
+        return {name: getattr(self, name) for name in self.names()}
+
+    def changed(self) -> dict[str, Any]:
+        """Return the names and values of the fields that differ from their defaults."""
+        return {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != default_of(field)
+        }
+
+    @classmethod
+    def groups(cls) -> dict[str, dict[str, str]]:
+        """Return the documentation of the fields by the titles of groups, "" for no title.
+
+        That of a class replaces that of its bases.
+        """
+        titles: dict[str, str] = {}
+        texts: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            title, name = None, ""
+            for line in inspect.cleandoc(base.__dict__.get("__doc__") or "").splitlines():
+                if section := SECTION.fullmatch(line):
+                    title = section[1] or ""
+                elif title is not None and (entry := ENTRY.match(line)):
+                    name, texts[entry[1]] = entry[1], entry[2]
+                    titles[name] = title
+                elif title is not None and line.startswith("        "):
+                    texts[name] += f" {line.strip()}"
+                else:
+                    title = None
+        groups: dict[str, dict[str, str]] = {"": {}}
+        for name in cls.names():
+            groups.setdefault(titles[name], {})[name] = texts[name]
+        return groups
+
+    @classmethod
+    def documentation(cls) -> dict[str, str]:
+        """Return the documentation of each field."""
+        return {name: text for group in cls.groups().values() for name, text in group.items()}
+
+
+def _check(field: dataclasses.Field[Any], value: Any) -> None:
+    name, kind = field.name, kind_of(field)
+    if value is None and kind.endswith("| None"):
+        return
+    kind = kind.removesuffix(" | None")
+    if check := field.metadata.get("check"):
+        check(name, value)
+    elif kind == "bool":
+        check_flag(name, value)
+    elif kind == "float":
+        (check_rate if name.endswith("_dropout") else check_penalty)(name, value)
+    elif kind == "int":
+        check_count(name, value, least=int(name.endswith(("units", "_layers"))))
+
+
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """Return the type of a field as it is written, such as "int | None"."""
+    return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, `dataclasses.MISSING` without one."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function], Function]:
+    """Decorate a function whose `**arguments` are the fields of `classes`.
+
+    Its signature and help list all fields. The marker `{arguments}` in its docstring is replaced
+    by their documentation.
+
+    Args:
+        *classes: Subclasses of `Settings`.
+        rest: Name under which the signature lists further keyword arguments, if there are any.
+    """
+    fields = {
+        field.name: inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default_of(field),
+            annotation=field.type,
+        )
+        for settings in classes
+        for field in dataclasses.fields(settings)
+        if field.name in settings.names()
+    }  # fmt: skip
+    others = (
+        [inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD, annotation="Any")] if rest else []
+    )
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()  # the last one is `**arguments`
+        required = [
+            parameter
+            for parameter in own
+            if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty
+        ]
+        optional = [parameter for parameter in own if parameter not in required]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*required, *fields.values(), *optional, *others]
+        )
+        text = "\n".join(map(_entries, classes))
+        docstring = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = docstring.replace("{arguments}", text.strip())
+        return function
+
+    return decorate
+
+
+def _entries(settings: type[Settings]) -> str:
+    """Return the documentation of all fields as lines of the section "Args" of a function."""
+    return "\n".join(
+        textwrap.fill(
+            f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8,
+            break_long_words=False, break_on_hyphens=False,
+        )
+        for name, text in settings.documentation().items()
+    )  # fmt: skip

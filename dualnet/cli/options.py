@@ -1,0 +1,223 @@
+"""Options that several commands share, and the checks of the files that they name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dualnet import zoo
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, count, field
+from dualnet.cli.command import Options, argument
+from dualnet.corpora import NAMES
+from dualnet.corpora.corpus import choose_tokenizer, locate
+from dualnet.requests import RULES, Adapting
+from dualnet.runs import Run
+
+
+def models(prefix: str, **_: Any) -> list[str]:
+    """Return the names of models that the shell may complete `prefix` to."""
+    names = [*zoo.list_models(), *zoo.list_models(pretrained=True)]
+    return [name for name in names if name.startswith(prefix)]
+
+
+def number(text: str) -> float:
+    """Return the number in `text`; argparse names this function if there is none."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
+    """Return a function that parses a `number`, or the `word` allowed in its place."""
+
+    def parse(text: str) -> Any:
+        try:
+            return text if text == word else number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be {what}, or {word}. Received: {text!r}."
+            ) from None
+
+    return parse
+
+
+class OfModel(Options):
+    """The model of a command.
+
+    Args:
+        name: Name of a model of the zoo, or of a shipped one, or the path of your own card
+            (.toml).
+    """
+
+    name: str = argument(metavar="MODEL", completer=models)
+
+
+class OfRun(Options):
+    """The RUN of a command.
+
+    Args:
+        run_folder: RUN folder of a trained model, or the name of one that is shipped, or a .keras
+            file.
+    """
+
+    run_folder: str = argument(metavar="RUN")
+
+
+class OfTexts(OfRun):
+    """A RUN and the texts that it reads.
+
+    Args:
+        file: File with one text per line; '-' or omitted: standard input.
+        texts: Text to read; repeatable.
+    """
+
+    file: str | None = argument(None, nargs="?", metavar="FILE")
+    texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
+
+
+class OfCorpus(Options):
+    """The text of a command.
+
+    Args:
+        corpus: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
+            and test.txt, or a text file (default for a RUN: the corpus that it was trained on).
+    """
+
+    corpus: str | None = None
+
+
+class Fractions(Options):
+    """How a text file is divided.
+
+    Args:
+        fractions: Shares of the lines of a text file (default: 90 5 5).
+    """
+
+    fractions: list[float] | None = field(
+        None, type=number, nargs=3, metavar=("TRAIN", "VALID", "TEST")
+    )
+
+
+class Reading(Fractions):
+    """How a text is read.
+
+    Args:
+        tokenizer: words (default), characters, bytes; bpe:N, unigram:N or word-piece:N, learnt
+            from train with N units; or the path of a tokenizer.json.
+        documents: What ends a document (read as <eos>): line (default), blank-line or file.
+    """
+
+    tokenizer: str | None = None
+    documents: str | None = field(None, metavar="END")
+
+    def reading(self) -> dict[str, Any]:
+        """Return how a corpus is to be read: the arguments of `corpora.load` that are given."""
+        return {
+            name: value
+            for name in Reading.names()
+            if name != "json" and (value := getattr(self, name)) is not None
+        }
+
+
+class Pairs(Options):
+    """Pairs of texts.
+
+    Args (models that translate):
+        pairs: Folder of pairs, with train.en, train.de and so on, or 'numbers' (digits and words,
+            to try it out).
+        source: Language of the source texts (default: en, with --files: source).
+        target: Language of the target texts (default: de, with --files: target).
+        files: Files of --pairs with other names, e.g. articles and headlines.
+    """
+
+    pairs: str | None = field(None, metavar="FOLDER")
+    source: str | None = field(None, metavar="LANGUAGE")
+    target: str | None = field(None, metavar="LANGUAGE")
+    files: list[str] | None = field(
+        None, nargs=6,
+        metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE", "VALID_TARGET", "TEST_SOURCE",
+                 "TEST_TARGET"),
+    )  # fmt: skip
+
+
+class ReadingPairs(Pairs):
+    """How pairs of texts are read.
+
+    Args (models that translate):
+        source_tokenizer: Tokeniser of the source of --pairs; --tokenizer is then that of the
+            target (default: one for both, learnt from both: that of --tokenizer, else bpe:4000).
+        max_tokens: Leave pairs with more tokens on a side out of train (default: 250).
+    """
+
+    source_tokenizer: str | None = field(None, metavar="TOKENIZER")
+    max_tokens: int | None = count(None, least=1)
+
+
+class Setting(Options):
+    """Settings that have no option of their own.
+
+    Args:
+        set: Override other settings, e.g. learning_rate=0.001.
+    """
+
+    set: list[str] = field([], metavar="KEY=VALUE")
+
+
+class AdaptingOptions(Setting, Adapting):
+    """Whether models learn while they read."""
+
+    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
+
+    def check(self) -> None:
+        for name in ("rule", "set"):
+            if getattr(self, name) and not self.adapt:
+                raise ArgumentError(f"--{name}", "needs --adapt.")
+        super().check()
+
+
+class Resuming(Setting):
+    """Work that writes a folder, and that can be stopped and resumed.
+
+    Args (training):
+        output: Folder to write, new or empty.
+        seed: Random seed of weights and dropout masks (default: that of the card, else 0).
+        resume: Continue the training in --output from its last checkpoint.
+        checkpoint_steps: Training steps between checkpoints within an epoch.
+        quiet: Do not show the progress.
+    """
+
+    output: str = field(metavar="RUN")
+    seed: int | None = count(None)
+    resume: bool = False
+    checkpoint_steps: int = count(500, least=1)
+    quiet: bool = False
+
+
+def open_language_model(
+    path: str, *, name: str = "path", way_out: str = "dualnet translate"
+) -> Run:
+    """Open the RUN of a language model, or a .keras file."""
+    run = Run.open(path, name=name)
+    if run.translates:
+        raise ArgumentError(
+            "RUN",
+            f"must be of a language model. Received: {str(run.path)!r}, which translates. Use "
+            f"`{way_out}`.",
+        )
+    return run
+
+
+def check_corpus(
+    corpus: str | None, read_as: Mapping[str, Any] | None = None, *, resume: bool = False
+) -> None:
+    """Check that the files of a corpus exist, and how it is to be read.
+
+    A named corpus may be downloaded: that comes later. With `resume`, the tokeniser is at hand.
+    """
+    read_as = read_as or {}
+    if not resume:
+        choose_tokenizer(read_as.get("tokenizer"), None, read_as.get("documents"), False)
+    fractions = read_as.get("fractions")
+    if corpus is not None and (corpus not in NAMES or fractions is not None):
+        locate(corpus, fractions=fractions)

@@ -1,0 +1,221 @@
+"""The commands that make RUN folders: `train`, `gate` and `ensemble`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dualnet import zoo
+from dualnet._checks import ArgumentError, check_count, check_rate, is_number
+from dualnet._fields import count, field
+from dualnet._files import check_new
+from dualnet.cards import Card
+from dualnet.cli.command import Options, argument
+from dualnet.cli.console import check_overrides, comparison, print_table, quietly, settings_of
+from dualnet.cli.options import (
+    OfCorpus,
+    OfModel,
+    OfRun,
+    Reading,
+    ReadingPairs,
+    Resuming,
+    check_corpus,
+    number_or,
+    open_language_model,
+)
+from dualnet.cli.pair_corpora import corpus_or_pairs
+from dualnet.runs import Run
+from dualnet.runs.folder import EARLY_FILES
+
+COUNTS = ("epochs", "batch_size", "sequence_length")  # settings of at least 1
+
+
+class Training(OfCorpus, Resuming):
+    """Options that `train` and `gate` share.
+
+    Args (training):
+        epochs: Training epochs, not counting fine-tuning (default: as in the card).
+        set: Override arguments of the builder, its gate or the recipe, e.g. units=200.
+        devices: Divide batches among so many devices, or 'all' (JAX only).
+    """
+
+    epochs: int | None = count(None, least=1)
+    devices: str | int | None = field(
+        None, type=number_or("all", int, "a number of devices"), metavar="N"
+    )
+
+
+class Train(Reading, ReadingPairs, Training, OfModel):
+    """Options of `train`.
+
+    Args (models that translate):
+        lowercase: Convert the pairs to lower case first.
+    Args (training):
+        card_for: Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k
+            (default: those for the corpus itself, else the first).
+        weights: Start from the weights of this RUN folder, shipped model or .keras file.
+        seeds: Train once for each of these seeds, into RUN/seed-N, and show mean and deviation.
+    """
+
+    lowercase: bool = False
+    card_for: str | None = field(None, metavar="CORPUS")
+    weights: str | None = field(None, metavar="RUN")
+    seeds: list[int] | None = field(None, nargs="+")
+
+
+class Gate(Training, OfRun):
+    """Options of `gate`."""
+
+
+class Ensemble(Options):
+    """Options of `ensemble`.
+
+    Args:
+        run_folders: RUN folders of trained models, or names of shipped ones; at least two.
+        output: Folder to write, new or empty.
+    """
+
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    output: str = field(metavar="RUN")
+
+
+def train(options: Train) -> None:
+    """Train a model and save it in a RUN folder.
+
+    Examples:
+        dualnet train dual_lstm --corpus ptb --output runs/dual
+        dualnet train dual_lstm --corpus book.txt --tokenizer bpe:2000 --output runs/book --set units=200
+        dualnet train dual_lstm.wikitext-2 --corpus story.txt --output runs/story --epochs 2
+        dualnet train encdec --pairs multi30k --source en --target de --output runs/en-de
+        dualnet train dual_lstm --output runs/dual --resume
+    """  # noqa: E501
+    model = _model_to_train(options)
+    settings = settings_of(options.set)
+    if options.seeds is not None and options.seed is not None:
+        message = f"cannot be combined with --seed. Received: --seed {options.seed}."
+        raise ArgumentError("--seeds", message)
+    if options.weights is not None and not options.resume:
+        Run.open(options.weights, name="weights")
+    _check_training(options, settings)
+    corpus, read_as = corpus_or_pairs(options)
+    training = quietly("dualnet.training", seeds=True)
+    arguments = {
+        **_training_arguments(options, settings, "train"),
+        **read_as,
+        "weights": options.weights,
+    }
+    if options.seeds is None:
+        _print_run(options, training.train(model, corpus, **arguments))
+        return
+    del arguments["seed"]
+    result = training.train_seeds(model, corpus, seeds=options.seeds, **arguments)
+    if options.json:
+        print(json.dumps(result))
+        return
+    columns = {"valid_perplexity": "validation", "test_perplexity": "test",
+               "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
+    shown = {key: title for key, title in columns.items() if key in result["mean"]}
+    digits = {key: 3 if "bits" in key else 2 for key in shown}
+    rows = [
+        [str(run["seed"]), str(run["best_epoch"]),
+         *(f"{run[key]:.{digits[key]}f}" for key in shown)]
+        for run in result["runs"]
+    ]  # fmt: skip
+    summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
+               for key in shown)  # fmt: skip
+    print_table(["seed", "best epoch", *shown.values()], [*rows, ["mean", "", *summary]])
+
+
+def _model_to_train(options: Train) -> str | Card:
+    """Return MODEL, or its card for the corpus of `--card-for`."""
+    name, corpus = options.name, options.card_for
+    corpora = zoo.card(name).corpora
+    if corpus is None:
+        return name
+    if corpus not in corpora:
+        needed = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists"
+        if not corpora:
+            needed = f"must be left out: the card of {name!r} lists no corpora"
+        raise ArgumentError("--card-for", f"{needed}. Received: {corpus!r}.")
+    return zoo.card(name, corpus)
+
+
+def gate(options: Gate) -> None:
+    """Train an input-to-output gate on top of the frozen model of a RUN.
+
+    Examples:
+        dualnet gate runs/dual --output runs/gated
+    """
+    settings = settings_of(options.set)
+    opened = open_language_model(options.run_folder)
+    _check_training(options, settings)
+    training = quietly("dualnet.training", seeds=True)
+    corpus = opened.corpus() if options.corpus is None else options.corpus
+    arguments = _training_arguments(options, settings, "gate")
+    run = training.train_gate(options.run_folder, corpus, **arguments)
+    _print_run(options, run)
+
+
+def ensemble(options: Ensemble) -> None:
+    """Combine the models of several RUNs in a new RUN.
+
+    Examples:
+        dualnet ensemble runs/one runs/two --output runs/both
+    """
+    way_out = "dualnet translate --ensemble"
+    runs = [str(open_language_model(run, way_out=way_out).path) for run in options.run_folders]
+    check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
+    training = quietly("dualnet.training")
+    folder = training.combine_runs(runs, options.output)
+    if options.json:
+        print(json.dumps({"path": str(folder), "members": runs}))
+    else:
+        print(f"An ensemble of {len(runs)} models in {folder}")
+
+
+def _training_arguments(
+    options: Training, settings: dict[str, Any], command: str
+) -> dict[str, Any]:
+    """Return the arguments of `training.train` that `train` and `gate` share."""
+    from dualnet import training
+
+    check_overrides(settings, "the builder or the recipe", training.train, command)
+    if options.epochs is not None:
+        settings = {**settings, "epochs": options.epochs}
+    names = ("output", "seed", "resume", "checkpoint_steps", "devices")
+    arguments = {name: getattr(options, name) for name in names}
+    return {**arguments, "progress": not options.quiet, **settings}
+
+
+def _check_training(options: Training, settings: Mapping[str, Any]) -> None:
+    """Check what needs no Keras: the folder, the corpus, and settings whose names tell enough."""
+    for name, value in settings.items():
+        if is_number(value) and (name in COUNTS or name.endswith(("units", "_layers"))):
+            check_count(name, value, least=1)
+        elif is_number(value) and name.endswith("_dropout"):
+            check_rate(name, value)
+    if not options.resume:
+        check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
+    read_as = options.reading() if isinstance(options, Reading) else {}
+    check_corpus(options.corpus, read_as, resume=options.resume)
+
+
+def _print_run(options: Options, run: Any) -> None:
+    results = run.results
+    if options.json:
+        print(json.dumps(results))
+        return
+    print(f"{results['name']}: {results['parameters']:,} parameters, "
+          f"best epoch {results['best_epoch']}")  # fmt: skip
+    protocol = "by sentence" if results["by_sentence"] else "batch size 1"
+    print(f"perplexity {results['valid_perplexity']:.2f} validation, "
+          f"{results['test_perplexity']:.2f} test ({protocol})")  # fmt: skip
+    lines = {split: comparison(results, f"{split}_") for split in ("valid", "test")}
+    if results["valid_not_comparable"] == results["test_not_comparable"] is not None:
+        print(lines["test"])
+    else:
+        print(f"validation: {lines['valid']}\ntest: {lines['test']}")
+    print(f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
+          f"all files are in {run.folder}")  # fmt: skip

@@ -1,0 +1,401 @@
+"""What can be asked of a model, as data: settings that check and document themselves, no Keras."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError, check_count, check_factor, check_fraction, is_number
+from dualnet._fields import Settings, choice, count, field, positive
+
+# --- scores, and static evaluation
+
+
+def check_temperature(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is finite and at least 1e-6."""
+    # Logits divided by much less overflow float32.
+    if not is_number(value) or not 1e-6 <= value < math.inf:
+        raise ArgumentError(
+            name,
+            f"must be a finite number above 0, of at least 1e-6. Received: {name}={value!r}.",
+        )
+
+
+def check_top_k(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a list of integers of at least 1."""
+    if not isinstance(value, (list, tuple)):
+        raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
+    for k in value:
+        check_count(name, k, least=1)
+
+
+class Scoring(Settings):
+    """How texts are scored.
+
+    Args:
+        temperature: float above 0. Divide the logits by it.
+    """
+
+    temperature: float = field(1.0, check_temperature, metavar="T")
+
+
+class Reading(Scoring):
+    """How a text is read: as a stream, or by sentence.
+
+    Args (how to read):
+        sequence_length: int. Tokens per step. None by sentence.
+        by_sentence: bool. Read each sentence from the zero state.
+    """
+
+    sequence_length: int | None = count(None, least=1)
+    by_sentence: bool = False
+
+    def check_read_whole(self, mode: str) -> None:
+        """Raise `ArgumentError` for a length of segments where each part is read whole."""
+        if self.sequence_length is not None:
+            message = f"must be None {mode}, since each is read whole."
+            self.refuse("sequence_length", message)
+
+
+class Evaluating(Reading):
+    """How the loss of a model on a text is computed, its weights fixed.
+
+    Args (how to read):
+        batch_size: int. Number of parallel streams that the text is read as: faster, but each
+            starts from the zero state. Must be 1 by sentence and with a window.
+        sequence_length: int. Tokens per step; about 2048 / `batch_size` by default, and 70 with
+            MC dropout. None by sentence and with a window.
+        window: int, at least 1. Tokens after which the state is zeroed; by default it is carried
+            over the whole text. Excludes `by_sentence`.
+        top_k: ints, at least 1. Also compute the share of tokens that are among the k likeliest
+            units, for each k. A unit as likely as the token counts as likelier, so that a model
+            that cannot tell units apart scores 0. Excludes MC dropout.
+    Args (dropout samples):
+        mc_dropout_samples: int. Number of passes with dropout whose probabilities are averaged; 0
+            for one pass without.
+        dropout_scale: float above 0, at most 1. With MC dropout, multiply the dropout rates of
+            the model, its builder's arguments `..._dropout`, by it.
+        seed: int, at least 0. Random seed of the masks, which depend on it and the other
+            arguments alone.
+    """
+
+    batch_size: int = count(1, least=1)
+    window: int | None = count(None, least=1)
+    mc_dropout_samples: int = count(0, flags=["--samples"])
+    dropout_scale: float = field(1.0, check_factor)
+    seed: int = count(0)
+    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int)
+
+    def check(self) -> None:
+        super().check()
+        if self.mc_dropout_samples == 0 and self.dropout_scale != 1:
+            message = "needs `mc_dropout_samples` of at least 1."
+            self.refuse("dropout_scale", message, "mc_dropout_samples")
+        if self.by_sentence or self.window is not None:
+            mode = "by sentence" if self.by_sentence else "with a window"
+            if self.batch_size != 1:
+                self.refuse(
+                    "batch_size", f"must be 1 {mode}, since each starts from the zero state."
+                )
+            self.check_read_whole(mode)
+        if self.by_sentence and self.window is not None:
+            message = "must be None by sentence, since every sentence starts from the zero state."
+            self.refuse("window", message)
+        if self.top_k and self.mc_dropout_samples:
+            message = "cannot be combined with MC dropout, whose passes rank the units differently."
+            self.refuse("top_k", message, "mc_dropout_samples")
+
+
+# --- weights that learn at test time
+
+# Default settings of the rules of dynamic evaluation. The step sizes of "nadam" (within the
+# paper's range) and "sgd" are our choice, tuned on PTB's validation text with 200 units; those of
+# "rms" are the released defaults of Krause et al.
+RULES: dict[str, dict[str, Any]] = {
+    "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
+    "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
+    "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
+}
+
+
+class Learning(Settings):
+    """The rule by which weights learn from a text.
+
+    Args (learning while reading):
+        rule: "nadam", "sgd" or "rms".
+        learning_rate: float above 0. Step size; default by rule, see `RULES`. Tune it on the
+            validation text for each model.
+        decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
+        epsilon: float above 0. Added to the divisor of the gradient ("nadam", "rms").
+        beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
+        clipnorm: float above 0. Clip each weight's gradient to this norm.
+    """
+
+    rule: str = choice("nadam", RULES)
+    learning_rate: float | None = positive(None, hidden=True)
+    decay: float | None = field(None, hidden=True)
+    epsilon: float | None = positive(None, hidden=True)
+    beta_1: float | None = field(None, check_fraction, hidden=True)
+    clipnorm: float | None = positive(None, hidden=True)
+
+    def check(self) -> None:
+        super().check()
+        if self.rule in RULES:  # else it depends on the model
+            self.of_rule()
+
+    def of_rule(self) -> dict[str, Any]:
+        """Return the settings of the rule: its defaults, and the values that were given.
+
+        Example:
+
+        >>> from dualnet.requests import Learning
+        >>> Learning(rule="sgd", decay=0.1).of_rule()
+        {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
+        """
+        known = {*RULES[self.rule], "clipnorm", *["epsilon"] * (self.rule == "nadam")}
+        settings = dict(RULES[self.rule])
+        for name in ("learning_rate", "sequence_length", "decay", "epsilon", "beta_1", "clipnorm"):
+            value = getattr(self, name, None)
+            if value is not None and name not in known:
+                message = (
+                    f"is not a setting of the rule {self.rule!r}, which takes {sorted(known)}."
+                )
+                self.refuse(name, message)
+            if value is not None:
+                settings[name] = value
+        settings["learning_rate"] = float(settings["learning_rate"])  # Keras takes no int
+        return settings
+
+
+class DynamicEvaluating(Reading, Learning):
+    """How the loss of a model on a text is computed while its weights learn from it.
+
+    Args:
+        temperature: float above 0. Divide the logits by it, in the score and in the step.
+        sequence_length: int. Tokens per update; default by rule. None by sentence.
+        by_sentence: bool. Read each sentence from the zero state, and learn from it in one step.
+    """
+
+    def check(self) -> None:
+        super().check()
+        if self.by_sentence:
+            self.check_read_whole("by sentence")
+
+
+class Adapting(Learning):
+    """Whether weights learn, and how.
+
+    Args (learning while reading):
+        adapt: bool. Learn from each text, in one step, after it is scored, as in
+            `dynamic_evaluation` by sentence. The weights are restored at the end, and on error.
+    """
+
+    adapt: bool = False
+
+    def check(self) -> None:
+        super().check()
+        self.check_adapts({"rule": self.changed().get("rule"), **self.learning()})
+
+    def learning(self) -> dict[str, Any]:
+        """Return the settings of the rule that were given."""
+        names = (*Learning.names()[1:], "sequence_length")
+        return {name: value for name, value in self.changed().items() if name in names}
+
+    def check_adapts(self, values: Mapping[str, Any]) -> None:
+        """Raise `ArgumentError` for a value that needs `adapt`, if that is False."""
+        for name, value in values.items():
+            if value is not None and not self.adapt:
+                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+
+
+class Surprising(Scoring, Adapting):
+    """How the surprisal of texts is computed.
+
+    Args:
+        entropy: bool. Add the entropy, in bits, of the distribution that each token was predicted
+            from.
+        words: bool. Make a record for each word, shown as the text has it, instead of each token.
+    """
+
+    entropy: bool = False
+    words: bool = False
+
+
+class Looking(Scoring, Adapting):
+    """How the models of a page read its text.
+
+    Args (learning while reading):
+        adapt: bool. Read the text with each model a second time, in which it learns from each
+            segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights are
+            restored.
+        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
+            figures, and "nadam" for any other.
+        sequence_length: int. Tokens per update; default by rule.
+    """
+
+    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
+    sequence_length: int | None = count(None, least=1, hidden=True)
+
+
+class Rescoring(Adapting):
+    """How n-best lists are read.
+
+    Args (state and learning):
+        carry: bool. Read each list in the state in which the best hypothesis of the list before
+            left the model.
+        adapt: bool. Learn from the best hypothesis of a list, in one step, before scoring the
+            next list. The weights are restored at the end, and on error.
+    """
+
+    carry: bool = False
+
+
+def check_reading(text: str) -> None:
+    """Raise `ValueError` unless `text`, of `dualnet.look`, holds more than white space."""
+    if not isinstance(text, str):
+        raise ArgumentError("text", f"must be a string. Received: {type(text).__name__}.")
+    if not text.strip():
+        raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
+
+
+# --- generated text: drawn, or the likeliest
+
+
+class Beaming(Settings):
+    """How a beam search finds the likeliest texts.
+
+    Args (beam search):
+        beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
+            search finds with so many hypotheses; 1 is greedy.
+        n_best: int, from 1 to `beam`. Return so many of the likeliest texts.
+        length_normalization: float, at least 0. Rank texts by log-probability divided by this
+            power of their length, which counts `<eos>`. At 0, short ones win.
+    """
+
+    beam: int | None = count(None, least=1)
+    n_best: int | None = count(None, least=1, flags=["--nbest", "--n-best"])
+    length_normalization: float = field(0.0, metavar="A")
+
+    def check(self) -> None:
+        super().check()
+        if self.beam is not None and self.n_best is not None and self.n_best > self.beam:
+            self.refuse("n_best", "must be at most beam.", "beam", way_out=" Widen the beam.")
+
+    def check_width(self, vocabulary_size: int) -> None:
+        """Raise `ArgumentError` if the beam is wider than the vocabulary of a model."""
+        if self.beam is not None and self.beam > vocabulary_size:
+            message = (
+                f"must be at most the number of tokens that the model knows, {vocabulary_size}."
+            )
+            self.refuse("beam", message)
+
+
+class Drawing(Beaming):
+    """How prompts are continued: by words that are drawn, or with a beam by the likeliest.
+
+    Args:
+        max_tokens: int, at least 1. Tokens to generate for each prompt.
+        temperature: float, at least 0. Divide the logits by it: low values give likelier text. 0
+            is greedy: it takes the likeliest token; ties go to the lower id.
+        top_k: int, at least 1. Draw from so many of the likeliest tokens (default: all).
+        top_p: float above 0, at most 1. Draw from the fewest tokens whose probabilities reach it.
+        seed: int, at least 0. Random seed: equal ones give equal texts (default: a new one each
+            time).
+        stop_at_eos: bool. End a text before the first `<eos>` drawn. With `beam`, it always does.
+        allow_unknown: bool. Also take `<unk>`, like any other token, as in papers that take the
+            argmax of all words.
+    Args (beam search):
+        beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
+            search finds with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`,
+            `top_p` and `seed`.
+    """
+
+    max_tokens: int = count(50, least=1)
+    temperature: float = field(1.0, metavar="T")
+    top_k: int | None = count(None, least=1)
+    top_p: float | None = field(None, check_factor, metavar="P")
+    seed: int | None = None
+    stop_at_eos: bool = False
+    allow_unknown: bool = False
+
+    def check(self) -> None:
+        super().check()
+        changed = self.changed()
+        for name in ("temperature", "top_k", "top_p", "seed") if self.beam else ():
+            if name in changed:
+                message = "cannot be combined with beam, which draws nothing."
+                self.refuse(name, message, "beam", way_out=" Leave one of them out.")
+        for name in ("n_best", "length_normalization") if self.beam is None else ():
+            if name in changed:
+                way_out = " Set beam, the number of hypotheses to keep."
+                self.refuse(name, "needs a beam.", way_out=way_out)
+
+
+class Translating(Beaming):
+    """How texts are translated.
+
+    Args:
+        beam: int, from 1 to the number of target words. Hypotheses of the beam search; 1 is
+            greedy.
+        n_best: int, from 1 to `beam`. Return so many of the likeliest translations of each text.
+        length_normalization: float, at least 0. Rank translations by log-probability divided by
+            this power of their length.
+        max_tokens: int, at least 1. Tokens of a translation at most, `<eos>` included. By default
+            twice those of its source, and 10.
+        allow_unknown: bool. Also take `<unk>`, like any other token.
+    """
+
+    beam: int = count(5, least=1)
+    n_best: int = count(1, least=1, flags=["--nbest", "--n-best"])
+    length_normalization: float = field(1.0, metavar="A")
+    max_tokens: int | None = count(None, least=1)
+    allow_unknown: bool = False
+
+
+# --- export
+
+# Of the single-file formats of export; of those of one suffix, the last is the default.
+SUFFIXES = {"sherpa-onnx": ".onnx", "onnx": ".onnx", "litert": ".tflite"}
+FORMATS = ("saved_model", *SUFFIXES)
+
+
+class Exporting(Settings):
+    """What a model is exported as.
+
+    Args:
+        format: "saved_model" (a TensorFlow SavedModel), "onnx", "litert" or "sherpa-onnx". By
+            default "onnx" if the path ends in .onnx, "litert" if in .tflite, else "saved_model".
+        max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
+            `translate` may ask for.
+        tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.
+    """
+
+    format: str | None = choice(None, FORMATS)
+    max_tokens: int = count(1000, least=1)
+    tokens: str | os.PathLike[str] | None = field(None, metavar="FILE")
+
+    def check(self) -> None:
+        if (self.tokens is None) == (self.format == "sherpa-onnx"):
+            what = (
+                "must be the file tokens.txt of the recogniser for format='sherpa-onnx', and None "
+            )
+            self.refuse("tokens", f"{what}for other formats.", "format")
+        if self.tokens is not None and not Path(self.tokens).is_file():
+            raise FileNotFoundError(
+                f"`tokens` must name an existing file. Received: {str(self.tokens)!r}."
+            )
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format that `export` takes from the suffix of `path`.
+
+    Example:
+        >>> from dualnet import serving
+        >>> serving.format_of("model.onnx"), serving.format_of("models/dual/1")
+        ('onnx', 'saved_model')
+    """
+    formats = {suffix: format for format, suffix in SUFFIXES.items()}
+    return formats.get(Path(path).suffix.lower(), "saved_model")
