@@ -11,10 +11,21 @@ from dualnet._checks import ArgumentError
 from dualnet.builders.batches import as_state, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Graph, Perplexity, token_losses
-from dualnet.builders.reader import ClearsAllGradients
 from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
+
+
+class ClearsAllGradients(keras.Model):
+    """A model that, on torch, starts each step without gradients.
+
+    Keras keeps the parameters there by path, and so clears those of one member of an ensemble
+    only, where two weights have the same path; the gradients of the others would add up.
+    """
+
+    def zero_grad(self, set_to_none=True):
+        for variable in self.trainable_variables:
+            variable.value.grad = None
 
 
 class StreamTrainer(ClearsAllGradients):

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_pairs import Pairs, read_pairs
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -139,7 +140,7 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
             if place == len(streams):
                 streams.append(np.insert(ids, 0, eos_id))
             columns[row, column] = place
-    losses = scoring.read(scoring.reader_of(model), streams)
+    losses = scoring.read(reader_of(model, questions.losses), streams)["losses"]
     sums = np.array([-math.fsum(row) for row in losses])
     if np.isnan(sums).any():
         raise ValueError(
