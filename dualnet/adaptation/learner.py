@@ -12,8 +12,8 @@ from keras import ops
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.graph import Graph
+from dualnet.builders.model import ClearsAllGradients
 from dualnet.builders.stream_state import StreamState
-from dualnet.builders.stream_trainer import ClearsAllGradients
 
 
 class SegmentLearner(ClearsAllGradients):
