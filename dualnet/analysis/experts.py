@@ -18,7 +18,7 @@ from dualnet.builders.weights import check_language_model
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens
-from dualnet.generation.translating import check_translators
+from dualnet.generation.translation import check_translators
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
 POSITIONS = 8192  # of source and target that are read at a time

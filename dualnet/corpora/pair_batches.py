@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from dualnet._checks import check_count
+from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.corpora.token_batches import EpochBatches
 from dualnet.text import Tokenizer
-
-if TYPE_CHECKING:
-    from dualnet.corpora.pairs import PairSplit
 
 
 class PairBatches(EpochBatches):

@@ -13,8 +13,13 @@ from dualnet._checks import ArgumentError, check_texts
 from dualnet.builders import TranslationModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
-from dualnet.generation import translating
-from dualnet.generation.translating import Translation, check_translators, padded
+from dualnet.generation import translation
+from dualnet.generation.translation import (
+    Translation,
+    batches_by_length,
+    check_translators,
+    padded,
+)
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # pairs that are read side by side
@@ -88,7 +93,7 @@ def alignments(
     check_translators([model])
     texts = [check_text("texts", text) for text in check_texts("texts", texts)]
     if translations is None:
-        translations = [best for [best] in translating.translations(model, texts, **settings)]
+        translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:
         raise ArgumentError(
             next(iter(settings)), "cannot be combined with `translations`. Leave it out."
@@ -102,13 +107,13 @@ def alignments(
             f"must be one for each text. Received: {len(translations)} for {len(texts)}.",
         )
     vocabulary = model.vocabulary
-    targets = [_ids(translation, vocabulary) for translation in translations]
+    targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]
     reader = reader_of(model, _weights)
     order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
     aligned: list[Any] = [None] * len(texts)
     lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
-    for batch in translating.batches_by_length(order, lengths, rows=ROWS):
+    for batch in batches_by_length(order, lengths, rows=ROWS):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
         weights = reader.predict_on_batch(
             {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}

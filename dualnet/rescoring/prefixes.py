@@ -13,7 +13,7 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.reader import Reader, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation import scoring
-from dualnet.generation.translating import padded
+from dualnet.generation.translation import padded
 
 STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
