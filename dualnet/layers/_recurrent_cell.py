@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.layers._products import matmul
 
 
@@ -181,7 +181,7 @@ class RecurrentCell(ConfiguredLayer):
         if not self.use_bias:
             return None
         shape = size if isinstance(size, tuple) else (size,)
-        return self.add_weight(name=name, shape=shape, initializer=initializer)
+        return self.add_matrix(name, shape, initializer, role=Role.BIAS)
 
 
 class FusedCell(RecurrentCell):
