@@ -105,8 +105,7 @@ class TranslationStations(CommonStations):
         else:
             squares = layers * units * units
         stacks = 3 if self.encoder.encoder == "bidirectional" else 1
-        levels = recurrent.options.get("depth", 1)
-        levels = levels if isinstance(levels, int) else 1
+        levels = recurrent.count("depth", 1)
         unit_name = "units" if sizes.recurrent_units is None else "recurrent_units"
         embedding_name = "units" if sizes.embedding_units is None else "embedding_units"
         word_name = "vocabulary_size" if words > embedding else embedding_name
