@@ -54,7 +54,7 @@ class Shares:
 def expert_shares(
     model: LanguageModel, tokens: Any, *, sequence_length: int | None = None
 ) -> Shares:
-    """Return how much `model` uses each expert of its mixture on a text.
+    """Return the share of each expert of a mixture in the predictions for a text.
 
     The text is read as one stream with carried state, dropout off; of pairs, each target is
     read with its source. The prior of each expert is summed over all tokens in float64.

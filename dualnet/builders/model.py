@@ -497,7 +497,7 @@ class LanguageModel(ClearsAllGradients):
             self.optimizer.build(self.trainable_variables)
 
     def _uses_buckets(self):
-        """Return whether to bucket: each length is compiled, and padding is masked out."""
+        """Bucket where each new length is compiled, and where padding can be masked out."""
         exact = self.loss is None and self._compile_metrics is None and not self.cache_size
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
@@ -540,8 +540,8 @@ class LanguageModel(ClearsAllGradients):
         if carried:  # else the number of rows may vary
             changed |= stream.resize(batch_size)
         if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
-            changed |= stream.known != len(self.variables)
-            stream.known = len(self.variables)
+            changed |= stream.num_variables != len(self.variables)
+            stream.num_variables = len(self.variables)
         if changed:
             # Compiled steps hold the variables that they were traced with.
             if stream is self.training_rows:

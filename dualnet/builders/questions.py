@@ -80,7 +80,7 @@ def logits(graph: Graph, segment: Segment) -> Answer:
 
 
 def ranks_of(logits: Any, targets: Any) -> Any:
-    """Return how many other words have a logit not below the target's: 0 for the likeliest.
+    """Return the number of other words whose logit is not below the target's; 0 is likeliest.
 
     Args:
         logits: `(..., words)`.

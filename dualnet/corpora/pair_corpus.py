@@ -226,7 +226,7 @@ Encoded = tuple[np.ndarray, np.ndarray]  # ids and offsets of a side
 def _tokenizers(
     tokenizer: Tokenizers, joint: bool, lowercase: bool, train: Lines
 ) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
-    """Return what the tokenisers are called, and those of source and target."""
+    """Return the name of the tokenisers, and those of source and target."""
     asked: Sequence[OneTokenizer]
     texts: Sequence[list[str]] = train
     if isinstance(tokenizer, (list, tuple)):

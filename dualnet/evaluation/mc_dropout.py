@@ -31,11 +31,11 @@ class DropoutReader(Reader):
                 "must be 0 for a model without dropout, all passes of which are equal. Received: a "
                 "model whose dropout rates are all 0.",
             )
-        before = random.getstate()  # a new model draws its seeds from it
+        random_state = random.getstate()  # a new model draws its seeds from it
         try:
             copy = BUILDERS[model.builder](**arguments)
         finally:
-            random.setstate(before)
+            random.setstate(random_state)
         super().__init__(copy.graph, functools.partial(questions.losses, training=True))
         self.core.set_weights(model.core.get_weights())
         # All rows share the masks of weights and, where the rows do not draw words for

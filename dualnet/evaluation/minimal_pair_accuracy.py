@@ -78,11 +78,11 @@ class MinimalPairs:
 
     @property
     def mean_accuracy(self) -> float:
-        return math.fsum(each.accuracy for each in self.by_uid.values()) / len(self.by_uid)
+        return math.fsum(uid.accuracy for uid in self.by_uid.values()) / len(self.by_uid)
 
 
 def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
-    """Return how often `model` gives the acceptable one of two sentences the higher probability.
+    """Return the share of pairs whose acceptable sentence `model` gives the higher probability.
 
     The probability is that of the whole sentence. It is read after `<eos>` from the zero state,
     and no `<eos>` is scored at its end, as BLiMP and lm-evaluation-harness do. Sentences are read

@@ -53,7 +53,7 @@ def read(
     temperature: float = 1.0,
     work: int | None = None,
 ) -> dict[str, list[np.ndarray]]:
-    """Return what a reader answers for each token of each of `streams` but the first.
+    """Return the answers of a reader for each token of `streams`, except the first of each.
 
     Streams of similar length are read together, each from the zero state.
 

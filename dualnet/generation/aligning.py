@@ -60,7 +60,7 @@ def alignments(
     translations: str | Sequence[str | Translation] | None = None,
     **settings: Any,
 ) -> list[Alignment]:
-    """Return what a translator attends to: source tokens, target tokens and their weights.
+    """Return the attention of a translator: source tokens, target tokens and their weights.
 
     Args:
         model: `TranslationModel` with vocabularies.

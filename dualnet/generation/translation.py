@@ -168,9 +168,9 @@ def translations(
         for i, several in zip(batch, hypotheses):
             translated[i] = [
                 Translation(
-                    target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
+                    target.decode(one.ids), one.score, one.normalized_score, one.ids, one.ended
                 )
-                for each in several
+                for one in several
             ]
     return translated
 

@@ -144,7 +144,7 @@ class RecurrentCell(ConfiguredLayer):
         return self.step(self.input_projection(inputs, masks), states, masks)
 
     def input_projection(self, inputs, masks):
-        """Return what `step` reads of the input: a tensor, or a list of tensors.
+        """Return the part of `step` that depends on the input alone: one tensor or several.
 
         Args:
             inputs: `(batch, features)`, or `(time, batch, features)` for all steps.

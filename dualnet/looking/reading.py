@@ -55,7 +55,7 @@ def read(
     dynamic: Mapping[str, Any] | None = None,
     statistics: Any = None,
 ) -> Reading:
-    """Return what `model` predicts for each id of `stream` but the first, from the zero state.
+    """Return the predictions of `model` for all ids of `stream` but the first, from the zero state.
 
     Args:
         dynamic: rule and settings of `dualnet.dynamic_evaluation`; None for fixed weights.

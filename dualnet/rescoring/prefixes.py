@@ -108,7 +108,7 @@ def _read(
     """
     counted = targets != PADDING_ID
     sums: list[np.ndarray] = []
-    after: list[list[np.ndarray]] = []
+    states_after: list[list[np.ndarray]] = []
     for begin in range(0, len(tokens), ROWS):
         chosen = np.arange(begin, min(begin + ROWS, len(tokens)))
         rows = 1 << (len(chosen) - 1).bit_length()  # few numbers of rows are compiled
@@ -124,8 +124,8 @@ def _read(
         outputs = reader.predict_on_batch(part)
         losses = outputs["losses"][: len(chosen)].astype(np.float64)
         sums.append(np.sum(losses * counted[chosen], axis=1))
-        after.append([state[: len(chosen)] for state in outputs["states"]])
-    return np.concatenate(sums), [np.concatenate(several) for several in zip(*after)]
+        states_after.append([state[: len(chosen)] for state in outputs["states"]])
+    return np.concatenate(sums), [np.concatenate(several) for several in zip(*states_after)]
 
 
 def _encoded(

@@ -124,7 +124,7 @@ class Recurrent(Station):
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
         rate = self.input_dropout if number == 1 else self.internal_dropout
-        called = {"input": place}  # what the cell's own dropouts are called here
+        places = {"input": place}  # of the cell's own dropouts, by the names here
         settings = {
             "use_bias": self.use_bias,
             "input_dropout": rate if self.mask_per_gate else 0.0,
@@ -133,7 +133,7 @@ class Recurrent(Station):
             "mask_per_gate": self.mask_per_gate,
             "input_l2": self.input_l2,
             "recurrent_l2": self.recurrent_l2,
-            "locked": [p for p in cell.dropouts if called.get(p, p) in dropouts.locked_dropouts],
+            "locked": [p for p in cell.dropouts if places.get(p, p) in dropouts.locked_dropouts],
         }
         for_some_cells = {
             "rounds": 0,  # the options may have another number
@@ -141,8 +141,8 @@ class Recurrent(Station):
             "mogrifier_l2": self.mogrifier_l2,
             "internal_dropout": self.internal_dropout,  # of a stack inside one cell
         }
-        known = arguments_of(cell)
-        settings |= {name: value for name, value in for_some_cells.items() if name in known}
+        of_cell = arguments_of(cell)
+        settings |= {name: value for name, value in for_some_cells.items() if name in of_cell}
         return cell(units, name=f"cell_{number}", **{**settings, **self.options})
 
 
