@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_factor, check_penalty
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import token_losses
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.generation import continuations, draw
@@ -97,10 +95,11 @@ class DualnetLM(LM):
             # A token may have no extent, such as the one that some put before the first word.
             starts.append(int(np.sum(offsets[:, 1] <= boundary)) if boundary else 0)
             streams.append(np.insert(ids, 0, self._eos_id))
-        read = scoring.read(self._greedy_reader, streams, columns=(2,))
+        reader = reader_of(self.model, questions.greedy)
+        answers = scoring.read(reader, streams, ["losses", "greedy"])
         return [
-            (-math.fsum(row[start:, 0]), bool(row[start:, 1].all()))
-            for row, start in zip(read, starts)
+            (-math.fsum(losses[start:]), bool(greedy[start:].all()))
+            for losses, greedy, start in zip(*answers.values(), starts)
         ]
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
@@ -111,7 +110,7 @@ class DualnetLM(LM):
                 stacklevel=2,
             )
         streams = [self._stream(text) for (text,) in (request.args for request in requests)]
-        losses = scoring.read(scoring.reader_of(self.model), streams)
+        losses = scoring.read(reader_of(self.model, questions.losses), streams)["losses"]
         return [-math.fsum(row) for row in losses]
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
@@ -139,10 +138,6 @@ class DualnetLM(LM):
                                       default=len(text))]  # fmt: skip
         return texts
 
-    @functools.cached_property
-    def _greedy_reader(self) -> SegmentReader:
-        return _GreedyReader(self.model.graph, name="greedy_reader")
-
     def _stream(self, text: str) -> np.ndarray:
         return np.insert(self.tokenizer.encode(text), 0, self._eos_id)
 
@@ -154,16 +149,6 @@ class DualnetLM(LM):
     def _has_ended(self, stream: np.ndarray, drawn: list[int], *, until: tuple[str, ...]) -> bool:
         text = self._continuation(stream, drawn) if until else ""
         return any(end in text for end in until)
-
-
-class _GreedyReader(SegmentReader):
-    """Computes, for each token, -log p and 1.0 if no other token is likelier, else 0.0."""
-
-    def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        logits, states = self.graph.logits(inputs["tokens"], inputs["states"])
-        losses = token_losses(logits, inputs["targets"])
-        greedy = ops.cast(ops.argmax(logits, axis=-1) == inputs["targets"], losses.dtype)
-        return {"losses": ops.stack([losses, greedy], axis=-1), "states": states}
 
 
 def _generation(settings: Mapping[str, Any]) -> tuple[Any, ...]:

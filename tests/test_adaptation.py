@@ -9,8 +9,8 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.adaptation import GradientStatistics
+from dualnet.adaptation.learner import SegmentLearner
 from dualnet.adaptation.rules import DecayToPrior
-from dualnet.builders.reader import SegmentReader
 from dualnet.text import Vocabulary
 from tests.checks import gradients
 from tests.conftest import values
@@ -183,7 +183,7 @@ def test_sentences_of_many_lengths_are_learnt_from_in_few_shapes(model, monkeypa
         shapes.add(segment["tokens"].shape)
         return 1.0
 
-    monkeypatch.setattr(SegmentReader, "train_on_batch", step)
+    monkeypatch.setattr(SegmentLearner, "train_on_batch", step)
     text = model.vocabulary.encode("".join("a " * length + "\n" for length in range(60)))
     found = dualnet.dynamic_evaluation(model, text, by_sentence=True)
     assert found.segment_lengths.tolist() == [*range(1, 61)] and len(shapes) == 15
@@ -249,11 +249,11 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     settings = {"rule": "nadam", "learning_rate": 0.01, "sequence_length": 4}
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     monkeypatch.setattr("dualnet.adaptation.learner.LEAST_WEIGHTS", 1)
-    compile_step = SegmentReader.compile
+    compile_step = SegmentLearner.compile
     tf.config.run_functions_eagerly(False)
     try:
         patch = {"autospec": True, "side_effect": compile_step}
-        with mock.patch.object(SegmentReader, "compile", **patch) as compiled:
+        with mock.patch.object(SegmentLearner, "compile", **patch) as compiled:
             found = dualnet.dynamic_evaluation(model, tokens, **settings)
     finally:
         tf.config.run_functions_eagerly(True)
@@ -263,7 +263,7 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
 
 def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     before = values(model)
-    step = SegmentReader.train_on_batch
+    step = SegmentLearner.train_on_batch
     calls = []
 
     def failing(self, *arguments):
@@ -272,7 +272,7 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
         calls.append(step(self, *arguments))
         return calls[-1]
 
-    monkeypatch.setattr(SegmentReader, "train_on_batch", failing)
+    monkeypatch.setattr(SegmentLearner, "train_on_batch", failing)
     with pytest.raises(KeyboardInterrupt):
         dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1, sequence_length=5)
     assert len(calls) == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import dualnet
 from dualnet import training, zoo
-from dualnet.builders import graph
+from dualnet.builders import questions
 from dualnet.cli import commands, main
 from dualnet.evaluation import Evaluation, comparable, comparison
 from dualnet.layers import _fused_cross_entropy as fused
@@ -306,13 +306,13 @@ def test_a_tie_counts_against_the_model(uniform):
 
 def test_ranks_need_the_logits_of_few_tokens_at_a_time(monkeypatch):
     shapes = set()
-    ranks = graph.ranks_of
+    ranks = questions.ranks_of
 
     def recorded(logits, targets):
         shapes.add(tuple(logits.shape))
         return ranks(logits, targets)
 
-    monkeypatch.setattr(graph, "ranks_of", recorded)
+    monkeypatch.setattr(questions, "ranks_of", recorded)
     monkeypatch.setattr(fused, "CHUNK_BYTES", 12 * 4 * 5)
     model = zoo.build("lstm", vocabulary_size=12, units=6)
     dualnet.evaluate(model, np.arange(41) % 12, top_k=[1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dualnet
 from dualnet import zoo
 from dualnet.corpora import Vocabulary
-from dualnet.evaluation import arguments, scoring
+from dualnet.evaluation import arguments
 from tests.conftest import nll
 
 WORDS = 12
@@ -106,7 +106,7 @@ def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, m
     np.save(path, np.tile(tokens, 50_000))
     stream = np.load(path, mmap_mode="r")
     assert np.shares_memory(arguments.check_tokens(stream, WORDS, least=2), stream)
-    monkeypatch.setattr(scoring, "reader_of", lambda model: Constant())
+    monkeypatch.setattr("dualnet.evaluation.perplexities.reader_of", lambda *_: Constant())
     tracemalloc.start()
     found = dualnet.evaluate(model, stream, batch_size=3, sequence_length=20_000)
     _, peak = tracemalloc.get_traced_memory()
@@ -188,7 +188,7 @@ def test_texts_are_read_in_few_shapes_and_none_with_more_than_the_work_of_a_call
             shapes.append(inputs["tokens"].shape)
             return super().predict_on_batch(inputs)
 
-    monkeypatch.setattr(scoring, "reader_of", lambda model: Recording())
+    monkeypatch.setattr("dualnet.evaluation.texts.reader_of", lambda *_: Recording())
     lengths = np.random.default_rng(0).integers(1, 1400, size=300)
     found = dualnet.score(reader, [text_of(length, 0) for length in lengths])
     assert [each.tokens for each in found] == lengths.tolist()

@@ -12,9 +12,9 @@ from keras import ops
 
 import dualnet
 from dualnet import analysis, builders, looking, zoo
+from dualnet.builders.reader import Reader
 from dualnet.cli import main
 from dualnet.looking import page as page_module
-from dualnet.looking.reading import PredictionReader
 from dualnet.runs import shipped
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary, train_tokenizer
 from tests.conftest import values
@@ -406,13 +406,13 @@ def test_a_text_that_the_tokeniser_leaves_out_is_refused():
 
 def test_a_segment_longer_than_the_text_is_not_padded(monkeypatch):
     monkeypatch.setattr("dualnet.looking.reading.SEGMENT", 4)
-    lengths, predict = [], PredictionReader.predict_on_batch
+    lengths, predict = [], Reader.predict_on_batch
 
     def counted(reader, batch):
         lengths.append(batch["tokens"].shape[1])
         return predict(reader, batch)
 
-    monkeypatch.setattr(PredictionReader, "predict_on_batch", counted)
+    monkeypatch.setattr(Reader, "predict_on_batch", counted)
     settings = {**SGD, "sequence_length": 1000}
     page = dualnet.look(small(), "the cat, the dog. the", adapt=True, **settings)
     assert lengths == [4, 4, 5] and page.segment == 1000

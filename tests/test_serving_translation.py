@@ -21,7 +21,7 @@ from dualnet import generation, serving, zoo
 from dualnet.builders import encoder_decoder
 from dualnet.cli import main
 from dualnet.serving import beam as graph
-from dualnet.serving import saved_model, translating
+from dualnet.serving import saved_model, translator_endpoints
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array
 from tests.serving_clients import asker, check_table, client_of, close, remote_process
@@ -199,11 +199,11 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
         log_p = tf.gather_nd(tables, tf.stack([states[0], tokens], axis=1))
         return log_p, after(states, tokens)
 
-    specs = [tf.TensorSpec((None,), dtype) for dtype in translating.SETTINGS.values()]
+    specs = [tf.TensorSpec((None,), dtype) for dtype in translator_endpoints.SETTINGS.values()]
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.int32), *specs], autograph=False)
     def search(states, *settings):
-        settings = dict(zip(translating.SETTINGS, settings))
+        settings = dict(zip(translator_endpoints.SETTINGS, settings))
         found = graph.beam_search(
             in_graph, [states], states < kinds, settings, eos_id=eos_id, unk_id=unk_id
         )
@@ -220,7 +220,8 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
         }
         states = rng.integers(kinds, size=sentences)
         inputs = [
-            tf.constant(settings[name], dtype) for name, dtype in translating.SETTINGS.items()
+            tf.constant(settings[name], dtype)
+            for name, dtype in translator_endpoints.SETTINGS.items()
         ]
         found = search(tf.constant(states, tf.int32), *inputs)
         for row in range(sentences):
@@ -272,7 +273,7 @@ def graph_client(model, names):
         graph = tf.function(lambda **inputs: function(inputs), autograph=False)
         return graph.get_concrete_function(**specs)
 
-    built = translating.endpoints(model, names, BOUND)
+    built = translator_endpoints.endpoints(model, names, BOUND)
     return asker({name: graph(*built[name]) for name in names})
 
 

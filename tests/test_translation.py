@@ -11,9 +11,9 @@ from keras import ops
 import dualnet
 from dualnet import corpora, runs, training, zoo
 from dualnet.builders.bucketing import bucket_length
-from dualnet.corpora.pairs import PairSplit
+from dualnet.corpora.pair_split import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
-from dualnet.generation import translating, translations
+from dualnet.generation import translation, translations
 from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, array
 
@@ -196,8 +196,8 @@ def test_the_other_texts_change_nothing_and_an_empty_one_stays_empty(model):
 def test_long_sentences_are_translated_in_smaller_batches(lengths, rows, beam):
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translating, "POSITIONS", 1000)
-        batches = [*translating.batches_by_length(order, lengths, rows=rows, beam=beam)]
+        patch.setattr(translation, "POSITIONS", 1000)
+        batches = [*translation.batches_by_length(order, lengths, rows=rows, beam=beam)]
     assert [i for batch in batches for i in batch] == order
     for batch in batches:
         positions = len(batch) * beam * bucket_length(max(lengths[i] for i in batch))
@@ -208,7 +208,7 @@ def test_a_long_text_among_short_ones_changes_nothing(model):
     texts = ["1 2", "3 4 5", " ".join("6" * 90), "7"]
     settings = {"beam": 2, "max_tokens": 4}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translating, "POSITIONS", 100)
+        patch.setattr(translation, "POSITIONS", 100)
         several = dualnet.translate(model, texts, **settings)
     assert several == [dualnet.translate(model, text, **settings) for text in texts]
 

@@ -190,8 +190,8 @@ def learning(
     rule, settings = request.rule, request.of_rule()
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
-    before = [ops.convert_to_numpy(weight).copy() for weight in weights]
-    optimizer = _optimizer(model, rule, settings, statistics, names_of(model, weights), before)
+    initial = [ops.convert_to_numpy(weight).copy() for weight in weights]
+    optimizer = _optimizer(model, rule, settings, statistics, names_of(model, weights), initial)
     finished = False
     try:
         with unfrozen(model), whole_batches():
@@ -220,7 +220,7 @@ def learning(
         finished = True
     finally:
         if not (keep and finished):
-            for weight, value in zip(weights, before):
+            for weight, value in zip(weights, initial):
                 weight.assign(value)
 
 

@@ -1,4 +1,4 @@
-"""The compiled step that adapts a model."""
+"""`SegmentLearner`: the compiled step that adapts a model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,47 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+from keras import ops
 
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.builders import LanguageModel
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.graph import Graph
+from dualnet.builders.model import ClearsAllGradients
+from dualnet.builders.stream_state import StreamState
+
+
+class SegmentLearner(ClearsAllGradients):
+    """Learns from segments of streams, dropouts off; `train_on_batch` takes a step.
+
+    It takes a dict with `tokens` and `targets`, int `(batch, time)`, and, where the logits are to
+    be divided by one, `temperature`, float32 `(batch, 1)`, the same in all rows. The state is
+    carried from step to step. A step minimises the mean loss, without penalties; with `weights`,
+    float32 `(batch, time)`, 0 for padding at the end, the weighted mean.
+
+    Args:
+        graph: `Graph`; its layer of past decoding is left out.
+        batch_size: int. Number of streams.
+    """
+
+    def __init__(self, graph: Graph, batch_size: int, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)  # `temperature` stays float32
+        self.graph = graph.without_past_decode()
+        self.core = self.graph.core
+        self.stream_state = StreamState([int(state.shape[-1]) for state in graph.states])
+        self.stream_state.resize(batch_size)
+        self.built = True
+
+    def call(self, inputs: dict[str, Any]) -> Any:
+        segment = {**inputs, "states": self.stream_state.read(None)}
+        answer = questions.losses(self.graph, segment)
+        self.stream_state.write(answer["states"])
+        return answer["losses"]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if "weights" not in x:
+            return ops.mean(y_pred)
+        weights = ops.convert_to_tensor(x["weights"])
+        return ops.sum(y_pred * weights) / ops.sum(weights)
 
 
 @contextlib.contextmanager
@@ -39,14 +76,14 @@ def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[ker
 
 def make_learner(
     model: LanguageModel, optimizer: keras.optimizers.Optimizer, *, batch_size: int
-) -> SegmentReader:
-    """Return a reader of the model, dropouts off, that learns with `optimizer`."""
-    reader = SegmentReader(model.graph, batch_size=batch_size, name="learner")
+) -> SegmentLearner:
+    """Return the learner of `batch_size` streams, compiled with `optimizer`."""
+    learner = SegmentLearner(model.graph, batch_size, name="learner")
     # Now, and not inside the first compiled step, which would build it anew at every step.
-    optimizer.build(reader.trainable_variables)
+    optimizer.build(learner.trainable_variables)
     # A step of one row is many small operations: on TensorFlow their overhead exceeds the work.
     # Keras by itself compiles no steps on a CPU.
     compiled = keras.config.backend() == "tensorflow" and batch_size == 1
-    compiled = compiled and num_weights(reader.trainable_variables) >= LEAST_WEIGHTS
-    reader.compile(optimizer=optimizer, jit_compile=compiled or "auto")
-    return reader
+    compiled = compiled and num_weights(learner.trainable_variables) >= LEAST_WEIGHTS
+    learner.compile(optimizer=optimizer, jit_compile=compiled or "auto")
+    return learner

@@ -14,6 +14,7 @@ from dualnet._checks import ArgumentError, check_count
 from dualnet.adaptation.learner import make_learner, unfrozen
 from dualnet.adaptation.rules import SquaredGradients
 from dualnet.builders import LanguageModel, weight_names
+from dualnet.builders.weights import check_language_model
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation.arguments import check_tokens
@@ -74,6 +75,7 @@ def gradient_statistics(
 
     Reference: Krause et al., 2018, https://arxiv.org/abs/1709.07432, section 5.
     """
+    check_language_model("model", model)
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
     tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)

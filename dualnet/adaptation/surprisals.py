@@ -9,13 +9,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from dualnet._checks import check_texts
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
-from dualnet.builders import LanguageModel, token_losses
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import Question, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.words import Words, words_of
@@ -146,30 +145,12 @@ def _read(
     Returns:
         For each stream float64 `(tokens, 1)`, or `(tokens, 2)` with the `entropy`.
     """
-    values = [np.empty((len(stream) - 1, 1 + entropy), np.float64) for stream in streams]
-    losses, work, reader = [rows[:, 0] for rows in values], scoring.WORK, scoring.reader_of(model)
+    question: Question = questions.losses
+    names, work = ["losses"], scoring.WORK
     if entropy:
-        losses, reader = values, scoring.reader_of(model, EntropyReader)
+        names, question = ["losses", "entropies"], questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
-    for rows, steps, batch in scoring.batches([len(rows) for rows in values], work=work):
-        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
-        scoring.score_streams(reader, *several, rows=rows, steps=steps, temperature=temperature)
-    return values
-
-
-class EntropyReader(SegmentReader):
-    """Scores like `SegmentReader`; its `losses` are float32 `(batch, time, 2)`.
-
-    They are -log p of the targets, and the entropy of the distribution, in nats.
-    """
-
-    def call(self, inputs):
-        logits, states = self.graph.logits(inputs["tokens"], inputs["states"])
-        logits = ops.cast(logits, "float32")
-        if "temperature" in inputs:
-            logits = logits / inputs["temperature"][0, 0]
-        log_p = ops.log_softmax(logits)
-        p = ops.exp(log_p)
-        entropy = -ops.sum(ops.where(p > 0, p * log_p, 0.0), axis=-1)
-        losses = token_losses(logits, inputs["targets"])
-        return {"losses": ops.stack([losses, entropy], axis=-1), "states": states}
+    answers = scoring.read(
+        reader_of(model, question), streams, names, temperature=temperature, work=work
+    )
+    return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]

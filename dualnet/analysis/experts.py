@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from dualnet import plots
 from dualnet._checks import ArgumentError
 from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import reader_of
 from dualnet.builders.weights import check_language_model
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens
-from dualnet.generation.translating import check_translators
+from dualnet.generation.translation import check_translators
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
 POSITIONS = 8192  # of source and target that are read at a time
@@ -54,7 +54,7 @@ class Shares:
 def expert_shares(
     model: LanguageModel, tokens: Any, *, sequence_length: int | None = None
 ) -> Shares:
-    """Return how much `model` uses each expert of its mixture on a text.
+    """Return the share of each expert of a mixture in the predictions for a text.
 
     The text is read as one stream with carried state, dropout off; of pairs, each target is
     read with its source. The prior of each expert is summed over all tokens in float64.
@@ -94,14 +94,11 @@ def expert_shares(
             f"must have a mixture as output. Received: a model with {kind}. Build or "
             "train a model with `experts`.",
         )
-    features = model.graph.features
-    priors = output.priors(list(features) if isinstance(features, Sequence) else features)
     if translates:
-        sums, count = _sums_over_pairs(model, priors, tokens)
+        sums, count = _sums_over_pairs(model, tokens)
     else:
         tokens = check_tokens(tokens, model.vocabulary_size, least=1)
-        graph = keras.Model(model.core.inputs, [priors, *model.core.outputs[1:]])
-        sums = sum(part.sum(0) for part in read_outputs(graph, model, tokens, sequence_length))
+        sums = sum(part.sum(0) for part in read_outputs(model, _priors, tokens, sequence_length))
         count = len(tokens)
     return Shares(
         shares=sums / count,
@@ -111,8 +108,14 @@ def expert_shares(
     )
 
 
-def _sums_over_pairs(model: TranslationModel, priors: Any, pairs: Any) -> tuple[Any, int]:
-    """Return the sums of `priors` over all target tokens of `pairs`, and their number."""
+def _priors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer with `priors`, those of all experts."""
+    features, *states = graph.body([segment["tokens"], *segment["states"]])
+    return {"priors": graph.head.priors(features), "states": states}
+
+
+def _sums_over_pairs(model: TranslationModel, pairs: Any) -> tuple[Any, int]:
+    """Return the sums of the priors over all target tokens of `pairs`, and their number."""
     if not isinstance(pairs, PairSplit):
         raise ArgumentError(
             "tokens",
@@ -120,7 +123,7 @@ def _sums_over_pairs(model: TranslationModel, priors: Any, pairs: Any) -> tuple[
             f"`corpora.load_pairs`. Received: {type(pairs).__name__}.",
         )
     check_translators([model])
-    graph = keras.Model(dict(zip(("source", "target"), model.core.inputs)), priors)
+    reader = reader_of(model, _priors)
     batches = PairBatches(
         pairs,
         vocabulary=model.vocabulary,
@@ -128,11 +131,12 @@ def _sums_over_pairs(model: TranslationModel, priors: Any, pairs: Any) -> tuple[
         tokens_per_batch=POSITIONS,
         shuffle=False,
     )
-    sums = np.zeros(priors.shape[-1])
+    sums = np.zeros(sum(model.graph.head.experts))
     for index in range(len(batches)):
         inputs, _, weights = batches[index]
-        read = graph.predict_on_batch(inputs).astype(np.float64)
-        sums += np.einsum("bte,bt->e", read, weights)
+        segment = {"source": inputs["source"], "tokens": inputs["target"]}
+        priors = reader.predict_on_batch(segment)["priors"].astype(np.float64)
+        sums += np.einsum("bte,bt->e", priors, weights)
     return sums, batches.num_tokens
 
 

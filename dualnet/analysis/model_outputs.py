@@ -9,28 +9,28 @@ import numpy as np
 
 from dualnet._checks import check_count
 from dualnet.builders import LanguageModel
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import Question, reader_of
+from dualnet.evaluation.scoring import segments
 
 SEGMENT = 256  # tokens per call, each of which yields a row as wide as the vocabulary
 
 
-def find_layer(model: LanguageModel, name: str) -> Any:
+def find_layer(model: LanguageModel | Graph, name: str) -> Any:
     """Return the layer `name` of the graph of `model`, or None."""
     return next((layer for layer in model.core.layers if layer.name == name), None)
 
 
 def read_outputs(
-    graph: Any, model: LanguageModel, tokens: np.ndarray, sequence_length: int | None
+    model: LanguageModel, question: Question, tokens: np.ndarray, sequence_length: int | None
 ) -> Iterator[np.ndarray]:
-    """Read `tokens` with carried state; yield the first output of `graph`, float64 `(segment, n)`.
+    """Read `tokens` with carried state; yield the answer to `question`, float64 `(segment, n)`.
 
-    `graph` maps `[tokens, *states]` to `[(batch, time, n), *states]`.
+    `question` asks for one vector, of n numbers, for each token.
     """
     steps = SEGMENT if sequence_length is None else sequence_length
     steps = min(check_count("sequence_length", steps, least=1), len(tokens))
-    states = [np.zeros((1, size), np.float32) for size in model.state_size]
-    for start in range(0, len(tokens), steps):
-        segment = tokens[start : start + steps]
-        padded = np.zeros((1, steps), np.int32)  # one shape: JAX compiles each
-        padded[0, : len(segment)] = segment
-        outputs, *states = graph.predict_on_batch([padded, *states])
-        yield outputs[0, : len(segment)].astype(np.float64)
+    reader = reader_of(model, question)
+    for start, answer in segments(reader, [tokens], [len(tokens)], rows=1, steps=steps):
+        [vectors] = answer.values()
+        yield vectors[0, : len(tokens) - start].astype(np.float64)

@@ -12,7 +12,7 @@ import numpy as np
 from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.analysis.model_outputs import read_outputs
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, questions
 from dualnet.builders.weights import check_language_model
 from dualnet.evaluation.arguments import check_tokens
 
@@ -99,7 +99,7 @@ def rank(
     words = model.vocabulary_size
     matrix = np.empty((min(len(tokens), 2 * words), words))
     filled = 0
-    for logits in read_outputs(model.core, model, tokens, sequence_length):
+    for logits in read_outputs(model, questions.logits, tokens, sequence_length):
         if not np.isfinite(logits).all():
             raise ArgumentError(
                 "model",

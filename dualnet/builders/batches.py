@@ -28,8 +28,8 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
             check_range("x", data, lowest, vocabulary_size)
         return data, batch_size
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
-    known = spec is None or keras.tree.flatten(spec)[0].shape[0] is not None
-    if not known and getattr(data, "carried", True):
+    fixed_rows = spec is None or keras.tree.flatten(spec)[0].shape[0] is not None
+    if not fixed_rows and getattr(data, "carried", True):
         raise ArgumentError(
             "x",
             "must come in batches of one size, since each row continues the stream of the same "
@@ -93,14 +93,14 @@ def check_range(name, ids, lowest, vocabulary_size):
 def as_tokens(tokens, lowest, vocabulary_size):
     """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
     try:
-        known = np.asarray(tokens)
+        values = np.asarray(tokens)
     except (NotImplementedError, TypeError):  # symbolic, or on a device that NumPy cannot read
-        known = None
+        values = None
     except ValueError as error:
         raise ArgumentError(
             "tokens", f"must be an integer array of shape (batch, time). Received: {error}"
         ) from None
-    array = tokens if known is None else known
+    array = tokens if values is None else values
     dtype, shape = keras.backend.standardize_dtype(array.dtype), tuple(array.shape)
     if "int" not in dtype or len(shape) != 2 or 0 in shape:
         raise ArgumentError(
@@ -108,8 +108,8 @@ def as_tokens(tokens, lowest, vocabulary_size):
             "must be an integer array of shape (batch, time), both at least 1. Received: shape "
             f"{shape}, dtype {dtype}.",
         )
-    if known is not None:
-        check_range("tokens", known, lowest, vocabulary_size)
+    if values is not None:
+        check_range("tokens", values, lowest, vocabulary_size)
     return ops.convert_to_tensor(tokens, "int32")
 
 

@@ -67,9 +67,9 @@ def all_options() -> list[str]:
 def check_options(cell: str, options: Mapping[str, Any]) -> None:
     """Raise `ValueError` for an option that `cell` does not take."""
     check_choice("cell", cell, CELLS)
-    known = options_of(cell)
+    own_options = options_of(cell)
     for name in options:
-        if name in known:
+        if name in own_options:
             continue
         takers = [repr(other) for other in CELLS if name in options_of(other)]
         if takers:
@@ -81,5 +81,5 @@ def check_options(cell: str, options: Mapping[str, Any]) -> None:
         raise ArgumentError(
             name,
             f"must be an argument of the builder or of the cell {cell!r}."
-            f"{did_you_mean(name, known)} The cell takes {', '.join(known) or 'none'}.",
+            f"{did_you_mean(name, own_options)} The cell takes {', '.join(own_options) or 'none'}.",
         )

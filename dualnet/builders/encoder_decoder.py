@@ -105,8 +105,7 @@ class TranslationStations(CommonStations):
         else:
             squares = layers * units * units
         stacks = 3 if self.encoder.encoder == "bidirectional" else 1
-        levels = recurrent.options.get("depth", 1)
-        levels = levels if isinstance(levels, int) else 1
+        levels = recurrent.count("depth", 1)
         unit_name = "units" if sizes.recurrent_units is None else "recurrent_units"
         embedding_name = "units" if sizes.embedding_units is None else "embedding_units"
         word_name = "vocabulary_size" if words > embedding else embedding_name
@@ -268,12 +267,12 @@ def _first_states(sizes: list[int], after: list[Any], source: Any, rule: str) ->
     if rule != "encoder":
         return FirstState(sizes, learned=rule == "learned", name="first_state")(source)
     # The attentional vector, if it is a state, starts as zero.
-    found, own = [state.shape[-1] for state in after], len(sizes) - len(after)
-    if found != list(sizes[own:]):
+    encoded, own = [state.shape[-1] for state in after], len(sizes) - len(after)
+    if encoded != list(sizes[own:]):
         raise ArgumentError(
             "first_state",
-            f"must be 'learned' or 'zeros' where the states of the encoder, of the sizes {found}, "
-            f"are not those of the decoder, {list(sizes[own:])}. Received: 'encoder'.",
+            "must be 'learned' or 'zeros' where the states of the encoder, of the sizes "
+            f"{encoded}, are not those of the decoder, {list(sizes[own:])}. Received: 'encoder'.",
         )
     zeros = FirstState(sizes[:own], name="first_state")(source) if own else []
     return [*zeros, *after]

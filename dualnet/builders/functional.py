@@ -35,7 +35,8 @@ def language_model(
         vocabulary_size: int. Number of words.
         {arguments}
         name: str. Name of the model.
-        **cell_options: Arguments of the cell alone, e.g. `depth`.
+        **cell_options: Arguments of the cell alone, e.g. `depth`, or `rounds` and `rank` of the
+            Mogrifier, which has no rounds by default.
 
     Returns:
         `LanguageModel`, randomly initialised.

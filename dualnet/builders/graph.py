@@ -9,9 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet._backend import scan
 from dualnet.layers import DOCOutput, Recurrence
-from dualnet.layers._fused_cross_entropy import Chunks
 
 
 def token_losses(logits, targets):
@@ -54,6 +52,7 @@ class Graph:
         padded: bool. Whether tokens below 0 are padding.
         constants: int. How many of the `states`, counted from the first, no step changes: they
             are not among the `new_states`.
+        encoder: `keras.Model` of a translator, source to `states`; None in a language model.
         core: The pure function `[tokens, *states] -> [logits, *new_states]`, which holds all
             weights.
     """
@@ -68,6 +67,7 @@ class Graph:
     past_decode: Any = None
     padded: bool = False
     constants: int = 0
+    encoder: Any = None
     core: Any = None
 
     def __post_init__(self):
@@ -80,6 +80,12 @@ class Graph:
         self.body: Any = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
+        self.decoder: Any = None  # of a translator: its recurrence, and the outputs of all cells
+        self.decoder_outputs: Any = None
+        if self.constants:
+            self.decoder = self.core.get_layer("decoder")
+            outputs = self.decoder.output[0]
+            self.decoder_outputs = keras.Model(inputs, outputs, name="decoder_outputs")
 
     def logits(self, tokens, states, *, training=False):
         """Return the logits of all words, float32 `(batch, time, words)`, and the new states."""
@@ -103,39 +109,6 @@ class Graph:
                 mask = [mask] * len(features)
             arguments |= {"mask": mask, "training": training}
         return self.head(features, **arguments), states
-
-    def losses_and_ranks(self, tokens, states, targets, *, temperature=None):
-        """Return `losses` without dropouts, the ranks of `targets`, and the new states.
-
-        A rank, int32 `(batch, time)`, is the number of other words whose logit is not below
-        that of the target: 0 for the likeliest word. Where there is a head, the logits of few
-        tokens exist at a time.
-        """
-        if self.head is None:
-            features, states = self.logits(tokens, states)
-        else:
-            features, *states = self.body([tokens, *states], training=False)
-        words, units = self.word_logits.shape[-1], keras.tree.flatten(features)[-1].shape[-1]
-        batch, time = ops.shape(targets)
-        chunks = Chunks(batch * time, words * 4, least=1 if self.head is None else units // 2)
-
-        def in_chunks(values):  # (batch, time, ...)
-            return chunks.split(ops.reshape(values, (-1, *values.shape[2:])))
-
-        def read(_, chunk):
-            targets, *chunk = chunk
-            logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in chunk])
-            logits = logits if self.head is None else self.head(logits)
-            losses = token_losses(
-                logits if temperature is None else logits / temperature, targets[None]
-            )
-            return [], [losses[0], ranks_of(logits[0], targets)]
-
-        sequences = list(map(in_chunks, [targets, *keras.tree.flatten(features)]))
-        like = [chunks.like("float32"), chunks.like("int32")]
-        _, results = scan(read, [], sequences, like, length=chunks.count)
-        losses, ranks = (ops.reshape(chunks.join(r), (batch, time)) for r in results)
-        return losses, ranks, states
 
     def hidden_states(self, tokens, states):
         """Return `hidden` for tokens, float32 `(batch, time, units)`, and the new states."""
@@ -173,15 +146,6 @@ class Graph:
             padded=True,
             core=keras.Model(whole.inputs, outputs),
         )
-
-
-def ranks_of(logits, targets):
-    """Return the number of other words `(...)` whose logit is not below that of the target."""
-    targets = ops.cast(targets, "int32")[..., None]
-    below = logits < ops.take_along_axis(logits, targets, axis=-1)  # never where one is nan
-    itself = ops.arange(ops.shape(logits)[-1], dtype="int32") == targets
-    counted = ops.logical_not(ops.logical_or(below, itself))
-    return ops.sum(ops.cast(counted, "int32"), axis=-1)
 
 
 def _with_masks(model):

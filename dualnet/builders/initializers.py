@@ -1,12 +1,12 @@
 """The initial weights of the papers."""
 
 import math
-import re
 from typing import Any
 
 import keras
 
 from dualnet.layers import Recurrence
+from dualnet.layers._configured import Role
 
 INITIALIZERS = {
     "keras": "Each layer's own.",
@@ -33,16 +33,21 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
     done = set()  # a tied matrix belongs to two layers; the embedding comes first
     for layer in core.layers:
         for weight in layer.trainable_variables:
-            if id(weight) in done or re.search(r"gain|shift|stabiliser", weight.name):
+            role = _role_of(weight)
+            if id(weight) in done or Role.SCALE in role:
                 continue
             done.add(id(weight))
             cell = _cell_of(weight, layer.cell) if isinstance(layer, Recurrence) else None
             initializer = _initializer(rule, initializer_range, weight, layer, cell)
             if initializer is not None:
                 value = initializer(weight.shape, weight.dtype)
-                if rule == "by_fan_in" and "bias" in weight.name:
+                if rule == "by_fan_in" and Role.BIAS in role:
                     value = value + weight  # the forget bias
                 weight.assign(value)
+
+
+def _role_of(weight: Any) -> Role:
+    return getattr(weight, "role", Role.MATRIX)  # the layers of Keras here have no biases
 
 
 def _cell_of(weight: Any, cell: Any) -> Any:
@@ -57,31 +62,27 @@ def _initializer(
     rule: str, scale: float, weight: Any, layer: Any, cell: Any
 ) -> keras.initializers.Initializer | None:
     """Return a fresh initializer for one weight: a used one would repeat its values."""
-    bias = "bias" in weight.name
+    role = _role_of(weight)
+    bias = Role.BIAS in role
     embedding = isinstance(layer, keras.layers.Embedding)
     if rule == "by_units" and cell is not None:
         return _uniform(1 / math.sqrt(cell.units))
-    if rule == "by_units" and re.match("latent_kernel|prior_kernel", weight.name):
+    if rule == "by_units" and Role.EXPERT in role:
         return _uniform(1 / math.sqrt(weight.shape[0]))
     if rule == "uniform" or (rule in ("uniform_matrices", "by_units") and not bias):
         return _uniform(scale)
     if rule == "by_shape":
-        return _uniform(math.sqrt(6 / sum(_part_shape(weight, embedding, cell))))
-    if rule == "by_fan_in" and (cell is not None or not bias) and "mogrifier" not in weight.name:
+        *sizes, last = weight.shape
+        if embedding:
+            sizes = []
+        elif cell is not None and Role.ROUND not in role:
+            last = cell.units  # the gates lie side by side
+        return _uniform(math.sqrt(6 / sum([*sizes, last])))
+    if rule == "by_fan_in" and (cell is not None or not bias) and Role.ROUND not in role:
         size_in = cell.units if bias else weight.shape[1 if embedding else 0]
         # A normal truncated at two standard deviations keeps 0.88 of its own.
         return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(size_in) / 0.87962566)
     return None
-
-
-def _part_shape(weight: Any, embedding: bool, cell: Any) -> tuple[int, ...]:
-    """Return the shape of `weight`, of one gate's part of it, or of one vector of an embedding."""
-    *before, last = weight.shape
-    if embedding:
-        return (last,)
-    if cell is not None and re.match(r"(recurrent_)?(kernel|bias)", weight.name):
-        last = cell.units  # the gates lie side by side
-    return (*before, last)
 
 
 def _uniform(scale: float) -> keras.initializers.Initializer:

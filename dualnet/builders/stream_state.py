@@ -25,7 +25,7 @@ class StreamState(keras.layers.Layer):
         first: tuple of arrays `(1, size)` or `(batch_size, size)`, the state that the streams
             start from; None for zeros.
         faults: list of the errors in batches that were read.
-        known: int. Number of variables that the model had when its step was compiled.
+        num_variables: int. Number of variables that the model had when its step was compiled.
     """
 
     def __init__(self, sizes, **kwargs):
@@ -36,7 +36,7 @@ class StreamState(keras.layers.Layer):
         self.bucketed = False
         self.first = None
         self.faults = []
-        self.known = 0
+        self.num_variables = 0
         self.built = True
 
     @contextlib.contextmanager

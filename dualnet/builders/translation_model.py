@@ -46,7 +46,7 @@ class TranslationModel(LanguageModel):
 
     def __init__(self, encoder, graph, core, *, builder, arguments, **kwargs):
         super().__init__(graph, builder=builder, arguments=arguments, **kwargs)
-        self.encoder = encoder
+        self.encoder = graph.encoder = encoder
         self.core = core
         self.source_vocabulary_size = int(arguments["source_vocabulary_size"])
         self._source_vocabulary = None

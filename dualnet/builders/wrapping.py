@@ -26,15 +26,15 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if gate.is_used:
         for layer in keras.Model([tokens, *states], logits).layers:
             layer.trainable = False
-        logits, before, after = gate.apply(
+        logits, gate_states, new_gate_states = gate.apply(
             tokens, logits, hidden, padded=padded, states=len(states)
         )
-        states, new_states = states + before, new_states + after
+        states, new_states = states + gate_states, new_states + new_gate_states
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
     if cache.is_used:
-        mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
-        states, new_states = states + before, new_states + after
+        mean, cache_states, new_cache_states = cache.apply(tokens, keys, mean, states=len(states))
+        states, new_states = states + cache_states, new_states + new_cache_states
     return Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
 
 
@@ -51,11 +51,11 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
             [graph.word_logits, graph.hidden, *graph.new_states],
             name=f"member_{number}",
         )
-        before = state_inputs(model.state_size, after=len(states))
-        member_logits, member_hidden, *after = member([tokens, *before])
+        member_states = state_inputs(model.state_size, after=len(states))
+        member_logits, member_hidden, *new_member_states = member([tokens, *member_states])
         logits.append(member_logits)
         hidden.append(member_hidden)
-        states, new_states = states + before, new_states + after
+        states, new_states = states + member_states, new_states + new_member_states
     return tokens, states, new_states, logits, hidden, any(model.padded for model in models)
 
 

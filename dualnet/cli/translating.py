@@ -123,7 +123,7 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
     from dualnet.evaluation.translations import check_packages
     from dualnet.generation import translate
-    from dualnet.generation.translating import check_translators
+    from dualnet.generation.translation import check_translators
 
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     check_packages(protocol)

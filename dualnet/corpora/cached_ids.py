@@ -33,7 +33,7 @@ DESCRIPTION = "ids.json"
 
 
 def is_large(text: Text) -> bool:
-    """Return whether the ids of `text` belong on disk."""
+    """Tell a text whose ids belong on disk."""
     return sum(path.stat().st_size for path in text.paths()) > LARGE_BYTES
 
 

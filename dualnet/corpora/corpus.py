@@ -215,7 +215,7 @@ def choose_tokenizer(
     documents: str | None,
     lowercase: bool,
 ) -> tuple[str, Tokenizer | None]:
-    """Return what the tokeniser of a corpus is called, and the one to use, if it is at hand."""
+    """Return the name of a corpus's tokeniser, and the tokeniser unless it is to be learnt."""
     if documents is not None:
         check_choice("documents", documents, DOCUMENTS)
     if isinstance(tokenizer, Tokenizer):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from dualnet._checks import check_count
+from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.corpora.token_batches import EpochBatches
 from dualnet.text import Tokenizer
-
-if TYPE_CHECKING:
-    from dualnet.corpora.pairs import PairSplit
 
 
 class PairBatches(EpochBatches):
@@ -102,7 +98,7 @@ class PairBatches(EpochBatches):
         return len(self._shapes)
 
     def pairs_of(self, index: int) -> np.ndarray:
-        """Return which pairs batch `index` of this epoch holds: int64 `(rows,)`."""
+        """Return the pairs in batch `index` of this epoch, int64 `(rows,)`."""
         pairs, order = self._orders()
         batch = order[index]
         return pairs[self._starts[batch] : self._starts[batch + 1]]
@@ -128,7 +124,7 @@ class PairBatches(EpochBatches):
     # --- the plan, the same in every epoch
 
     def _plan(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the batches start in the sorted pairs, and their widths."""
+        """Return the first of the sorted pairs in each batch, and the widths of the batches."""
         starts, shapes = [0], []
         widest = (0, 0)
         for k, (source, target) in enumerate(self._widths[self._sorted(None)].tolist()):

@@ -121,7 +121,7 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether UTF-8 can hold `text`: JSON can escape half of a surrogate pair."""
+    """Check that UTF-8 can hold `text`: JSON can escape half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -157,7 +157,7 @@ def divided(path: Path, fractions: Sequence[float]) -> Files:
 
 
 def _is_blank(part: Part) -> bool:
-    """Return whether a part of a file holds white space alone."""
+    """Tell a part of a file that holds white space alone."""
     assert part.end is not None
     left = part.end - part.start
     with open(part.path, "rb") as file:

@@ -1,7 +1,7 @@
 """Token-exact perplexity whatever the batching; scores of texts and of translations."""
 
 from dualnet.evaluation.comparison import Comparable, comparable
-from dualnet.evaluation.pairs import Accuracy, MinimalPairs, minimal_pairs
+from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
 from dualnet.evaluation.temperatures import best_temperature
 from dualnet.evaluation.texts import Score, score

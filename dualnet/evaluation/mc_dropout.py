@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -9,13 +10,13 @@ import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet.builders import BUILDERS, LanguageModel
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders import BUILDERS, LanguageModel, questions
+from dualnet.builders.reader import Reader
 from dualnet.builders.stations import PLACES, without_regularization
 
 
-class DropoutReader(SegmentReader):
-    """A `SegmentReader` with dropout.
+class DropoutReader(Reader):
+    """Asks for the losses of a pass with dropout.
 
     The model is left untouched, and so are its random generators. Its dropout rates, the
     arguments `..._dropout`, are multiplied by `dropout_scale`; one must not be 0. The attribute
@@ -30,12 +31,12 @@ class DropoutReader(SegmentReader):
                 "must be 0 for a model without dropout, all passes of which are equal. Received: a "
                 "model whose dropout rates are all 0.",
             )
-        before = random.getstate()  # a new model draws its seeds from it
+        random_state = random.getstate()  # a new model draws its seeds from it
         try:
             copy = BUILDERS[model.builder](**arguments)
         finally:
-            random.setstate(before)
-        super().__init__(copy.graph, training=True, name="dropout_reader")
+            random.setstate(random_state)
+        super().__init__(copy.graph, functools.partial(questions.losses, training=True))
         self.core.set_weights(model.core.get_weights())
         # All rows share the masks of weights and, where the rows do not draw words for
         # themselves, of words: passes that are read side by side would not be independent.

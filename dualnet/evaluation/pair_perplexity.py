@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from dualnet.builders import TranslationModel
-from dualnet.builders.reader import ClearsAllGradients
+from dualnet.builders import TranslationModel, questions
+from dualnet.builders.reader import reader_of
 from dualnet.corpora import PairCorpus
 from dualnet.evaluation.arguments import perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
-from dualnet.layers import without_gradients
 
 POSITIONS = 8192  # of source and target that are read at a time
 
@@ -52,14 +50,14 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     >>> evaluate_pairs(model, corpus, "test").tokens == corpus.batches("test").num_tokens
     True
     """
-    reader = PairReader(model)
-    reader.compile()
+    reader = reader_of(model, questions.losses)
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
     totals = np.zeros(len(pairs))
     for index in range(len(batches)):
         inputs, targets, weights = batches[index]
-        losses = reader.predict_on_batch({**inputs, "targets": targets})
+        segment = {"source": inputs["source"], "tokens": inputs["target"], "targets": targets}
+        losses = reader.predict_on_batch(segment)["losses"]
         totals[batches.pairs_of(index)] = np.sum(losses.astype(np.float64) * weights, axis=1)
     eos_id = corpus.vocabulary.require_eos()
     ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
@@ -70,19 +68,3 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
         pair_losses=totals,
         **figures_of(model, np.concatenate(ids), float(totals.sum())),
     )
-
-
-class PairReader(ClearsAllGradients):
-    """Reads batches of pairs: `predict_on_batch` returns the loss of each target."""
-
-    def __init__(self, translator: TranslationModel) -> None:
-        super().__init__()
-        self.translator = translator
-        self.built = True
-
-    def call(self, inputs: dict[str, Any]) -> Any:
-        return self.translator({"tokens": inputs, "targets": inputs["targets"]}, training=False)
-
-    def predict_step(self, *args: Any) -> Any:
-        with without_gradients():
-            return super().predict_step(*args)

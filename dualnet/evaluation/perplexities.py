@@ -12,8 +12,8 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
-from dualnet.builders import LanguageModel
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import Reader, reader_of
 from dualnet.builders.weights import check_language_model
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
@@ -136,13 +136,15 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
             tokens, request.batch_size, request.sequence_length, with_dropout=samples > 0
         )
     losses = np.empty(plan.tokens, np.float32)
-    ranks = np.empty(plan.tokens, np.int32) if top_k else None
+    answers = {"losses": losses}
+    if top_k:
+        answers["ranks"] = np.empty(plan.tokens, np.int32)
     if samples > 0:
         reader = DropoutReader(model, request.dropout_scale)
         _average_passes(reader, plan, losses, temperature, samples, request.seed)
     else:
-        reader = scoring.reader_of(model) if ranks is None else scoring.ranking_reader_of(model)
-        _read_plan(reader, plan, [losses], temperature, ranks=ranks)
+        question = questions.ranks if top_k else questions.losses
+        _read_plan(reader_of(model, question), plan, [answers], temperature)
     used = {**request.arguments(), "sequence_length": plan.sequence_length}
     del used["top_k"]
     return Evaluation(
@@ -150,7 +152,7 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
         token_losses=losses,
-        top_k_accuracy={} if ranks is None else {k: float(np.mean(ranks < k)) for k in top_k},
+        top_k_accuracy={k: float(np.mean(answers["ranks"] < k)) for k in top_k},
         **figures_of(model, tokens[len(tokens) - plan.tokens :], losses.sum(dtype=np.float64)),
     )
 
@@ -229,28 +231,26 @@ def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Pla
 
 
 def _read_plan(
-    reader: SegmentReader,
+    reader: Reader,
     plan: _Plan,
-    losses: list[np.ndarray],
+    answers: list[dict[str, np.ndarray]],
     temperature: float,
     *,
     passes: int = 1,
-    ranks: np.ndarray | None = None,
 ) -> None:
-    """Read a text once per array in `losses` and fill these; `passes` are read at once at most.
-
-    Fills `ranks`, too, with those of a reader that ranks.
-    """
+    """Fill `answers`, the arrays of each pass by name; `passes` are read at once at most."""
     for rows, steps, spans in plan.parts():
         streams = [plan.cut(*span) for span in spans]
         scoring.score_streams(
             reader,
-            streams * len(losses),
-            [of_pass[start:end] for of_pass in losses for start, end in spans],
+            streams * len(answers),
+            {
+                name: [of_pass[name][start:end] for of_pass in answers for start, end in spans]
+                for name in answers[0]
+            },
             rows=rows * passes,
             steps=steps,
             temperature=temperature,
-            ranks=None if ranks is None else [ranks[start:end] for start, end in spans],
         )
 
 
@@ -271,7 +271,7 @@ def _average_passes(
     for first in range(0, samples, passes):
         batch = np.empty((min(passes, samples - first), plan.tokens), np.float32)
         reader.set_seeds(seed, first)
-        _read_plan(reader, plan, list(batch), temperature, passes=passes)
+        _read_plan(reader, plan, [{"losses": row} for row in batch], temperature, passes=passes)
         for row in batch:
             np.logaddexp(total, -row, out=total)
     losses[:] = math.log(samples) - total

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dualnet.builders import LanguageModel
-from dualnet.builders.reader import SegmentReader
+from dualnet.builders.reader import Reader
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
@@ -48,75 +46,90 @@ def _power_of_two(number: int) -> int:
 
 
 def read(
-    reader: SegmentReader,
+    reader: Reader,
     streams: Sequence[np.ndarray],
+    names: Sequence[str] = ("losses",),
     *,
     temperature: float = 1.0,
-    columns: tuple[int, ...] = (),
-) -> list[np.ndarray]:
-    """Return -log p of each token of each of `streams` but the first, from the zero state.
+    work: int | None = None,
+) -> dict[str, list[np.ndarray]]:
+    """Return the answers of a reader for each token of `streams`, except the first of each.
 
-    Streams of similar length are read together. A reader that computes several numbers for each
-    token, `losses` of shape `(batch, time, *columns)`, has its `columns` named.
+    Streams of similar length are read together, each from the zero state.
+
+    Args:
+        names: Which of the reader's answers to return.
+        work: As for `batches`.
+
+    Returns:
+        For each name a list with float32 `(tokens - 1,)` for each stream.
     """
-    losses = [np.empty((len(stream) - 1, *columns), np.float32) for stream in streams]
-    for rows, steps, batch in batches([len(row) for row in losses]):
-        several = [[arrays[i] for i in batch] for arrays in (streams, losses)]
-        score_streams(reader, *several, rows=rows, steps=steps, temperature=temperature)
-    return losses
+    lengths = [len(stream) - 1 for stream in streams]
+    answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
+    for rows, steps, batch in batches(lengths, work=work):
+        score_streams(
+            reader,
+            [streams[i] for i in batch],
+            {name: [arrays[i] for i in batch] for name, arrays in answers.items()},
+            rows=rows,
+            steps=steps,
+            temperature=temperature,
+        )
+    return answers
 
 
 def score_streams(
-    reader: SegmentReader,
+    reader: Reader,
     streams: Sequence[np.ndarray],
-    losses: Sequence[np.ndarray],
+    answers: Mapping[str, Sequence[np.ndarray]],
     *,
     rows: int,
     steps: int,
     temperature: float,
-    ranks: Sequence[np.ndarray] | None = None,
 ) -> None:
     """Read `streams` side by side from the zero state, `rows` of `steps` tokens per call.
 
-    Fills `losses`, an array for each stream, with -log p of each of its tokens but the first;
-    and `ranks` likewise, with a reader that ranks.
+    Fills `answers`, by name an array for each stream, with what the reader answers for each of
+    its tokens but the first.
     """
-    zeros = [np.zeros((rows, size), np.float32) for size in reader.state_size]
-    segment: dict[str, Any] = {"states": zeros}
+    lengths = [len(stream) - 1 for stream in streams]
+    for start, answer in segments(
+        reader, streams, lengths, rows=rows, steps=steps, temperature=temperature
+    ):
+        for name, arrays in answers.items():
+            for array, values in zip(arrays, answer[name]):
+                part = array[start : start + steps]
+                part[:] = values[: len(part)]
+
+
+def segments(
+    reader: Reader,
+    streams: Sequence[np.ndarray],
+    lengths: Sequence[int],
+    *,
+    rows: int,
+    steps: int,
+    temperature: float = 1.0,
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Read the first `lengths` tokens of `streams`, as `score_streams` does; the state is carried.
+
+    Yields the position of each segment, and the answer, each array of `rows` x `steps`, padding
+    included. All segments have one shape, since JAX compiles each.
+    """
+    segment: dict[str, Any] = {
+        "states": [np.zeros((rows, size), np.float32) for size in reader.state_size]
+    }
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
-    for start in range(0, max(map(len, losses)), steps):
-        inputs, targets = np.zeros((2, rows, steps), np.int32)  # beyond a stream: not counted
-        ends = [min(start + steps, len(row)) for row in losses]
-        for row, (stream, end) in enumerate(zip(streams, ends)):
-            if end > start:
-                inputs[row, : end - start] = stream[start:end]
-                targets[row, : end - start] = stream[start + 1 : end + 1]
-        result = reader.predict_on_batch({**segment, "tokens": inputs, "targets": targets})
-        segment["states"] = result["states"]
-        for row, (row_losses, end) in enumerate(zip(losses, ends)):
-            if end > start:
-                row_losses[start:end] = result["losses"][row, : end - start]
-                if ranks is not None:
-                    ranks[row][start:end] = result["ranks"][row, : end - start]
-
-
-_Readers = dict[type[SegmentReader], SegmentReader]
-_readers: weakref.WeakKeyDictionary[LanguageModel, _Readers] = weakref.WeakKeyDictionary()
-_ranking_readers: weakref.WeakKeyDictionary[LanguageModel, SegmentReader]
-_ranking_readers = weakref.WeakKeyDictionary()
-
-
-def reader_of(model: LanguageModel, kind: type[SegmentReader] = SegmentReader) -> SegmentReader:
-    """Return the reader of a model without dropout, which is kept as long as the model."""
-    readers = _readers.setdefault(model, {})
-    if kind not in readers:
-        readers[kind] = kind(model.graph, name="scorer")
-    return readers[kind]
-
-
-def ranking_reader_of(model: LanguageModel) -> SegmentReader:
-    """Return `reader_of` a model that ranks, too."""
-    if model not in _ranking_readers:
-        _ranking_readers[model] = SegmentReader(model.graph, ranks=True, name="ranker")
-    return _ranking_readers[model]
+    for start in range(0, max(lengths), steps):
+        tokens, targets = np.zeros((2, rows, steps), np.int32)
+        for row, (stream, length) in enumerate(zip(streams, lengths)):
+            end = min(start + steps, length)
+            for array, part in (
+                (tokens, stream[start:end]),
+                (targets, stream[start + 1 : end + 1]),
+            ):
+                array[row, : len(part)] = part
+        answer = reader.predict_on_batch({**segment, "tokens": tokens, "targets": targets})
+        segment["states"] = answer.pop("states")
+        yield start, answer

@@ -9,7 +9,8 @@ from typing import overload
 import numpy as np
 
 from dualnet._checks import check_texts
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, figures_of
@@ -92,7 +93,8 @@ def score(
     start = np.array([eos_id], np.int32)
     words = [words_of(vocabulary, item) for item in texts]
     streams = [np.concatenate([start, item.ids]) for item in words]
-    losses = scoring.read(scoring.reader_of(model), streams, temperature=temperature)
+    reader = reader_of(model, questions.losses)
+    losses = scoring.read(reader, streams, temperature=temperature)["losses"]
     scores = [
         Score(
             words=tuple(vocabulary.words[i] for i in stream[1:]),

@@ -51,9 +51,9 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     spans, names = [], []  # of the words, `<eos>` among them
     begin = 0
     for first, last in [*ends_of(text, tokenizer.documents), (len(text), len(text))]:
-        for found in re.finditer(r"\S+", text[begin:first]):
-            spans.append((begin + found.start(), begin + found.end()))
-            names.append(found[0])
+        for match in re.finditer(r"\S+", text[begin:first]):
+            spans.append((begin + match.start(), begin + match.end()))
+            names.append(match[0])
         if last > first:
             spans.append((first, last))
             names.append(EOS)

@@ -5,7 +5,7 @@ from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
 from dualnet.generation.sampling import continuations as continuations
 from dualnet.generation.sampling import draw as draw
 from dualnet.generation.texts import generate
-from dualnet.generation.translating import Translation, translate, translations
+from dualnet.generation.translation import Translation, translate, translations
 
 __all__ = [
     "Alignment",

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_texts
 from dualnet.builders import TranslationModel
-from dualnet.builders.reader import ClearsAllGradients
-from dualnet.generation import translating
-from dualnet.generation.translating import Translation, check_translators, padded
-from dualnet.layers import without_gradients
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import reader_of
+from dualnet.generation import translation
+from dualnet.generation.translation import (
+    Translation,
+    batches_by_length,
+    check_translators,
+    padded,
+)
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # pairs that are read side by side
@@ -56,7 +60,7 @@ def alignments(
     translations: str | Sequence[str | Translation] | None = None,
     **settings: Any,
 ) -> list[Alignment]:
-    """Return what a translator attends to: source tokens, target tokens and their weights.
+    """Return the attention of a translator: source tokens, target tokens and their weights.
 
     Args:
         model: `TranslationModel` with vocabularies.
@@ -89,7 +93,7 @@ def alignments(
     check_translators([model])
     texts = [check_text("texts", text) for text in check_texts("texts", texts)]
     if translations is None:
-        translations = [best for [best] in translating.translations(model, texts, **settings)]
+        translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:
         raise ArgumentError(
             next(iter(settings)), "cannot be combined with `translations`. Leave it out."
@@ -103,17 +107,17 @@ def alignments(
             f"must be one for each text. Received: {len(translations)} for {len(texts)}.",
         )
     vocabulary = model.vocabulary
-    targets = [_ids(translation, vocabulary) for translation in translations]
+    targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]
-    reader = AttentionReader(model)
+    reader = reader_of(model, _weights)
     order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
     aligned: list[Any] = [None] * len(texts)
     lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
-    for batch in translating.batches_by_length(order, lengths, rows=ROWS):
+    for batch in batches_by_length(order, lengths, rows=ROWS):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
         weights = reader.predict_on_batch(
-            {"source": padded([sources[i] for i in batch]), "target": padded(inputs)}
-        )
+            {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
+        )["weights"]
         for i, rows in zip(batch, weights):
             aligned[i] = Alignment(
                 tuple(model.source_vocabulary.words[k] for k in sources[i]),
@@ -133,25 +137,9 @@ def _ids(translation: str | Translation, vocabulary: Any) -> np.ndarray:
     return np.array([*ids, *[vocabulary.eos_id] * ended], "int32")
 
 
-class AttentionReader(ClearsAllGradients):
-    """Reads pairs: `predict_on_batch` returns the weights `(batch, target, source)`."""
-
-    def __init__(self, translator: TranslationModel) -> None:
-        super().__init__()
-        self.translator = translator
-        graph = translator.graph
-        self.decoder = graph.core.get_layer("decoder")
-        self.outputs_of = keras.Model([graph.tokens, *graph.states], self.decoder.output[0])
-        self.built = True
-        self.compile()
-
-    def call(self, inputs: dict[str, Any]) -> Any:
-        state = self.translator.encoder(inputs["source"], training=False)
-        outputs = self.outputs_of([inputs["target"], *state], training=False)
-        _, keys, mask, *states = state
-        cell = self.decoder.cell
-        return cell.alignments(cell.queries(outputs, states), keys, mask)
-
-    def predict_step(self, *args: Any) -> Any:
-        with without_gradients():
-            return super().predict_step(*args)
+def _weights(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer with `weights`, those of all source positions, for each token of a target."""
+    _, keys, mask, *states = segment["states"]
+    outputs = graph.decoder_outputs([segment["tokens"], *segment["states"]], training=False)
+    cell = graph.decoder.cell
+    return {"weights": cell.alignments(cell.queries(outputs, states), keys, mask)}

@@ -81,8 +81,8 @@ class AttentionCell(ConfiguredLayer):
                 x = x * masks[_internal(number)]
             prefix = _prefix(number)
             own = {n.removeprefix(prefix): m for n, m in masks.items() if n.startswith(prefix)}
-            before, states = states[: len(cell.state_size)], states[len(cell.state_size) :]
-            x, after = cell.step(cell.input_projection(x, own), list(before), own)
+            of_cell, states = states[: len(cell.state_size)], states[len(cell.state_size) :]
+            x, after = cell.step(cell.input_projection(x, own), list(of_cell), own)
             outputs.append(x)
             new_states.extend(after)
         return outputs, new_states
@@ -99,7 +99,7 @@ class AttentionCell(ConfiguredLayer):
         return matmul_per_row(weights, memory)
 
     def queries(self, outputs, states):
-        """Return what attends at each step, `(batch, time, size)`: the highest cell's outputs.
+        """Return the attention queries `(batch, time, size)`: the outputs of the highest cell.
 
         Args:
             outputs: `(batch, time, output_size)`, of all steps.

@@ -1,8 +1,19 @@
 """The base class of our layers: configuration and weights."""
 
+import enum
 import inspect
 
 import keras
+
+
+class Role(enum.Flag):
+    """What a weight is, for the rules of `dualnet.builders.initializers`."""
+
+    MATRIX = 0  # or a vector: whatever is none of the others
+    BIAS = enum.auto()
+    SCALE = enum.auto()  # gain, shift or stabiliser: starts alike under every rule
+    EXPERT = enum.auto()  # makes the latent vectors or the priors of experts
+    ROUND = enum.auto()  # of a Mogrifier, and so of no gate
 
 
 class ConfiguredLayer(keras.layers.Layer):
@@ -39,13 +50,15 @@ class ConfiguredLayer(keras.layers.Layer):
 
     # --- weights
 
-    def add_matrix(self, name, shape, initializer="glorot_uniform", l2=0.0):
-        return self.add_weight(
+    def add_matrix(self, name, shape, initializer="glorot_uniform", l2=0.0, role=Role.MATRIX):
+        weight = self.add_weight(
             name=name, shape=shape, initializer=initializer, regularizer=l2_regularizer(l2)
         )
+        weight.role = role
+        return weight
 
-    def add_zeros(self, name, *shape):
-        return self.add_weight(name=name, shape=shape, initializer="zeros")
+    def add_zeros(self, name, *shape, role=Role.MATRIX):
+        return self.add_matrix(name, shape, "zeros", role=role)
 
 
 def l2_regularizer(l2):

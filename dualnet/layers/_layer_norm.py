@@ -5,6 +5,7 @@ import math
 from keras import backend, ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, is_number
+from dualnet.layers._configured import Role
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 
@@ -35,10 +36,9 @@ class NormalisedCell(RecurrentCell):
         if self.affine:
             for name, size in self.normalised[self.placement].items():
                 for kind, initializer in (("gain", "ones"), ("shift", "zeros")):
-                    weight = self.add_weight(
-                        name=f"{name}_{kind}", shape=(size * self.units,), initializer=initializer
-                    )
-                    setattr(self, weight.name, weight)
+                    name_of_kind, shape = f"{name}_{kind}", (size * self.units,)
+                    weight = self.add_matrix(name_of_kind, shape, initializer, role=Role.SCALE)
+                    setattr(self, name_of_kind, weight)
 
     def normalise(self, name, vector, parts=1):
         """Return `vector`, normalised if the placement says so, each of its `parts` separately."""

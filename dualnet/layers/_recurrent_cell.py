@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.layers._products import matmul
 
 
@@ -134,7 +134,7 @@ class RecurrentCell(ConfiguredLayer):
         return self.step(self.input_projection(inputs, masks), states, masks)
 
     def input_projection(self, inputs, masks):
-        """Return what `step` reads of the input: a tensor, or a list of tensors.
+        """Return the part of `step` that depends on the input alone: one tensor or several.
 
         Args:
             inputs: `(batch, features)`, or `(time, batch, features)` for all steps.
@@ -169,7 +169,7 @@ class RecurrentCell(ConfiguredLayer):
         if not self.use_bias:
             return None
         shape = size if isinstance(size, tuple) else (size,)
-        return self.add_weight(name=name, shape=shape, initializer=initializer)
+        return self.add_matrix(name, shape, initializer, role=Role.BIAS)
 
 
 class FusedCell(RecurrentCell):

@@ -3,7 +3,7 @@
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 
 
 class TiedLayer(ConfiguredLayer):
@@ -24,7 +24,7 @@ class TiedLayer(ConfiguredLayer):
         else:
             self.build_embedding()
         if self.use_bias:
-            self.bias = self.add_zeros("bias", self.vocabulary_size)
+            self.bias = self.add_zeros("bias", self.vocabulary_size, role=Role.BIAS)
 
     def build_embedding(self):
         if not self.tied_to.built:

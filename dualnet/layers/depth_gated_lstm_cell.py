@@ -1,7 +1,10 @@
+import functools
+
 import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_rate
+from dualnet.layers._configured import Role
 from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
@@ -197,7 +200,7 @@ class DepthGatedLSTMCell(RecurrentCell):
             self._set("affine_kernel", k, self.add_input_kernel, (units, units))
             self._set("affine_bias", k, self.add_bias, units)
         if self.stabilised:
-            self._set("stabiliser", k, self.add_zeros)
+            self._set("stabiliser", k, functools.partial(self.add_zeros, role=Role.SCALE))
 
     def _layer(self, k, z, c_below, h, c, masks):
         """Return the new h and c of layer `k`; `z` is the product of its input for all gates."""

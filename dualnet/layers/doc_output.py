@@ -9,6 +9,7 @@ from dualnet._checks import (
     check_penalty,
     check_rate,
 )
+from dualnet.layers._configured import Role
 from dualnet.layers._mixture import mixture_log_probabilities
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._tied import TiedLayer, check_tied_size
@@ -142,15 +143,18 @@ class DOCOutput(TiedLayer, SeededLayer):
                 f"{len(inputs_shape)} inputs.",
             )
         shape = (inputs_shape[-1][-1], sum(self.experts))
-        self.prior_kernel = self.add_matrix("prior_kernel", shape)
+        self.prior_kernel = self.add_matrix("prior_kernel", shape, role=Role.EXPERT)
         self.latent_kernels, self.latent_biases = {}, {}
         for n, (count, shape) in enumerate(zip(self.experts, inputs_shape)):
             if count:
                 size = count * self.latent_units
-                kernel = self.add_matrix(f"latent_kernel_{n}", (shape[-1], size))
+                latent = (shape[-1], size)
+                kernel = self.add_matrix(f"latent_kernel_{n}", latent, role=Role.EXPERT)
                 self.latent_kernels[str(n)] = kernel
                 if self.latent_activation == "tanh":
-                    self.latent_biases[str(n)] = self.add_zeros(f"latent_bias_{n}", size)
+                    self.latent_biases[str(n)] = self.add_zeros(
+                        f"latent_bias_{n}", size, role=Role.BIAS
+                    )
         self.build_output(self.latent_units)
 
     def call(self, inputs, targets=None, mask=None, training=False, temperature=None):

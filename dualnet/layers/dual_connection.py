@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_flag, check_penalty
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -55,7 +55,7 @@ class DualConnection(ConfiguredLayer):
             self.kernel = self.add_matrix("kernel", shape, l2=self.dual_l2)
         shape = (hidden_shape[-1], self.units)
         self.hidden_kernel = self.add_matrix("hidden_kernel", shape, l2=self.dual_l2)
-        self.bias = self.add_zeros("bias", self.units)
+        self.bias = self.add_zeros("bias", self.units, role=Role.BIAS)
 
     def call(self, inputs):
         embedded, hidden = inputs

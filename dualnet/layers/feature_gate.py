@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_penalty
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -89,7 +89,7 @@ class FeatureGate(ConfiguredLayer):
     def add_gate(self, features):
         """Add the weights of a gate that reads vectors of size `features`."""
         self.kernel = self.add_uniform("kernel", (features, self.vocabulary_size))
-        self.bias = self.add_zeros("bias", self.vocabulary_size)
+        self.bias = self.add_zeros("bias", self.vocabulary_size, role=Role.BIAS)
 
     def add_uniform(self, name, shape):
         scale = self.initializer_range

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
+from dualnet.layers._configured import Role
 from dualnet.layers._products import sum_of_products
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
@@ -101,7 +102,9 @@ class MogrifierLSTMCell(LSTMCell):
             else:
                 stddev = size_in**-0.5
                 factors = [self._add_factor(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
-            self.mogrifiers.append((factors, self.add_zeros(f"mogrifier_{i}_bias", size_out)))
+            role = Role.ROUND | Role.BIAS
+            bias = self.add_zeros(f"mogrifier_{i}_bias", size_out, role=role)
+            self.mogrifiers.append((factors, bias))
 
     def mask_specs(self):
         rounds = range(1, self.rounds + 1)
@@ -137,7 +140,7 @@ class MogrifierLSTMCell(LSTMCell):
 
     def _add_factor(self, name, shape, stddev):
         normal = keras.initializers.TruncatedNormal(stddev=stddev)
-        return self.add_matrix(name, shape, normal, self.mogrifier_l2)
+        return self.add_matrix(name, shape, normal, self.mogrifier_l2, Role.ROUND)
 
 
 def _transform(vector, factors, mask):

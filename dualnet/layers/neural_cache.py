@@ -121,9 +121,9 @@ class NeuralCache(ConfiguredLayer):
         sizes = self.state_sizes(units)
         return [log_p, *[ops.reshape(state, (-1, n)) for state, n in zip(states, sizes)]]
 
-    def _mixes(self, before):
-        """Return whether the cache contributes, bool, given the number of tokens `before`."""
-        return before >= (1 if self.start == "at_once" else self.size + 1)
+    def _mixes(self, count):
+        """Return a mask of the steps at which the cache contributes, after `count` tokens each."""
+        return count >= (1 if self.start == "at_once" else self.size + 1)
 
     def _attention(self, keys, hidden, before):
         """Return the weight of pair k at step t, `(batch, size + time - 1, time)`.

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_penalty
+from dualnet.layers._configured import Role
 from dualnet.layers._tied import TiedLayer
 
 
@@ -53,8 +54,8 @@ class PastDecode(TiedLayer):
         self.build_embedding()
         words, units = self.tied_to.input_dim, self.tied_to.output_dim
         self.kernel = self.add_matrix("kernel", (units, units))
-        self.bias = self.add_zeros("bias", units)
-        self.output_bias = self.add_zeros("output_bias", words)
+        self.bias = self.add_zeros("bias", units, role=Role.BIAS)
+        self.output_bias = self.add_zeros("output_bias", words, role=Role.BIAS)
 
     def call(self, inputs, training=False):
         tokens, logits = inputs

@@ -231,7 +231,7 @@ def _data(
     offsets: np.ndarray,
     readings: Mapping[str, Sequence[Reading]],
 ) -> dict[str, Any]:
-    """Return what the page is made of, as values of JSON.
+    """Return the data of the page, JSON-serialisable.
 
     The names of units are listed once, in `names`; all else refers to them by number.
     """
@@ -246,9 +246,9 @@ def _data(
     def numbered(array: np.ndarray) -> list[int]:
         return [places[i] for i in array.ravel().tolist()]
 
-    pieces, before, end = [], [], 0
+    pieces, gaps, end = [], [], 0
     for start, stop in offsets.tolist():
-        before.append(text[end : max(start, end)])
+        gaps.append(text[end : max(start, end)])
         pieces.append(text[max(start, end) : stop])
         end = max(end, stop)
     return {
@@ -257,7 +257,7 @@ def _data(
         "eos": places[tokenizer.require_eos()],  # before the first unit, too
         "unknown": places.get(tokenizer.unk_id),
         "pieces": pieces,
-        "before": before,
+        "before": gaps,
         "after": text[end:],
         "models": list(readings),
         "unit": "word" if tokenizer.kind == "words" else "unit",

@@ -11,10 +11,10 @@ from keras import ops
 
 from dualnet.adaptation.dynamic import learning
 from dualnet.analysis.model_outputs import SEGMENT, find_layer
-from dualnet.builders import LanguageModel, token_losses
-from dualnet.builders.graph import ranks_of
-from dualnet.builders.reader import SegmentReader
-from dualnet.evaluation.scoring import reader_of
+from dualnet.builders import LanguageModel, questions, token_losses
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import reader_of
+from dualnet.evaluation import scoring
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating
 
@@ -55,7 +55,7 @@ def read(
     request: DynamicEvaluating | None = None,
     statistics: Any = None,
 ) -> Reading:
-    """Return what `model` predicts for each id of `stream` but the first, from the zero state.
+    """Return the predictions of `model` for all ids of `stream` but the first, from the zero state.
 
     Args:
         request: How the weights learn; None for fixed weights.
@@ -69,20 +69,17 @@ def read(
             learn, settings = stack.enter_context(context)
             segment = settings["sequence_length"]
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
-        reader = reader_of(model, PredictionReader)
-        states = [np.zeros((1, size), np.float32) for size in reader.state_size]
         pieces: list[dict[str, np.ndarray]] = []
-        for start in range(0, len(stream) - 1, steps):
+        for start, answer in scoring.segments(
+            reader_of(model, _predictions),
+            [stream],
+            [len(stream) - 1],
+            rows=1,
+            steps=steps,
+            temperature=temperature,
+        ):
             piece = stream[start : start + steps + 1]
-            count = len(piece) - 1
-            inputs = np.zeros((2, 1, steps), np.int32)  # one shape: each is compiled
-            inputs[0, 0, :count], inputs[1, 0, :count] = piece[:-1], piece[1:]
-            batch = {"tokens": inputs[0], "targets": inputs[1], "states": states}
-            if temperature != 1:
-                batch["temperature"] = np.full((1, 1), temperature, np.float32)
-            result = reader.predict_on_batch(batch)
-            states = result.pop("states")
-            pieces.append({name: array[0, :count] for name, array in result.items()})
+            pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})
             if learn is not None:
                 learn(piece)
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -98,31 +95,27 @@ def read(
     )
 
 
-class PredictionReader(SegmentReader):
-    """Scores like `SegmentReader`, and returns the other arrays of `Reading`, too."""
-
-    def call(self, inputs):
-        tokens, targets, head = inputs["tokens"], inputs["targets"], self.graph.head
-        results = {}
-        if isinstance(head, DOCOutput):
-            features, *states = self.graph.body([tokens, *inputs["states"]])
-            logits = head(features)
-            results["shares"] = head.priors(features)
-        else:
-            logits, states = self.graph.logits(tokens, inputs["states"])
-        logits = ops.cast(logits, "float32")
-        if "temperature" in inputs:
-            logits = logits / inputs["temperature"][0, 0]
-        count = min(COUNT, logits.shape[-1])
-        log_p, likeliest = ops.top_k(ops.log_softmax(logits), count)
-        gate = find_layer(self, "gate")
-        if isinstance(gate, IOGate) and not gate.use_hidden:
-            results["gates"], results["favoured"] = ops.top_k(gate.gates(tokens), count)
-        return {
-            **results,
-            "losses": token_losses(logits, targets),
-            "ranks": ranks_of(logits, targets),
-            "likeliest": likeliest,
-            "log_probabilities": log_p,
-            "states": states,
-        }
+def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer with the arrays of `Reading`, probabilities as logarithms, and ranks from 0 on."""
+    tokens, targets, head = segment["tokens"], segment["targets"], graph.head
+    answer = {}
+    if isinstance(head, DOCOutput):
+        features, *states = graph.body([tokens, *segment["states"]])
+        logits = head(features)
+        answer["shares"] = head.priors(features)
+    else:
+        logits, states = graph.logits(tokens, segment["states"])
+    logits = questions.heated(logits, segment)
+    count = min(COUNT, logits.shape[-1])
+    log_p, likeliest = ops.top_k(ops.log_softmax(logits), count)
+    gate = find_layer(graph, "gate")
+    if isinstance(gate, IOGate) and not gate.use_hidden:
+        answer["gates"], answer["favoured"] = ops.top_k(gate.gates(tokens), count)
+    return {
+        **answer,
+        "losses": token_losses(logits, targets),
+        "ranks": questions.ranks_of(logits, targets),
+        "likeliest": likeliest,
+        "log_probabilities": log_p,
+        "states": states,
+    }

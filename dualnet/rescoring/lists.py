@@ -80,18 +80,18 @@ class NBest:
     @property
     def best(self) -> Hypothesis:
         """The hypothesis of the highest score, or the first of equal ones or without scores."""
-        scores = [-math.inf if each.score is None else each.score for each in self.hypotheses]
+        scores = [-math.inf if item.score is None else item.score for item in self.hypotheses]
         return self.hypotheses[scores.index(max(scores))]
 
 
 def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
     """Return a list with more features: the old score, the length, and the next of `scores`."""
     hypotheses = []
-    for each in nbest.hypotheses:
-        features = dict(each.features)
-        if each.score is not None:
-            features.setdefault(BASE, each.score)
-        features.setdefault(LENGTH, float(len(each.text.split())))
+    for hypothesis in nbest.hypotheses:
+        features = dict(hypothesis.features)
+        if hypothesis.score is not None:
+            features.setdefault(BASE, hypothesis.score)
+        features.setdefault(LENGTH, float(len(hypothesis.text.split())))
         for name, column in scores.items():
             if name in features:
                 raise ArgumentError(
@@ -100,7 +100,7 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
                     f"{name!r}. Give a dict of other names, or rename the RUN.",
                 )
             features[name] = next(column)
-        hypotheses.append(dataclasses.replace(each, features=features, score=None))
+        hypotheses.append(dataclasses.replace(hypothesis, features=features, score=None))
     return NBest(nbest.id, tuple(hypotheses))
 
 
@@ -108,7 +108,7 @@ def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
     """Return a list whose scores are the sums of the features times their weights."""
     return NBest(
         nbest.id,
-        tuple(dataclasses.replace(each, score=each.total(weights)) for each in nbest.hypotheses),
+        tuple(dataclasses.replace(item, score=item.total(weights)) for item in nbest.hypotheses),
     )
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.builders.reader import ClearsAllGradients
+from dualnet.builders import LanguageModel, TranslationModel, questions
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import Reader, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation import scoring
-from dualnet.generation.translating import padded
-from dualnet.layers import without_gradients
+from dualnet.generation.translation import padded
 
 STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
@@ -40,13 +39,12 @@ def log_probabilities(
     Returns:
         float64 `(streams,)`.
     """
-    reader: Any
     segment: dict[str, Any] = {}
     if isinstance(model, TranslationModel):
-        reader = _reader_of(model)
+        reader = reader_of(model, _losses_given_sources)
         first, segment["constants"] = _encoded(model, sources or [])
     else:
-        reader = scoring.reader_of(model)
+        reader = reader_of(model, questions.losses)
         first = [np.zeros((1, size), np.float32) for size in reader.state_size]
         first = first if states is None else list(states)
     counts = np.array([len(stream) for stream in streams]) - 1
@@ -83,7 +81,7 @@ def state_after(
 
     Powers of two are read at a time, and no padding: few shapes are compiled.
     """
-    reader = scoring.reader_of(model)
+    reader = reader_of(model, questions.losses)
     if states is None:
         states = [np.zeros((1, size), np.float32) for size in reader.state_size]
     while len(ids):
@@ -95,7 +93,7 @@ def state_after(
 
 
 def _read(
-    reader: Any,
+    reader: Reader,
     segment: dict[str, Any],
     tokens: np.ndarray,
     targets: np.ndarray,
@@ -110,7 +108,7 @@ def _read(
     """
     counted = targets != PADDING_ID
     sums: list[np.ndarray] = []
-    after: list[list[np.ndarray]] = []
+    states_after: list[list[np.ndarray]] = []
     for begin in range(0, len(tokens), ROWS):
         chosen = np.arange(begin, min(begin + ROWS, len(tokens)))
         rows = 1 << (len(chosen) - 1).bit_length()  # few numbers of rows are compiled
@@ -126,8 +124,8 @@ def _read(
         outputs = reader.predict_on_batch(part)
         losses = outputs["losses"][: len(chosen)].astype(np.float64)
         sums.append(np.sum(losses * counted[chosen], axis=1))
-        after.append([state[: len(chosen)] for state in outputs["states"]])
-    return np.concatenate(sums), [np.concatenate(several) for several in zip(*after)]
+        states_after.append([state[: len(chosen)] for state in outputs["states"]])
+    return np.concatenate(sums), [np.concatenate(several) for several in zip(*states_after)]
 
 
 def _encoded(
@@ -139,37 +137,11 @@ def _encoded(
     return arrays[count:], arrays[:count]
 
 
-class SourceReader(ClearsAllGradients):
-    """Scores like `SegmentReader`, with what was read of the sources.
+def _losses_given_sources(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer as `questions.losses`, with what was read of the sources.
 
-    `predict_on_batch` also takes `constants`, arrays with a row for each source, and `owners`,
-    int `(batch,)`, the source of each row.
+    A segment also has `constants`, arrays with a row for each source, and `owners`, int
+    `(batch,)`, the source of each row.
     """
-
-    def __init__(self, translator: TranslationModel) -> None:
-        super().__init__()
-        self.graph = translator.graph.without_past_decode()
-        self.core = self.graph.core
-        self.built = True
-        self.compile()
-
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        constants = [ops.take(part, inputs["owners"], axis=0) for part in inputs["constants"]]
-        losses, states = self.graph.losses(
-            inputs["tokens"], [*constants, *inputs["states"]], inputs["targets"]
-        )
-        return {"losses": losses, "states": states}
-
-    def predict_step(self, *args: Any) -> Any:
-        with without_gradients():
-            return super().predict_step(*args)
-
-
-_readers: weakref.WeakKeyDictionary[TranslationModel, SourceReader] = weakref.WeakKeyDictionary()
-
-
-def _reader_of(translator: TranslationModel) -> SourceReader:
-    """Return the reader of a translator, which is kept as long as the translator."""
-    if translator not in _readers:
-        _readers[translator] = SourceReader(translator)
-    return _readers[translator]
+    constants = [ops.take(part, segment["owners"], axis=0) for part in segment["constants"]]
+    return questions.losses(graph, {**segment, "states": [*constants, *segment["states"]]})

@@ -105,7 +105,7 @@ def rescored(
         weights = dict.fromkeys(named, 1.0)
     weights = {name: check_finite(f"weights[{name!r}]", w) for name, w in weights.items()}
     scorers = list(named.values())
-    translators = [each.name for each in scorers if each.translates]
+    translators = [scorer.name for scorer in scorers if scorer.translates]
     if bool(translators) != (sources is not None):
         received = f"{translators[0]!r}, which does" if translators else "no model that does"
         raise ArgumentError(
@@ -115,28 +115,28 @@ def rescored(
         raise ArgumentError(
             "adapt" if adapt else "carry", "must be False without a language model. Received: True."
         )
-    for each in scorers if adapt else []:
-        if not each.translates:
-            check_sentences(each.model)
+    for scorer in scorers if adapt else []:
+        if not scorer.translates:
+            check_sentences(scorer.model)
     lists = _with_sources(nbest, sources)
     with contextlib.ExitStack() as stack:
         learners: dict[str, Callable[..., float]] = {}
         if adapt:
-            for each in scorers:
-                if not each.translates:
+            for scorer in scorers:
+                if not scorer.translates:
                     of_model = statistics
                     if isinstance(statistics, Mapping):
-                        of_model = statistics.get(each.name)
-                    learners[each.name], _ = stack.enter_context(
-                        learning(each.model, request, statistics=of_model)
+                        of_model = statistics.get(scorer.name)
+                    learners[scorer.name], _ = stack.enter_context(
+                        learning(scorer.model, request, statistics=of_model)
                     )
         blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)
         for block in blocks:
             several = _scored(block, scorers, weights)
             yield from several
-            for each in scorers if carry or adapt else []:
-                if not each.translates:
-                    each.read(several[0].best, learners.get(each.name), carry=carry)
+            for scorer in scorers if carry or adapt else []:
+                if not scorer.translates:
+                    scorer.read(several[0].best, learners.get(scorer.name), carry=carry)
 
 
 class _Scorer:
@@ -166,7 +166,7 @@ class _Scorer:
         return np.concatenate([[self.eos_id], ids, [self.eos_id]]).astype(np.int32)
 
     def score(self, block: Sequence[tuple[NBest, str | None]]) -> np.ndarray:
-        streams = [self.stream(each.text) for nbest, _ in block for each in nbest.hypotheses]
+        streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
         reading: dict[str, Any] = {"states": self.states}
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
@@ -196,7 +196,7 @@ def _scored(
     scorers: Sequence[_Scorer],
     weights: Mapping[str, float],
 ) -> list[NBest]:
-    columns = {each.name: iter(each.score(block).tolist()) for each in scorers}
+    columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
     lists = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
     for nbest in lists:
         check_features(weights, nbest)
@@ -224,16 +224,16 @@ def _with_sources(
     nbest: Iterable[NBest], sources: Iterable[str] | None
 ) -> Iterator[tuple[NBest, str | None]]:
     if sources is None:
-        yield from ((each, None) for each in nbest)
+        yield from ((one_list, None) for one_list in nbest)
         return
     lines, count = iter(sources), 0
-    for count, each in enumerate(nbest, start=1):
+    for count, one_list in enumerate(nbest, start=1):
         source = next(lines, None)
         if source is None:
             raise ArgumentError(
                 "sources", f"must be one for each list. Received: {count - 1} for more lists."
             )
-        yield each, source
+        yield one_list, source
     if next(lines, None) is not None:
         raise ArgumentError(
             "sources", f"must be one for each list. Received: more than {count} for {count} lists."
@@ -248,7 +248,7 @@ def _blocks(
     words = 0
     for pair in lists:
         block.append(pair)
-        words += sum(len(each.text.split()) + 1 for each in pair[0].hypotheses)
+        words += sum(len(hypothesis.text.split()) + 1 for hypothesis in pair[0].hypotheses)
         if words >= BLOCK_TOKENS:
             yield block
             block, words = [], 0

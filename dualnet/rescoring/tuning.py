@@ -142,7 +142,7 @@ def compare(
     statistics = _statistics(lists, references, metric)
     sign = 1.0 if metric.higher_is_better else -1.0
     firsts = np.zeros(len(lists), int)
-    totals = [[each.total(weights) for each in nbest.hypotheses] for nbest in lists]
+    totals = [[hypothesis.total(weights) for hypothesis in nbest.hypotheses] for nbest in lists]
     preferred = np.array([int(np.argmax(row)) for row in totals])
     chosen = [firsts, preferred, _oracle(metric, statistics)]
     counts = np.random.default_rng(seed).multinomial(
@@ -230,14 +230,14 @@ def _statistics(
     for nbest, reference in zip(lists, references):
         of_text = {
             text: np.asarray(metric.statistics(text, reference), np.float64)
-            for text in {each.text for each in nbest.hypotheses}
+            for text in {hypothesis.text for hypothesis in nbest.hypotheses}
         }
-        statistics.append(np.stack([of_text[each.text] for each in nbest.hypotheses]))
+        statistics.append(np.stack([of_text[hypothesis.text] for hypothesis in nbest.hypotheses]))
     return statistics
 
 
 def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
-    """Return which hypothesis of each list makes the metric of all best, as far as is found."""
+    """Return the index of the oracle hypothesis of each list, by greedy search."""
     chosen = np.array([int(np.argmax(gains(metric, rows))) for rows in statistics])
     total = sum(rows[i] for rows, i in zip(statistics, chosen))
     best = gains(metric, total[None])[0]
@@ -256,8 +256,8 @@ class _Search:
     """The search of `tune`; `features` are `(lists, hypotheses, features)`, padded."""
 
     def __init__(self, lists: Sequence[NBest], metric: Metric, rows: list[np.ndarray]) -> None:
-        numbers = [[each.numbers() for each in nbest.hypotheses] for nbest in lists]
-        self.names = list(dict.fromkeys(n for several in numbers for each in several for n in each))
+        numbers = [[hypothesis.numbers() for hypothesis in nbest.hypotheses] for nbest in lists]
+        self.names = list(dict.fromkeys(n for several in numbers for item in several for n in item))
         if not self.names:
             raise ArgumentError("lists", "must have features. Received: none.")
         self.metric = metric
@@ -266,7 +266,7 @@ class _Search:
         self.features = np.zeros((len(lists), most, len(self.names)))
         self.absent = np.ones((len(lists), most), bool)
         for k, (several, figures) in enumerate(zip(numbers, rows)):
-            values = [[each.get(name, 0.0) for name in self.names] for each in several]
+            values = [[hypothesis.get(name, 0.0) for name in self.names] for hypothesis in several]
             self.features[k, : len(several)] = values
             self.statistics[k, : len(several)] = figures
             self.absent[k, : len(several)] = False

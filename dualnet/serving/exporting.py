@@ -55,7 +55,7 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
 
 
 def why_no_text(model: LanguageModel) -> str:
-    """Return why `export` writes no endpoint that reads text; "" if it does.
+    """Return the reason why `export` writes no endpoint that reads text, or "".
 
     Example:
         >>> from dualnet import serving, zoo
@@ -310,7 +310,7 @@ def _explained(name: str, path: Path) -> Iterator[None]:
 
 
 def _unfinished_prefix(path: Path) -> str:
-    """Return how the unfinished folder of this export begins; remove those of killed ones.
+    """Return the prefix of this export's unfinished folder; remove those of killed exports.
 
     They stand beside `path`, where exports to other paths may be under way, so their names tell
     the path and the process. A leading dot: a model server takes a name that begins with a digit
@@ -336,7 +336,7 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
 
 
 def _has_ended(owner: str) -> bool:
-    """Return whether `owner` names a process of this machine that has ended."""
+    """Tell an ended process of this machine by its name, `owner`."""
     process = owner.rpartition("-")[2]
     if os.name != "posix" or not process.isdecimal() or owner != _owner(int(process)):
         return False  # perhaps of another machine

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
-from dualnet.serving import requests, translating
+from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
@@ -29,7 +29,7 @@ def write_saved_model(
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     if isinstance(model, TranslationModel):
-        built = translating.endpoints(model, names, max_tokens)
+        built = translator_endpoints.endpoints(model, names, max_tokens)
     else:
         reader = ChunkedReader(model)
         built = {"score": _score(reader), "step": _step(reader)}

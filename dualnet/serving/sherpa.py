@@ -58,7 +58,7 @@ class TokenMap:
 
 
 def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
-    """Return how the tokens of a recogniser are read and scored by a model.
+    """Return the map from the tokens of a recogniser to the units of a model.
 
     - A token is the unit of the same spelling, lower-cased first if the tokeniser does so.
     - `<sos/eos>`, `<sos>`, `<s>`, `<bos>`, `<eos>` and `</s>` are `<eos>`. The first of them that

@@ -92,7 +92,7 @@ def train_tokenizer(
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
-    """Return how many units of `size` are learnt, `special` not counted; 0 for characters."""
+    """Return the number of units to learn, without the `special` ones; 0 for characters."""
     if check_choice("kind", kind, (*KINDS, "characters")) == "characters":
         if size is None:
             return 0

@@ -33,11 +33,11 @@ def marked(text: str, documents: str = "line") -> str:
 
 
 def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
-    """Return where `marked` puts `END`: the start and end, in characters, of what it replaces."""
+    """Return the spans, in characters, that `marked` replaces by `END`."""
     if documents == "file":
         return []
     pattern = re.compile("\n") if documents == "line" else BLANK_LINES
-    return [found.span() for found in pattern.finditer(text)]
+    return [match.span() for match in pattern.finditer(text)]
 
 
 def check_text(name: str, text: str) -> str:
@@ -149,18 +149,19 @@ def decoded(
 
 
 def _word_end(data: bytes, documents: str) -> int:
-    """Return where a block may end so that no word, and no end of a document, is split."""
+    """Return the last place at which no word and no end of a document is split."""
     # In UTF-8, neither byte is ever part of another character.
     end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
     return end if documents == "line" else len(data[:end].rstrip(BLANKS))
 
 
 def _document_end(data: bytes, documents: str) -> int:
-    """Return where a block of whole documents may end; of a long one, where a line does."""
+    """Return the end of the last whole document; in a long one, of the last whole line."""
     if documents == "line" and (end := data.rfind(b"\n") + 1):
         return end
     if documents == "blank-line":
-        ends = [found.start() for found in _BLANK_LINE_BYTES.finditer(data) if found.start()]
+        blank_lines = _BLANK_LINE_BYTES.finditer(data)
+        ends = [match.start() for match in blank_lines if match.start()]
         if ends:
             return ends[-1]  # what ends a document begins the next block
     if len(data) < DOCUMENT_BYTES:

@@ -11,7 +11,7 @@ UNKNOWN = 1 / 3
 
 
 def tokenisation_warning(words: Sequence[str], *, what: str) -> str:
-    """Return why the `words` of a text look as if it was not tokenised, or "".
+    """Return a warning if the text does not look tokenised, else "".
 
     Args:
         words: Words as a model reads them, `<eos>` and `<unk>` among them.

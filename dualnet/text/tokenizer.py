@@ -113,7 +113,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """Return what `from_config` makes the tokeniser from again: values of JSON."""
+        """Return a JSON-serialisable config for `from_config`."""
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`: int32 `(num_tokens,)`."""

@@ -69,13 +69,15 @@ class CommonStations:
     def of(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the stations that flat builder `arguments` describe.
 
-        What no station knows is an argument of the cell.
+        What no station knows is an argument of the cell. `rounds` of 0, and then any `rank`, may
+        be given for every cell, as they are in files of 0.2.0.
 
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {key for values in fields.values() for key in values}
+        known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
         fields["recurrent"]["options"] = {k: v for k, v in arguments.items() if k not in known}
         stations: dict[str, Any] = {
             name: station(**fields[name]) for name, station in cls.classes().items()
@@ -112,6 +114,7 @@ class Stations(CommonStations):
         if self.recurrent.cell == "depth_gated_lstm" and self.sizes.recurrent_layers == 1:
             check_one_size("recurrent_units", self.sizes.recurrent_units)
         self.layer_sizes()
+        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 
     def check_memory(self, words: int) -> None:
         """Raise `ArgumentError` if this machine cannot hold the model with `words` words.
@@ -129,13 +132,13 @@ class Stations(CommonStations):
         else:
             stack = [(layers - narrow, units), (narrow, embedding)]
         least = min(embedding, *(size for count, size in stack if count))
-        levels = recurrent.options.get("depth", 1)
-        levels = levels - 1 if isinstance(levels, int) else 0
+        levels = recurrent.count("depth", 1) - 1
+        rounds, rank = recurrent.count("rounds", 0), recurrent.count("rank", 0)
         experts = self.output.experts
         experts = sum(experts) if isinstance(experts, Sequence) else experts
         latent = (sizes.latent_units or embedding) if experts else 0
         dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
-        rank, gates = recurrent.rank, CELLS[recurrent.cell].gates
+        gates = CELLS[recurrent.cell].gates
 
         def named(name: str) -> str:
             return "units" if getattr(sizes, name) is None else name
@@ -147,8 +150,8 @@ class Stations(CommonStations):
                 words * embedding,
             ),
             (named("recurrent_units"), sum(n * gates * u * (u + least) for n, u in stack)),
-            ("rounds", recurrent.rounds * sum(n * u * (rank or least) for n, u in stack)),
-            ("rank", recurrent.rounds * rank * least),
+            ("rounds", rounds * sum(n * u * (rank or least) for n, u in stack)),
+            ("rank", rounds * rank * least),
             ("depth", levels * sum(n * u * u for n, u in stack)),
             (named("dual_units"), dual * (embedding + least)),
             ("experts", experts * latent * least),
@@ -156,7 +159,7 @@ class Stations(CommonStations):
         ]
         parts = [
             ("recurrent_layers", layers),
-            ("rounds", layers * recurrent.rounds),
+            ("rounds", layers * rounds),
             ("depth", layers * levels),
         ]
         wrappers = [*self.gate.floats(words), *self.cache.floats(least)]

@@ -68,7 +68,7 @@ class Output(Station):
             raise ArgumentError(name, f"needs experts. Received: {name}={value!r}, experts=0.")
 
     def features(self, levels: Sequence[Any], *, dual: bool, attentional: bool = False) -> Any:
-        """Return what the output layer reads: the last of `levels`, or the list of all.
+        """Return the input of the output layer: the last of `levels`, or the list of all.
 
         These are the outputs of all layers, the embedding first, and last an `attentional` vector
         and a `dual` layer.

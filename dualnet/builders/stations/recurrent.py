@@ -19,8 +19,6 @@ class Recurrent(Station):
 
     Args:
         cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`.
-        rounds: int. Rounds of the Mogrifier, at least 0.
-        rank: int. Rank of its matrices, 0 for full rank.
         use_bias: bool. Whether the cells have biases.
         skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
             layers, which must then be of one size (Melis et al.).
@@ -45,8 +43,6 @@ class Recurrent(Station):
     """
 
     cell: str = choice("lstm", CELLS)
-    rounds: int = 0
-    rank: int = 0
     use_bias: bool = True
     skip_connections: bool = False
     input_dropout: float = 0.0
@@ -73,13 +69,12 @@ class Recurrent(Station):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cell != "mogrifier_lstm" and self.rounds > 0:
-            raise ArgumentError(
-                "rounds",
-                f"must be 0 for the cell {self.cell!r}. Received: rounds={self.rounds!r}. Use "
-                "cell='mogrifier_lstm'.",
-            )
         check_options(self.cell, self.options)
+
+    def count(self, option: str, default: int) -> int:
+        """Return an option of the cell, or `default`, also where the cell will refuse the value."""
+        value = self.options.get(option, default)
+        return value if isinstance(value, int) else default
 
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
@@ -129,7 +124,7 @@ class Recurrent(Station):
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
         rate = self.input_dropout if number == 1 else self.internal_dropout
-        called = {"input": place}  # what the cell's own dropouts are called here
+        places = {"input": place}  # of the cell's own dropouts, by the names here
         settings = {
             "use_bias": self.use_bias,
             "input_dropout": rate if self.mask_per_gate else 0.0,
@@ -138,18 +133,17 @@ class Recurrent(Station):
             "mask_per_gate": self.mask_per_gate,
             "input_l2": self.input_l2,
             "recurrent_l2": self.recurrent_l2,
-            "locked": [p for p in cell.dropouts if called.get(p, p) in dropouts.locked_dropouts],
+            "locked": [p for p in cell.dropouts if places.get(p, p) in dropouts.locked_dropouts],
         }
         for_some_cells = {
-            "rounds": self.rounds,
-            "rank": self.rank,
+            "rounds": 0,  # the options may have another number
             "mogrifier_dropout": self.mogrifier_dropout,
             "mogrifier_l2": self.mogrifier_l2,
             "internal_dropout": self.internal_dropout,  # of a stack inside one cell
         }
-        known = arguments_of(cell)
-        settings |= {name: value for name, value in for_some_cells.items() if name in known}
-        return cell(units, name=f"cell_{number}", **settings, **self.options)
+        of_cell = arguments_of(cell)
+        settings |= {name: value for name, value in for_some_cells.items() if name in of_cell}
+        return cell(units, name=f"cell_{number}", **{**settings, **self.options})
 
 
 @dataclasses.dataclass(frozen=True)

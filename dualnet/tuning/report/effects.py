@@ -41,6 +41,7 @@ def config_with_effect(
     """
     parameters = inspect.signature(BUILDERS[builder]).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    defaults |= {"rounds": 0, "rank": 0}  # of the Mogrifier
     used = _with_effect(config, defaults, searched)
     full = {**defaults, **config}
     is_stack = "internal_dropout" in arguments_of(CELLS[full.get("cell", "lstm")])  # in one cell

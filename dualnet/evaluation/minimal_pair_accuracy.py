@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, questions
+from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_pairs import Pairs, read_pairs
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -77,11 +78,11 @@ class MinimalPairs:
 
     @property
     def mean_accuracy(self) -> float:
-        return math.fsum(each.accuracy for each in self.by_uid.values()) / len(self.by_uid)
+        return math.fsum(uid.accuracy for uid in self.by_uid.values()) / len(self.by_uid)
 
 
 def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
-    """Return how often `model` gives the acceptable one of two sentences the higher probability.
+    """Return the share of pairs whose acceptable sentence `model` gives the higher probability.
 
     The probability is that of the whole sentence. It is read after `<eos>` from the zero state,
     and no `<eos>` is scored at its end, as BLiMP and lm-evaluation-harness do. Sentences are read
@@ -139,7 +140,7 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
             if place == len(streams):
                 streams.append(np.insert(ids, 0, eos_id))
             columns[row, column] = place
-    losses = scoring.read(scoring.reader_of(model), streams)
+    losses = scoring.read(reader_of(model, questions.losses), streams)["losses"]
     sums = np.array([-math.fsum(row) for row in losses])
     if np.isnan(sums).any():
         raise ValueError(

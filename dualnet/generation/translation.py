@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -14,10 +13,10 @@ from dualnet._checks import ArgumentError, check_texts
 from dualnet._fields import documented
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
-from dualnet.builders.reader import ClearsAllGradients
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import Step, beam_search, ensemble_step
-from dualnet.layers import without_gradients
 from dualnet.requests import Translating
 from dualnet.text.plain_text import check_text
 
@@ -138,10 +137,9 @@ def translations(
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     translated = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
-    steps = [_step_of(one) for one in models]
     for batch in batches_by_length(order, lengths, rows=max(1, ROWS // beam), beam=beam):
         started = [
-            step.begin([of_model[i] for i in batch], beam) for step, of_model in zip(steps, ids)
+            _begin(one, [of_model[i] for i in batch], beam) for one, of_model in zip(models, ids)
         ]
         limits = [request.max_tokens or 2 * lengths[i] + 10 for i in batch]
         hypotheses = beam_search(
@@ -158,9 +156,9 @@ def translations(
         for i, several in zip(batch, hypotheses):
             translated[i] = [
                 Translation(
-                    target.decode(each.ids), each.score, each.normalized_score, each.ids, each.ended
+                    target.decode(one.ids), one.score, one.normalized_score, one.ids, one.ended
                 )
-                for each in several
+                for one in several
             ]
     return translated
 
@@ -219,56 +217,35 @@ def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     return array
 
 
-class DecoderStep(ClearsAllGradients):
-    """The encoder and one step of the decoder, compiled once for a model; see `begin`.
-
-    `predict_on_batch` encodes a `source`, or reads `tokens` beside `constants` in `states`.
-    """
-
-    def __init__(self, translator: TranslationModel) -> None:
-        super().__init__()
-        self.graph, self.encoder = translator.graph, translator.encoder
-        self.core = self.graph.core
-        self.built = True
-        self.compile()
-
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if "source" in inputs:
-            return {"encoded": list(self.encoder(inputs["source"], training=False))}
-        state = [*inputs["constants"], *inputs["states"]]
-        logits, states = self.graph.logits(inputs["tokens"], state)
-        return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
-
-    def predict_step(self, *args: Any) -> Any:
-        with without_gradients():
-            return super().predict_step(*args)
-
-    def begin(self, sources: Sequence[np.ndarray], beam: int) -> tuple[Step, Any]:
-        """Return the step of `beam_search` for these sources, and the states that it begins in."""
-        source = ops.convert_to_tensor(padded(sources))
-        encoded = self.predict_on_batch({"source": source})["encoded"]
-        count = self.graph.constants
-        # All hypotheses of a sentence share what was read of its source.
-        constants = [
-            ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in encoded[:count]
-        ]
-
-        def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            # All tensors: on torch, Keras takes no arrays beside them.
-            tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
-            outputs = self.predict_on_batch(
-                {"tokens": tokens, "constants": constants, "states": states}
-            )
-            return outputs["log_p"], outputs["states"]
-
-        return step, encoded[count:]
+def _first_states(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer with `states`, those in which translations begin."""
+    return {"states": list(segment["states"])}
 
 
-_steps: weakref.WeakKeyDictionary[TranslationModel, DecoderStep] = weakref.WeakKeyDictionary()
+def _next_words(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    """Answer with `log_p`, the log-probabilities of all next words, after the last token."""
+    logits, states = graph.logits(segment["tokens"], [*segment["constants"], *segment["states"]])
+    return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
 
 
-def _step_of(translator: TranslationModel) -> DecoderStep:
-    """Return the step of a translator, which is kept as long as the translator."""
-    if translator not in _steps:
-        _steps[translator] = DecoderStep(translator)
-    return _steps[translator]
+def _begin(
+    model: TranslationModel, sources: Sequence[np.ndarray], beam: int
+) -> tuple[Step, list[np.ndarray]]:
+    """Return the step of `beam_search` for these sources, and the states that it begins in."""
+    source = ops.convert_to_tensor(padded(sources))
+    states = reader_of(model, _first_states).predict_on_batch({"source": source})["states"]
+    reader, count = reader_of(model, _next_words), model.graph.constants
+    # All hypotheses of a sentence share what was read of its source.
+    constants = [
+        ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in states[:count]
+    ]
+
+    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
+        # Convert everything: on torch, Keras rejects a mix of tensors and arrays.
+        tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
+        answer = reader.predict_on_batch(
+            {"tokens": tokens, "constants": constants, "states": states}
+        )
+        return answer["log_p"], answer["states"]
+
+    return step, states[count:]

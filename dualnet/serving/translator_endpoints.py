@@ -143,7 +143,7 @@ def checked(inputs: Tensors, words: int, bound: int) -> Tensors:
 
 
 def _outputs(hypotheses: Hypotheses, eos_id: int) -> Tensors:
-    """Return what `translate` answers; `<eos>` and 0 stand where there is no hypothesis."""
+    """Return the answer of `translate`; `<eos>` and 0 stand where there is no hypothesis."""
     there = tf.math.is_finite(hypotheses.normalized_scores)
     lengths = tf.where(there, hypotheses.lengths, 0)
     longest = tf.reduce_max(tf.concat([tf.reshape(lengths, (-1,)), [0]], axis=0))
