@@ -9,7 +9,8 @@ epoch and run, and `GROUP.png`, the validation perplexities with the published f
 lines. A model that translates is measured at the end: its RUN holds the translations of valid
 and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
-Several commands may share OUTPUT, one for each core: none takes a run that another has.
+Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
+is started with `nice` yields to all other work, also where Linux shares cores by session.
 `--set` and `--dtype-policy` override the queue: `--dtype-policy float32` is for a processor on
 which bfloat16 is slower, `--set epochs=1` for a first look.
 
@@ -253,6 +254,8 @@ def main() -> None:
     if options.dtype_policy:
         overrides["dtype_policy"] = options.dtype_policy
     queue = read_queue(overrides)
+    with contextlib.suppress(OSError):  # else `nice` counts only within a session (`setsid`)
+        Path("/proc/self/autogroup").write_text(str(os.nice(0)))
     options.output.mkdir(parents=True, exist_ok=True)
     for group in [queue[name] for name in options.group or queue]:
         while group.train_slice(options.output, options.names or names):
