@@ -87,7 +87,7 @@ class Evaluating(Reading):
     mc_dropout_samples: int = count(0, flags=["--samples"])
     dropout_scale: float = field(1.0, check_factor)
     seed: int = count(0)
-    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int)
+    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
 
     def check(self) -> None:
         super().check()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import dualnet
 from dualnet import training, zoo
 from dualnet.builders import questions
-from dualnet.cli import commands, main
+from dualnet.cli import main
+from dualnet.cli import training as cli_training
 from dualnet.evaluation import Evaluation, comparable, comparison
 from dualnet.layers import _fused_cross_entropy as fused
 from dualnet.runs import corpus_of_run
@@ -215,7 +216,7 @@ UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 )
 def test_figures_stand_beside_perplexities_on_the_command_line(run, capsys, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
-    commands._print_run(argparse.Namespace(json=False), run)  # as `train` does
+    cli_training._print_run(argparse.Namespace(json=False), run)  # as `train` does
     line = f"validation: {results['valid_bits_per_byte']:.3f} bits per byte, "
     out = capsys.readouterr().out
     assert (

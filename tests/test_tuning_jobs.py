@@ -503,7 +503,7 @@ def test_what_only_a_combination_forbids_is_left_to_its_trials(write):
     text = 'model = "lstm"\n[space]\ncell = ["lstm", "mogrifier_lstm"]\nrounds = '
     rounds = '{ values = [2, 4], when = { cell = ["mogrifier_lstm"] } }'
     assert {*space_of(tuning.load_job(write(text + rounds)))} == {"cell", "rounds"}
-    with pytest.raises(ValueError, match="line 4: `rounds` must be 0 for the cell 'lstm'"):
+    with pytest.raises(ValueError, match="line 4: `rounds` must be left out for the cell 'lstm'"):
         tuning.load_job(write(text + "[2, 4]"))
 
 

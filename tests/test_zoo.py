@@ -365,7 +365,10 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
             {"name": "dglstm", "recurrent_units": [4, 3]},
             r"`recurrent_units` must be one size.*Eqs. 7 and 8.*\[4, 3\]",
         ),
-        ({"name": "lstm", "rounds": 2}, r"`rounds` must be 0.*cell='mogrifier_lstm'"),
+        (
+            {"name": "lstm", "rounds": 2},
+            "`rounds` must be left out for the cell 'lstm'.*Cells that do: 'mogrifier_lstm'",
+        ),
         ({"name": "lstm", "dual_units": 4}, "`dual_units` needs connection='dual'"),
         (
             {"name": "lstm", "embedding_units": 3, "recurrent_units": [4]},
