@@ -96,9 +96,9 @@ class Averaging(CompiledUpdates):
 
     def shorten(self):
         """Make the short average the long one, and begin a new short one."""
-        for average, short in zip(self.averages, self.short_averages):
-            average.assign(short)
-        self.averaged_steps.assign(self.short_steps)
+        long = [*self.averages, self.averaged_steps]
+        for average, short in zip(long, [*self.short_averages, self.short_steps]):
+            average.assign(ops.copy(short))  # on JAX, a step donates the memory of each
         self.short_steps.assign(0)
 
     def empty(self, *, short_only):
