@@ -101,8 +101,8 @@ def times_of(trace: bytes) -> tuple[float, collections.Counter]:
                 if name.startswith("step"):
                     whole += end - start
                 path, colon, kind = name.rpartition(":")
-                framework = not colon or (path.endswith(":") and "ThunkExecutor" not in path)
-                key = None if framework else (kind.partition("#")[0], path)
+                framework = " " in name or (path.endswith(":") and "ThunkExecutor" not in path)
+                key = None if framework or not colon else (kind.partition("#")[0], path)
                 while stack and stack[-1][0] <= start:
                     stack.pop()
                 if key is None:

@@ -20,7 +20,7 @@ class Averaging(CompiledUpdates):
         "asgd":  the mean after steps 2 to k, and after step 1 the weights themselves,
                  as in torch.optim.ASGD with `lambd=0, t0=0`;
         "two_tailed": as "mean". A second, short average is also kept, and `shorten` and
-                 `empty` give the two other beginnings (see `schedule.tails`).
+                 `empty` give the two other beginnings (see `two_tailed`).
 
     The averages are variables of the optimizer, created by `build` unless `average` is
     "none".

@@ -4,6 +4,9 @@ Both averages grow by each step, the long one from an earlier beginning. Once th
 as good, it becomes the long one, and a new short one begins: so the long one always leaves out
 the early weights that would harm it.
 
+Differs from the source: it leaves open how many evaluations without a gain are too many, and
+here these are 3. An evaluation comes after each epoch.
+
 Reference: Melis, 2022, https://arxiv.org/abs/2209.12581, Algorithm 1 and its extensions
 """
 
