@@ -215,13 +215,12 @@ def matmul_transposed(rows, matrix, transposed):
 
 
 def _is_large(rows, matrix):
-    # Measured with benchmarks/parts.py.
+    # Measured with benchmarks/parts.py. In float32, oneDNN needs no such help.
     if keras.backend.backend() != "tensorflow":
         return False
-    count, weights = rows.shape[0] or 0, matrix.shape[0] * matrix.shape[1]
     if keras.backend.standardize_dtype(matrix.dtype) == "float32":
-        return 24 <= count <= 48 and weights >= 2 * 10**6
-    return count >= 16 and weights >= 10**6
+        return False
+    return (rows.shape[0] or 0) >= 16 and matrix.shape[0] * matrix.shape[1] >= 10**6
 
 
 def _transpose(matrix):
@@ -230,6 +229,15 @@ def _transpose(matrix):
     if m == 1 or n == 1:
         return ops.reshape(matrix, (n, m))
     return ops.reshape(ops.transpose(ops.reshape(matrix, (1, m, n, 1)), (0, 2, 1, 3)), (n, m))
+
+
+def sum_of_squares(values):
+    """Return the sum of the squares of all `values`, which are written nowhere on TensorFlow."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return 2.0 * tf.nn.l2_loss(tf.convert_to_tensor(values))
+    return ops.sum(ops.square(values))
 
 
 def compiled(function):

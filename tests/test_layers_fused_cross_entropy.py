@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from dualnet.builders import language_model
 from dualnet.layers import MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
 from tests.checks import (
@@ -191,3 +192,31 @@ def all_of(jaxpr):
                 called = getattr(called, "jaxpr", called)
                 if hasattr(called, "eqns"):
                     yield from all_of(called)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compiles parts of a step")
+@pytest.mark.parametrize("saved_rows", [0, 4, 100])
+def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
+    saved_rows, monkeypatch, rng
+):
+    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
+    monkeypatch.setattr(_fused_cross_entropy, "SAVED_BYTES", saved_rows * ROW)
+    tokens, targets = some_targets(rng), some_targets(rng)
+    compiled, compile_ = [], _fused_cross_entropy._backend.compiled
+
+    def recording(function):
+        compiled.append(function)
+        return compile_(function)
+
+    monkeypatch.setattr(_fused_cross_entropy._backend, "compiled", recording)
+    weights = []
+    for least in (0, 10**9):
+        monkeypatch.setattr(_fused_cross_entropy, "LEAST_COMPILED", least)
+        keras.utils.set_random_seed(0)
+        model = language_model(WORDS, units=UNITS, weight_l2=0.01)
+        model.compile("sgd", jit_compile=False)
+        model.train_on_batch(tokens, targets)
+        weights.append([array(weight) for weight in model.trainable_variables])
+        assert len(compiled) == 1  # in the first model alone
+    for a, b in zip(*weights):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)

@@ -16,6 +16,7 @@ from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
 from dualnet.builders.stations import Stations, memory
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
+from dualnet.layers._configured import l2_regularizer
 from tests import reference
 from tests.checks import array, gradients, normal, randomise, total
 from tests.conftest import nll
@@ -126,6 +127,14 @@ def test_weight_l2_counts_every_weight_once_and_joins_other_penalties(rng):
     kernel = model.core.get_layer("recurrence_1").cell.kernel
     wanted = nll(model(tokens), targets).mean() + 0.01 * squares + 0.1 * np.sum(array(kernel) ** 2)
     np.testing.assert_allclose(loss_of(model, tokens, targets), wanted, rtol=1e-5)
+
+
+def test_the_gradient_of_an_l2_penalty_is_twice_its_strength_times_the_weight(rng):
+    weight = keras.Variable(rng.normal(size=(5, 3)).astype("float32"))
+    penalty = l2_regularizer(0.3)
+    (gradient,) = gradients(lambda: 2.0 * penalty(weight), [weight])
+    np.testing.assert_allclose(gradient, 1.2 * array(weight), rtol=1e-6)
+    np.testing.assert_allclose(array(penalty(weight)), 0.3 * np.sum(array(weight) ** 2), rtol=1e-6)
 
 
 def test_fraternal_dropout_trains_on_two_readings_and_their_distance_and_evaluates_once(rng):

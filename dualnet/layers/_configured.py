@@ -5,6 +5,8 @@ import inspect
 
 import keras
 
+from dualnet import _backend
+
 
 class Role(enum.Flag):
     """What a weight is, for the rules of `dualnet.builders.initializers`."""
@@ -63,7 +65,15 @@ class ConfiguredLayer(keras.layers.Layer):
 
 def l2_regularizer(l2):
     """Return the regularizer of strength `l2`, or None, which adds no loss, if that is 0."""
-    return keras.regularizers.L2(l2) if l2 > 0 else None
+    return L2(l2) if l2 > 0 else None
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class L2(keras.regularizers.L2):
+    """`keras.regularizers.L2`, which on TensorFlow passes over the weights fewer times."""
+
+    def __call__(self, x):
+        return self.l2 * _backend.sum_of_squares(x)
 
 
 def _serialized(value):

@@ -10,9 +10,12 @@ products. It is saved for as many rows as `SAVED_BYTES` allow. For all other row
 are recomputed, one chunk of rows at a time.
 """
 
+import functools
+
 import keras
 from keras import ops
 
+from dualnet import _backend
 from dualnet._backend import custom_gradient, scan
 
 # Size of the float32 logits of the rows for which the backward pass recomputes nothing.
@@ -20,6 +23,8 @@ SAVED_BYTES = 128 * 2**20
 # Size of the float32 logits of one chunk of rows; two or three such tensors exist at a time. With
 # a large vocabulary a chunk has more rows, see `Chunks`.
 CHUNK_BYTES = 16 * 2**20
+# With fewer logits in training, compiling what follows them takes longer than it saves.
+LEAST_COMPILED = 2**21
 
 
 def target_log_probabilities(
@@ -44,11 +49,13 @@ def target_log_probabilities(
     saves_all = isinstance(num_rows, int) and num_saved == num_rows
     # A number that is unknown until the graph runs may be above 0.
     saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
+    is_compiled = save and isinstance(num_rows, int) and num_rows * words >= LEAST_COMPILED
     targets = ops.cast(targets, "int32")
     chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
 
     def function(rows, matrix, *bias):
-        softmax = _Softmax(ops.cast(matrix, rows.dtype), bias, words_first, temperature)
+        matrix = ops.cast(matrix, rows.dtype)
+        softmax = _Softmax(matrix, bias, words_first, temperature, is_compiled)
         log_ps = []
         if saves_any:
             log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
@@ -117,11 +124,13 @@ def target_log_probabilities(
 class _Softmax:
     """softmax((row W + b) / temperature) of given rows, and the gradients through it."""
 
-    def __init__(self, matrix, bias, words_first, temperature):
+    def __init__(self, matrix, bias, words_first, temperature, is_compiled):
         self.matrix = matrix
         self.bias = bias[0] if bias else None
         self.words_first = words_first
         self.temperature = temperature
+        differences = functools.partial(_differences, dtype=matrix.dtype)
+        self.differences = _backend.compiled(differences) if is_compiled else differences
 
     def at_targets(self, rows, targets):
         """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
@@ -131,14 +140,7 @@ class _Softmax:
         s = logits(rows, to_words, self.bias)
         if self.temperature is not None:
             s = s / self.temperature
-        indices = ops.stack([ops.arange(ops.shape(s)[0], dtype="int32"), targets], axis=1)
-        q = ops.softmax(s, axis=-1)
-        # log Z by way of the most likely word, whose q never underflows: one pass, where a
-        # logsumexp takes several on TensorFlow.
-        log_z = _max_over_words(s) - ops.log(_max_over_words(q))
-        log_p = _take(s, indices) - log_z
-        at_targets = ops.cast(ops.expm1(log_p), rows.dtype)
-        return log_p, ops.scatter_update(ops.cast(q, rows.dtype), indices, at_targets)
+        return self.differences(s, targets)
 
     def gradients(self, differences, scaled, scale):
         """Return the gradients of rows, matrix and, if there is one, bias.
@@ -194,6 +196,18 @@ def logits(rows, kernel, bias):
     """Return row W + b in float32; `bias` is `(words,)` or None."""
     s = ops.cast(ops.matmul(rows, kernel), "float32")
     return s if bias is None else s + bias
+
+
+def _differences(s, targets, dtype):
+    """Return log p of the targets of logits `s`, and q - 1[v = target] in `dtype`."""
+    indices = ops.stack([ops.arange(ops.shape(s)[0], dtype="int32"), targets], axis=1)
+    q = ops.softmax(s, axis=-1)
+    # log Z by way of the most likely word, whose q never underflows: one pass, where a
+    # logsumexp takes several on TensorFlow.
+    log_z = _max_over_words(s) - ops.log(_max_over_words(q))
+    log_p = _take(s, indices) - log_z
+    at_targets = ops.cast(ops.expm1(log_p), dtype)
+    return log_p, ops.scatter_update(ops.cast(q, dtype), indices, at_targets)
 
 
 def _if_any(rows, function, otherwise):

@@ -5,6 +5,7 @@ import keras
 from dualnet._fields import choice
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
 from dualnet.builders.stations.station import Station
+from dualnet.layers._configured import l2_regularizer
 
 
 class Regularization(Station):
@@ -28,7 +29,7 @@ class Regularization(Station):
             return
         for weight in core.trainable_variables:
             present = weight.regularizer.l2 if weight.regularizer is not None else 0.0
-            weight.regularizer = keras.regularizers.L2(present + self.weight_l2)
+            weight.regularizer = l2_regularizer(present + self.weight_l2)
 
 
 class Initialization(Station):
