@@ -1,3 +1,4 @@
+import concurrent.futures
 import warnings
 from unittest import mock
 
@@ -8,11 +9,13 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
-from dualnet.adaptation import GradientStatistics
+from dualnet.adaptation import GradientStatistics, dynamic_evaluation, rules
+from dualnet.adaptation.dynamic import learning
 from dualnet.adaptation.learner import SegmentLearner
 from dualnet.adaptation.rules import DecayToPrior
+from dualnet.requests import DynamicEvaluating
 from dualnet.text import Vocabulary
-from tests.checks import gradients
+from tests.checks import assert_close, gradients
 from tests.conftest import values
 
 WORDS = 9
@@ -342,3 +345,65 @@ def test_weights_without_a_part_in_the_logits_take_no_part(rule, tokens):
     for weight, old in zip(model.weights, before):
         kept = "past_decode" in weight.path
         assert np.array_equal(ops.convert_to_numpy(weight), old) == kept, weight.path
+
+
+@pytest.mark.parametrize("rule", ["sgd", "nadam", "rms"])
+def test_an_update_that_is_not_finite_changes_nothing_but_is_counted(model, tokens, rule):
+    settings = {"rule": rule, "learning_rate": 0.1, "sequence_length": 5}
+    if rule == "rms":
+        settings["statistics"] = dualnet.gradient_statistics(
+            model, tokens, batch_size=1, sequence_length=5
+        )
+    whole = dynamic_evaluation(model, tokens, **settings)
+    compute, calls = rules.Rule.update_all, []
+
+    def spoil_the_second(self, grads, variables):
+        which = self.iterations + self.skipped  # a tensor, as the step is compiled
+        nan = ops.where(ops.equal(which, 1), np.float32(np.nan), np.float32(0))
+        calls.append(rule)
+        compute(self, [gradient + nan for gradient in grads], variables)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules.Rule, "update_all", spoil_the_second)
+        with pytest.warns(UserWarning, match="1 of the updates had gradients that are not finite"):
+            result = dynamic_evaluation(model, tokens, **settings)
+    assert calls
+    losses = result.segment_losses
+    assert_close(losses[:2], whole.segment_losses[:2], rtol=1e-6)
+    assert np.isfinite(losses).all() and not np.allclose(losses[2:], whole.segment_losses[2:])
+
+
+def test_adaptation_that_diverges_is_an_error_and_keeps_nothing(model, tokens):
+    before = values(model)
+    settings = {"rule": "sgd", "learning_rate": 1e38, "decay": 0.0, "sequence_length": 5}
+    with pytest.raises(ValueError, match="`learning_rate` must keep the losses finite"):
+        dynamic_evaluation(model, tokens, keep=True, **settings)
+    assert_close(values(model), before, rtol=0, atol=0)
+
+
+def test_a_model_of_nan_gives_no_score(model, tokens):
+    model.trainable_variables[0].assign(np.full((WORDS, 4), np.nan, "float32"))
+    for score in (dualnet.perplexity, dualnet.evaluate, dualnet.gradient_statistics):
+        with pytest.raises(ValueError, match="`model` must"):
+            score(model, tokens, batch_size=1)
+
+
+def test_other_threads_do_not_use_a_model_while_it_learns(model, tokens):
+    model.compile("sgd")
+    before = dualnet.perplexity(model, tokens)
+    request = DynamicEvaluating.of({"rule": "sgd", "learning_rate": 0.1, "sequence_length": 5})
+    uses = {
+        "perplexity": lambda: dualnet.perplexity(model, tokens),
+        "fit": lambda: model.train_on_batch(tokens[None, :-1], tokens[None, 1:]),
+        "dynamic": lambda: dynamic_evaluation(model, tokens, rule="sgd", learning_rate=0.1),
+    }
+    with learning(model, request) as (learn, _):
+        learn(tokens[:6])
+        assert dualnet.perplexity(model, tokens) != before  # in the thread that learns
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            for use in uses.values():
+                with pytest.raises(ValueError, match="`model` must not be learning"):
+                    other.submit(use).result()
+        with pytest.raises(ValueError, match="must not be learning already"):
+            uses["dynamic"]()
+    assert dualnet.perplexity(model, tokens) == before

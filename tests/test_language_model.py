@@ -415,3 +415,79 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
     streams = corpus.batches("train", batch_size=7, sequence_length=9)
     model.fit(streams, epochs=1, verbose=0)  # and streams are carried again
     assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
+
+
+def test_with_steps_per_epoch_streams_go_on_over_epochs_until_the_data_begin_anew(monkeypatch):
+    model = zoo.build("lstm", vocabulary_size=12, units=4)
+    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    tokens = tokens_of((20, 3))
+    events, restart = [], model.training_rows.restart
+    monkeypatch.setattr(model.training_rows, "restart", lambda: (events.append("anew"), restart()))
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: events.append("."))
+
+    def fit(data, epochs, steps=3, **rows):
+        model.reset_state(training=True)
+        events.clear()
+        model.fit(data, *rows.pop("y", ()), epochs=epochs, steps_per_epoch=steps, verbose=0,
+                  callbacks=[note], **rows)  # fmt: skip
+        return "a" + "".join(event[0] for event in events).lstrip("a")  # twice if rows are new
+
+    endless = ((tokens[:2], tokens[:2]) for _ in iter(int, 1))
+    assert fit(endless, 3) == "a........."
+    assert fit(tokens, 2, y=[tokens], batch_size=2) == "a......"  # 6 of 10 batches
+    assert fit(tokens, 2, None, y=[tokens], batch_size=10) == "a..a.."
+
+
+def test_weights_of_rows_count_as_weights_of_their_tokens():
+    tokens, of_rows = tokens_of((4, 3)), np.array([1.0, 0.0, 2.0, 1.0])
+    found = []
+    for weights in (of_rows, np.repeat(of_rows[:, None], 3, axis=1)):
+        keras.utils.set_random_seed(0)
+        model = zoo.build("lstm", vocabulary_size=12, units=4)
+        model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+        model.fit(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)
+        model.train_on_batch(tokens, tokens, sample_weight=weights)
+        loss = model.evaluate(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)[0]
+        found.append([*model.get_weights(), np.array(loss)])
+    for one, two in zip(*found):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("fit", {"validation_split": 0.25}, "`validation_split` must be 0"),
+        ("fit", {"class_weight": {0: 1.0}}, "`class_weight` must be None"),
+        ("train_on_batch", {"class_weight": {0: 1.0}}, "`class_weight` must be None"),
+        ("fit", {"sample_weight": np.ones((4, 2))}, r"`sample_weight` must .*Received: .*\(4, 2\)"),
+        ("evaluate", {"sample_weight": np.ones(3)}, "`sample_weight` must hold a weight per row"),
+        ("test_on_batch", {"sample_weight": np.ones(3)}, "`sample_weight` must"),
+    ],
+)
+def test_arguments_of_keras_that_streams_do_not_have_are_refused_by_name(
+    tiny, method, arguments, message
+):
+    tokens = tokens_of((4, 3))
+    tiny.compile("sgd")
+    with pytest.raises(ValueError, match=message):
+        getattr(tiny, method)(tokens, tokens, **arguments)
+
+
+@pytest.mark.parametrize("saved", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("loaded", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
+def test_a_file_saved_under_one_dtype_policy_opens_under_another(saved, loaded, tmp_path):
+    tokens = tokens_of((2, 3))
+    try:
+        keras.config.set_dtype_policy(saved)
+        model = zoo.build("lstm", vocabulary_size=12, units=4)
+        model.compile("nadam")
+        model.optimizer.build(model.trainable_variables)
+        model.save(tmp_path / "model.keras")
+        keras.config.set_dtype_policy(loaded)
+        opened = dualnet.load(tmp_path / "model.keras")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for one, two in zip(model.get_weights(), opened.get_weights()):
+        np.testing.assert_array_equal(one, two)
+    assert opened(tokens).shape == (2, 3, 12)

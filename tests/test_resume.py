@@ -258,3 +258,29 @@ def test_a_full_disk_while_saving_leaves_earlier_files_untouched(corpus, tmp_pat
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert saved() == before
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("optimizer", ["nadam", "adam", "sgd"])
+def test_a_run_in_another_precision_resumes_bit_for_bit(corpus, tmp_path, policy, optimizer):
+    settings = {**SETTINGS, "epochs": 2, "dtype_policy": policy, "optimizer": optimizer}
+    whole = train(corpus, tmp_path / "whole", settings)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        on_call(patch, recorder.Recorder, "on_train_batch_end", 5, lambda: os.kill(os.getpid(), 15))
+        train(corpus, tmp_path / "stopped", settings)
+    train(corpus, tmp_path / "stopped", resume=True)
+    assert_equal(ends(whole.folder), ends(tmp_path / "stopped"))
+
+
+def test_weights_that_are_no_longer_finite_are_not_saved_and_a_smaller_rate_goes_on(
+    corpus, tmp_path
+):
+    train(corpus, tmp_path / "RUN", epochs=1)
+    ruinous = {"epochs": 2, "resume": True, "learning_rate": 3e38, "clipnorm": 0.0}
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"no longer a number, in epoch 2.*is intact"):
+            train(corpus, tmp_path / "RUN", checkpoint_steps=1, **ruinous)
+    mended = train(
+        corpus, tmp_path / "RUN", epochs=2, resume=True, learning_rate=0.01, clipnorm=1.0
+    )
+    assert mended.results["epochs"] == 2

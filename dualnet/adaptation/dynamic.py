@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -19,6 +20,7 @@ from dualnet.adaptation.rules import (
     DecayToPrior,
     Nadam,
     NadamWithoutMomentum,
+    Rule,
 )
 from dualnet.adaptation.statistics import (
     GradientStatistics,
@@ -28,6 +30,7 @@ from dualnet.adaptation.statistics import (
 )
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
+from dualnet.builders.sharing import changing
 from dualnet.builders.weights import check_language_model
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.devices import whole_batches
@@ -190,10 +193,8 @@ def learning(
     rule, settings = request.rule, request.of_rule()
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
-    initial = [ops.convert_to_numpy(weight).copy() for weight in weights]
-    optimizer = _optimizer(model, rule, settings, statistics, names_of(model, weights), initial)
-    finished = False
-    try:
+    with changing(weights), _restored(weights, keep=keep) as initial:
+        optimizer = _optimizer(model, rule, settings, statistics, names_of(model, weights), initial)
         with unfrozen(model), whole_batches():
             learner = make_learner(model, optimizer, batch_size=1)
 
@@ -214,12 +215,42 @@ def learning(
                     }
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
-                return float(learner.train_on_batch(segment))
+                loss = float(learner.train_on_batch(segment))
+                if not math.isfinite(loss):
+                    raise _not_finite("losses", rule, settings)
+                return loss
 
             yield learn, settings
-        finished = True
+        if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
+            raise _not_finite("weights", rule, settings)
+        if skipped := int(optimizer.skipped):
+            warnings.warn(
+                f"{skipped} of the updates had gradients that are not finite, and changed nothing. "
+                "Take a smaller learning_rate, or set clipnorm.",
+                stacklevel=3,
+            )
+
+
+def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
+    return ArgumentError(
+        "learning_rate",
+        f"must keep the {what} finite. Received: rule={rule!r}, learning_rate="
+        f"{settings['learning_rate']:g}, with which they are not. Take a smaller one, or set "
+        "clipnorm.",
+    )
+
+
+@contextlib.contextmanager
+def _restored(weights: list[Any], *, keep: bool) -> Iterator[list[np.ndarray]]:
+    """Yield the values of `weights`, and restore them in the end; with `keep` only on error."""
+    initial = [ops.convert_to_numpy(weight).copy() for weight in weights]
+    try:
+        yield initial
+    except BaseException:
+        keep = False
+        raise
     finally:
-        if not (keep and finished):
+        if not keep:
             for weight, value in zip(weights, initial):
                 weight.assign(value)
 
@@ -231,7 +262,7 @@ def _optimizer(
     statistics: Any,
     names: list[str],
     values: list[np.ndarray],
-) -> keras.optimizers.Optimizer:
+) -> Rule:
     """Return the optimizer of `rule` for the weights with these names and values."""
     settings = dict(settings)
     length = settings.pop("sequence_length")

@@ -9,11 +9,37 @@ from keras import ops
 from dualnet._optimizers import CompiledUpdates
 
 
-class Nadam(CompiledUpdates, keras.optimizers.Nadam):
+class Rule(CompiledUpdates):
+    """An update whose gradients are not finite changes nothing, but is counted in `skipped`."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.skipped = self.add_variable((), dtype="int", name="skipped")
+
+    def update_all(self, grads, trainable_variables):
+        finite = [ops.all(ops.isfinite(gradient)) for gradient in grads]
+        self.applies = ops.all(ops.stack(finite))
+        super().update_all(grads, trainable_variables)
+        passed_over = ops.cast(ops.logical_not(self.applies), "int32")
+        self.skipped.assign_add(passed_over)
+        self.iterations.assign_sub(ops.cast(passed_over, self.iterations.dtype))
+
+    def assign(self, variable, value):
+        super().assign(variable, ops.where(self.applies, value, variable))
+
+    def assign_add(self, variable, value):
+        super().assign_add(variable, ops.where(self.applies, value, 0))
+
+    def assign_sub(self, variable, value):
+        super().assign_sub(variable, ops.where(self.applies, value, 0))
+
+
+class Nadam(Rule, keras.optimizers.Nadam):
     """`keras.optimizers.Nadam`."""
 
 
-class NadamWithoutMomentum(CompiledUpdates):
+class NadamWithoutMomentum(Rule):
     """`keras.optimizers.Nadam` with `beta_1=0`, whose momentum is the gradient and not stored."""
 
     def __init__(self, learning_rate, *, beta_1, epsilon=1e-7, beta_2=0.999, **kwargs):
@@ -36,7 +62,7 @@ class NadamWithoutMomentum(CompiledUpdates):
         self.assign_sub(variable, rate * gradient / root)
 
 
-class DecayToPrior(CompiledUpdates):
+class DecayToPrior(Rule):
     """Krause et al.'s update with decay to the initial weights; "rms" with statistics."""
 
     def __init__(self, learning_rate, *, decay, epsilon=None, statistics=None, **kwargs):

@@ -89,6 +89,12 @@ def gradient_statistics(
             learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
         names = names_of(model, learner.trainable_variables)
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
+    if not all(np.isfinite(square).all() for square in squares):
+        raise ArgumentError(
+            "model",
+            "must have finite gradients. Received: a model that does not. Train it again with a "
+            "smaller learning_rate.",
+        )
     return GradientStatistics([np.sqrt(square) for square in squares], batches, names)
 
 

@@ -1,6 +1,7 @@
 """`LanguageModel`: a graph with explicit state, and how it trains on parallel streams."""
 
 import inspect
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from dualnet.allocator import keep_freed_memory
 from dualnet.builders.batches import as_state, as_tokens, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
+from dualnet.builders.sharing import reading
 from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
@@ -324,6 +326,8 @@ class LanguageModel(ClearsAllGradients):
         fused = isinstance(x, dict) and "targets" in x
         nll = y_pred if fused else token_losses(logits, y)
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
+        if len(weight.shape) == 1:  # of each row
+            weight = ops.expand_dims(weight, -1)
         weight = ops.broadcast_to(weight, ops.shape(nll))
         self.perplexity_metric.update_state(nll, weight)
         if training and self.label_smoothing:
@@ -391,12 +395,19 @@ class LanguageModel(ClearsAllGradients):
         **kwargs,
     ):
         """`keras.Model.fit` over parallel streams, in order; see the class."""
+        if validation_split:
+            raise ArgumentError(
+                "validation_split",
+                "must be 0: the last rows of the data continue the streams of the first ones. "
+                f"Received: validation_split={validation_split!r}. Give validation_data.",
+            )
         if shuffle:
             raise ArgumentError(
                 "shuffle",
                 "must be False: the batches of a language model are streams, read in order. "
                 f"Received: shuffle={shuffle!r}.",
             )
+        kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         self._prepare_training()
         x = self._open(self.training_rows, x, batch_size)
         self._validation_layout = None
@@ -407,7 +418,9 @@ class LanguageModel(ClearsAllGradients):
             validation_data = validation_data if rest else validation_data[0]
             self._validation_layout = self.evaluation_rows.layout
         if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = [_RestartAtEpochStart(), *(_as_tuple(callbacks) if callbacks else ())]
+            steps = kwargs.get("steps_per_epoch")
+            restarts = _RestartWithData(steps, _num_batches(x, batch_size))
+            callbacks = [restarts, *(_as_tuple(callbacks) if callbacks else ())]
             for callback in callbacks:
                 # Keras infers the mode only for metrics given to `compile`.
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
@@ -429,6 +442,7 @@ class LanguageModel(ClearsAllGradients):
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
+        kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         if not kwargs.get("_use_cached_eval_dataset"):
             x = self._open(self.evaluation_rows, x, batch_size)
         elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
@@ -437,14 +451,16 @@ class LanguageModel(ClearsAllGradients):
         with self.evaluation_rows.raises_faults():
             return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
-    def train_on_batch(self, x, *args, **kwargs):
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
+        sample_weight = _weight_of_tokens(x, sample_weight, class_weight)
         self._prepare_training()
         self._open(self.training_rows, x, len(x))
-        return super().train_on_batch(x, *args, **kwargs)
+        return super().train_on_batch(x, y, sample_weight, **kwargs)
 
-    def test_on_batch(self, x, *args, **kwargs):
+    def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
+        sample_weight = _weight_of_tokens(x, sample_weight)
         self._open(self.evaluation_rows, x, len(x))
-        return super().test_on_batch(x, *args, **kwargs)
+        return super().test_on_batch(x, y, sample_weight, **kwargs)
 
     def train_step(self, *args):
         return super().train_step(*args[:-1], self._step_data(args[-1], training=True))
@@ -493,6 +509,8 @@ class LanguageModel(ClearsAllGradients):
                 "must hold no padding, which this model would read as words. Received: "
                 f"{type(data).__name__}. Build the model with padded=True.",
             )
+        with reading(self.core.weights):
+            pass  # refuses a model that learns in another thread
         lowest = -1 if self.padded else 0
         size = self.vocabulary_size
         stream.faults.clear()
@@ -573,11 +591,62 @@ def _as_tensor(tokens):
     return ops.convert_to_tensor(tokens, "int32") if isinstance(tokens, np.ndarray) else tokens
 
 
-class _RestartAtEpochStart(keras.callbacks.Callback):
-    """Starts every epoch's streams from their first state."""
+class _RestartWithData(keras.callbacks.Callback):
+    """Starts the streams from their first state whenever the data begin anew.
+
+    Without `steps_per_epoch`, that is at each epoch. Otherwise Keras goes on where it was, until
+    it has read all `num_batches`, or has run out of data whose number is None.
+    """
+
+    def __init__(self, steps_per_epoch, num_batches):
+        super().__init__()
+        self.steps_per_epoch = steps_per_epoch
+        self.num_batches = num_batches
+        self.num_read = 0
+        self.in_epoch = 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.model.training_rows.restart()
+        self.num_read += self.in_epoch
+        ran_out = self.in_epoch < (self.steps_per_epoch or math.inf)
+        if ran_out or self.num_read >= (self.num_batches or math.inf):
+            self.num_read = 0
+            self.model.training_rows.restart()
+        self.in_epoch = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.in_epoch = batch + 1
+
+
+def _weight_of_tokens(x, sample_weight=None, class_weight=None, **_):
+    """Return a weight for each token of `x` from those of rows or tokens, or None."""
+    if class_weight is not None:
+        raise ArgumentError(
+            "class_weight",
+            "must be None: Keras takes the last axis of targets (batch, time) for classes. "
+            f"Received: {type(class_weight).__name__}. Give sample_weight, a weight per token.",
+        )
+    wanted = tuple(getattr(x, "shape", ()))
+    if sample_weight is None or not wanted:
+        return sample_weight
+    shape = np.shape(sample_weight)
+    if shape not in (wanted, wanted[:1]):
+        raise ArgumentError(
+            "sample_weight",
+            f"must hold a weight per row, shape {wanted[:1]}, or per token, shape {wanted}. "
+            f"Received: shape {shape}.",
+        )
+    weights = np.asarray(sample_weight, "float32")
+    return np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, wanted)
+
+
+def _num_batches(data, batch_size):
+    """Return the number of batches of `data`, arrays or a dataset, or None if it has no end."""
+    if hasattr(data, "shape"):
+        return len(data) // (batch_size or 32)
+    try:
+        return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
+    except TypeError:
+        return None
 
 
 def _check_takes_logits(loss):

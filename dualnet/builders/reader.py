@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from dualnet._checks import ArgumentError
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import LanguageModel
+from dualnet.builders.sharing import reading
 from dualnet.layers import without_gradients
 
 # From a graph and a segment to the answer, both as in `Reader`.
@@ -45,6 +48,17 @@ class Reader(keras.Model):
         if "source" in inputs:
             inputs = {**inputs, "states": self.encoder(inputs["source"], training=False)}
         return self.question(self.graph, inputs)
+
+    def predict_on_batch(self, x: dict[str, Any]) -> dict[str, Any]:
+        with reading(self.core.weights):
+            answer = super().predict_on_batch(x)
+        if not np.isfinite(answer.get("losses", 0.0)).all():
+            raise ArgumentError(
+                "model",
+                "must compute finite log-probabilities. Received: a model that does not. Train it "
+                "again, or let it adapt, with a smaller learning_rate.",
+            )
+        return answer
 
     def predict_step(self, *args: Any) -> Any:
         with without_gradients():

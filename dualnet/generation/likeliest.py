@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dualnet.builders import LanguageModel
+from dualnet.builders.sharing import predict
 from dualnet.generation.beam import Hypothesis, Step, beam_search
 from dualnet.generation.sampling import ROWS, check_logits, read
 
@@ -40,7 +41,7 @@ def language_model_step(model: LanguageModel) -> Step:
     """
 
     def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-        logits, *states = model.core.predict_on_batch([tokens, *states])
+        logits, *states = predict(model.core, [tokens, *states])
         logits = logits[:, -1].astype(np.float64)
         highest = logits.max(axis=-1, keepdims=True)
         check_logits(highest.max())
@@ -61,6 +62,6 @@ def _states_after(model: LanguageModel, streams: list[np.ndarray]) -> list[np.nd
     for position in range(common, lengths.max()):
         unread = (position < lengths)[:, None]
         tokens = [[stream[position] if position < len(stream) else 0] for stream in streams]
-        _, *new = model.core.predict_on_batch([np.array(tokens, np.int32), *states])
+        _, *new = predict(model.core, [np.array(tokens, np.int32), *states])
         states = [np.where(unread, *pair) for pair in zip(new, states)]
     return states

@@ -10,6 +10,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
+from dualnet.builders.sharing import predict
 from dualnet.evaluation.scoring import WORK
 
 ROWS = 64  # texts that are continued in parallel
@@ -82,7 +83,7 @@ def _continue(
                 )
         if all(ended):
             return drawn
-        logits, *states = model.core.predict_on_batch([tokens, *states])
+        logits, *states = predict(model.core, [tokens, *states])
         position += 1
 
 
@@ -97,7 +98,7 @@ def read(model: LanguageModel, tokens: np.ndarray) -> tuple[Any, list[np.ndarray
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
     for first in range(0, length, steps):
         segment = tokens[:, first : first + steps]
-        logits, *states = model.core.predict_on_batch([segment, *states])
+        logits, *states = predict(model.core, [segment, *states])
     return logits, states
 
 

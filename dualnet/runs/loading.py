@@ -66,6 +66,8 @@ def load_keras_file(path: Path) -> LanguageModel:
         _check_config(path)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
+            # Another dtype policy may need another optimizer, around a loss scale: it starts anew.
+            warnings.filterwarnings("default", message="Skipping variable loading for optimizer")
             model = keras.models.load_model(path)
     except Exception as error:  # Keras, zipfile, json and h5py each raise their own
         raise ArgumentError(

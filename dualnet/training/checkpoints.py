@@ -18,6 +18,7 @@ import numpy as np
 from dualnet._files import flush, folder_beside, remove_unfinished, sha256_of, write_whole
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
+from dualnet.training.optimizers import state_of
 
 FOLDER = "checkpoints"
 KEPT = 2
@@ -70,6 +71,12 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
             f"A checkpoint could not be written into {str(parent)!r} ({error.strerror or error}). "
             "Earlier checkpoints are intact: free some space, then resume with --resume."
         ) from None
+
+
+def is_finite(model: LanguageModel) -> bool:
+    """Return whether all weights of `model` and all variables of its optimizer are finite."""
+    variables = (*model.trainable_variables, *state_of(model.optimizer))
+    return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in variables)
 
 
 def restore(folder: Path, model: LanguageModel) -> Progress | None:
@@ -159,7 +166,7 @@ def _sum(body: dict[str, Any]) -> str:
 def _variables(model: LanguageModel) -> list[Any]:
     """Return each variable that a step reads or changes once, in an order that is reproducible."""
     skipped = {id(variable) for variable in model.evaluation_rows.variables}  # zeroed before use
-    variables = {id(v): v for v in (*model.variables, *model.optimizer.variables)}
+    variables = {id(v): v for v in (*model.variables, *state_of(model.optimizer))}
     return [variable for key, variable in variables.items() if key not in skipped]
 
 
@@ -175,6 +182,8 @@ def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
             arrays = [stored[name] for name in sorted(stored.files)]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise _DamagedError(f"{path.name} holds no numeric arrays") from error
-    if [array.shape for array in arrays] != [tuple(variable.shape) for variable in variables]:
+    shapes = [tuple(variable.shape) for variable in variables]
+    # 0.2.0.dev0 left out the last one of Nadam in float16.
+    if [array.shape for array in arrays] not in (shapes, shapes[:-1]):
         raise _DamagedError(f"{path.name} holds the state of another model")
     return arrays

@@ -108,10 +108,12 @@ class Averaging(CompiledUpdates):
             self.averaged_steps.assign(0)
 
     def begin_anew(self):
-        """Reset moments, averages and counts to zero; keep the learning rate."""
-        for variable in self.variables:
+        """Reset moments, averages and counts to those of a new optimizer; keep the rate."""
+        product = getattr(self, "_u_product", None)  # of Nadam's momenta
+        for variable in state_of(self):
             if variable is not self._learning_rate:
-                variable.assign(ops.zeros(variable.shape, variable.dtype))
+                start = ops.ones if variable is product else ops.zeros
+                variable.assign(start(variable.shape, variable.dtype))
 
     def plain(self):
         """Return a fresh optimizer of Keras itself with the same settings."""
@@ -122,6 +124,17 @@ class Averaging(CompiledUpdates):
     def get_config(self):
         ours = {"average": self.average, "coupled_decay": self.coupled_decay}
         return {**super().get_config(), **ours}
+
+
+def state_of(optimizer):
+    """Return all variables of a built optimizer.
+
+    Those that Keras lists lack the product of Nadam's momenta under a loss scale.
+    """
+    product = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_u_product", None)
+    listed = optimizer.variables
+    missing = product is not None and all(variable is not product for variable in listed)
+    return [*listed, product] if missing else listed
 
 
 def optimizer_of(model):

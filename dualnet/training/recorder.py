@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -288,6 +288,8 @@ class Recorder(keras.callbacks.Callback):
         optimizer_of(model).begin_anew()
 
     def _save(self) -> None:
+        if not checkpoints.is_finite(self.start.model):  # a loss tells only of the steps before
+            self._refuse_to_go_on("A weight or a moment")
         checkpoints.save(self.start.folder, self.start.model, self.state)
         self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
@@ -302,14 +304,19 @@ class Recorder(keras.callbacks.Callback):
         )
 
     def _check_loss(self, loss: Any) -> None:
-        if math.isfinite(float(loss)):
-            return
-        recipe = self.start.recipe
+        if not math.isfinite(float(loss)):
+            self._refuse_to_go_on("The loss")
+
+    def _refuse_to_go_on(self, what: str) -> NoReturn:
+        recipe, folder = self.start.recipe, self.start.folder
         clip = "global_clipnorm" if recipe.global_clipnorm else "clipnorm"
+        way_out = "Train again"
+        if checkpoints.exist(folder):
+            way_out = f"The last checkpoint in {str(folder)!r} is intact: resume from it with "
+            way_out += "--resume, or train again"
         raise ValueError(
-            f"The loss is no longer a number, in epoch {len(self.state.history) + 1} by step "
-            f"{self.state.step}. The last checkpoint in {str(self.start.folder)!r} is intact: "
-            "resume from it with --resume, or train again, with a smaller learning_rate (it was "
+            f"{what} is no longer a number, in epoch {len(self.state.history) + 1} by step "
+            f"{self.state.step}. {way_out}, with a smaller learning_rate (it was "
             f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1)."
         )
 
