@@ -29,6 +29,8 @@ ENTRY = re.compile(r"    (\w+): (.*)")
 def field(
     default: Any = dataclasses.MISSING,
     check: Callable[[str, Any], Any] | None = None,
+    *,
+    unless: Mapping[str, Any] | None = None,
     **option: Any,
 ) -> Any:
     """Return a field of `Settings`.
@@ -36,9 +38,10 @@ def field(
     Args:
         default: Its default; without one, it must be given.
         check: Function of the name and a value, which raises `ArgumentError` to refuse it.
+        unless: Settings, each with the value beside which the field has no effect.
         **option: Arguments of its option on the command line, see `cli.command`.
     """
-    metadata = {"check": check, "option": option}
+    metadata = {"check": check, "unless": unless or {}, "option": option}
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -152,6 +155,16 @@ class Settings:
             field.name: value
             for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) != default_of(field)
+        }
+
+    @classmethod
+    def idle(cls, settings: Mapping[str, Any]) -> set[str]:
+        """Return the names of the fields that have no effect beside `settings`."""
+        return {
+            field.name
+            for field in dataclasses.fields(cls)
+            for name, value in field.metadata.get("unless", {}).items()
+            if name in settings and settings[name] == value
         }
 
     @classmethod

@@ -172,15 +172,6 @@ def test_another_text_has_other_ids(tmp_path, split):
         check(corpora.load(tmp_path / "text"), {**TEXTS, split: text})
 
 
-def test_a_file_where_the_folder_should_be_is_replaced(tmp_path, monkeypatch, cache):
-    corpora.load(write(tmp_path / "text"))
-    (folder,) = cache.iterdir()
-    folder.rename(tmp_path / "elsewhere")
-    folder.write_text("in the way")
-    check(corpora.load(tmp_path / "text"))
-    assert folder.is_dir()
-
-
 class MakesFolder:
     """Makes a folder where it is unpickled."""
 
@@ -244,10 +235,10 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, cache
     check(corpora.load(write(tmp_path / "text")))
 
 
-def test_a_killed_build_is_never_used_and_removed_after_a_day(tmp_path, cache):
+def test_a_killed_build_is_never_used_and_removed_by_the_next(tmp_path, cache):
     code = (
         "import os, sys; from dualnet import corpora; from dualnet.corpora import cached_ids;"
-        "cached_ids.LARGE_BYTES = 0; os.rename = lambda *names: os._exit(9);"
+        "cached_ids.LARGE_BYTES = 0; os.replace = lambda *names: os._exit(9);"
         "corpora.load(sys.argv[1])"
     )
     folder = str(write(tmp_path / "text"))
@@ -255,11 +246,8 @@ def test_a_killed_build_is_never_used_and_removed_after_a_day(tmp_path, cache):
     (leftover,) = cache.iterdir()
     assert leftover.name.startswith(".")
     check(corpora.load(folder))
-    assert leftover.exists()  # for all that is known, it is at work
-    os.utime(leftover, (0, 0))
-    corpora.load(folder, min_count=2)
     assert not leftover.exists()
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_without_a_cache_folder_or_on_a_full_disk_the_ids_are_in_memory(
@@ -276,22 +264,6 @@ def test_without_a_cache_folder_or_on_a_full_disk_the_ids_are_in_memory(
     monkeypatch.setattr(cached_ids._OnDisk, "finish", fail)
     check(corpora.load(folder), mapped=False)
     assert list(cache.iterdir()) == []
-
-
-def test_the_loser_of_a_race_uses_what_the_winner_wrote(tmp_path, monkeypatch, cache):
-    rename, folder = os.rename, write(tmp_path / "text")
-
-    def be_late(*names):
-        monkeypatch.setattr(os, "rename", rename)
-        check(corpora.load(folder))
-        (winner,) = (path for path in cache.iterdir() if path.name[0] != ".")
-        os.utime(winner / "ids.json", (1, 1))
-        rename(*names)
-
-    monkeypatch.setattr(os, "rename", be_late)
-    check(corpora.load(folder))
-    (kept,) = cache.iterdir()
-    assert (kept / "ids.json").stat().st_mtime == 1
 
 
 def test_many_may_build_at_once(tmp_path, cache):

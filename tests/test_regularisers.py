@@ -445,7 +445,7 @@ def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
         monkeypatch.setattr(memory, "physical_memory", lambda size=size: size)
         monkeypatch.setattr(memory, "PART", 0)
         arguments = {k: v for k, v in model.arguments.items() if k != "vocabulary_size"}
-        Stations.of(arguments).check_memory(WORDS)
+        Stations.of(arguments).check_memory(vocabulary_size=WORDS)
         monkeypatch.undo()
 
 

@@ -182,7 +182,7 @@ REFUSED = {
     "nothing to resume": ({"resume": True}, FileNotFoundError, "without search.json"),
     "unknown tuner": ({"tuner": "randon"}, ValueError, "`tuner` must be"),
     "no trials": ({"max_trials": 0}, ValueError, "`max_trials` must"),
-    "no time": ({"max_hours": 0.0}, ValueError, "`max_hours` must be a number above 0"),
+    "no time": ({"max_hours": 0.0}, ValueError, "`max_hours` must be above 0"),
     "no workers": ({"workers": 0}, ValueError, "`workers` must"),
     "no steps": ({"checkpoint_steps": 0}, ValueError, "`checkpoint_steps` must"),
     "half a seed": ({"seed": 0.5}, ValueError, "`seed` must"),

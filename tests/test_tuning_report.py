@@ -78,9 +78,10 @@ def read_perplexities(folder):
 
 
 def write_task(folder, trial="00", corpus="", run="", settings=None):
-    task = {"corpus": str(corpus), "run": str(run), "settings": settings or {}}
     (folder / "trials" / trial).mkdir(parents=True, exist_ok=True)
+    task = {"settings": settings or {}}
     (folder / "trials" / trial / "task.json").write_text(json.dumps(task))
+    (folder / "search.json").write_text(json.dumps({"corpus": str(corpus), "run": str(run)}))
 
 
 # --- tables
@@ -259,9 +260,7 @@ def test_the_command_of_the_best_evaluation_gives_its_perplexity(
 
 
 def test_a_corpus_without_a_path_is_asked_for(searched, tmp_path):
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "corpus.json").write_text("{}")
-    write_task(tmp_path, run="a RUN", corpus=tmp_path / "corpus")
+    write_task(tmp_path, run="a RUN", corpus="corpus")
     tables.write_best(tmp_path, job_of(kind="evaluation"), completed("00", 1.0), 1)
     assert _command(tmp_path) == ["dualnet", "evaluate", "a RUN", "--corpus", "CORPUS"]
     write_task(tmp_path, run="a RUN")

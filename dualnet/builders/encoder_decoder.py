@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -13,14 +13,9 @@ from dualnet._fields import documented
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
-from dualnet.builders.stations import (
-    Attention,
-    CommonStations,
-    Encoder,
-    LayerSizes,
-    Recurrent,
-    check_memory,
-)
+from dualnet.builders.stations import CommonStations, LayerSizes, Recurrent
+from dualnet.builders.stations.attention import Attention
+from dualnet.builders.stations.encoder import Encoder
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.layers import FirstState
 
@@ -53,7 +48,7 @@ class TranslationStations(CommonStations):
                 "must be True: sentences of a batch differ in length. Received: padded=False. "
                 "Leave it out.",
             )
-        self.check_memory(1, 1)
+        self.check_memory(vocabulary_size=1)
         self.layer_sizes()
 
     @classmethod
@@ -61,69 +56,23 @@ class TranslationStations(CommonStations):
         return super().of({"padded": True, **_with_layers(arguments)})
 
     def layer_sizes(self) -> tuple[LayerSizes, int]:
-        """Return the size of each layer, and that of the attentional vector.
-
-        What enters a tied output is as wide as the embedding: the latent vectors of experts,
-        else the dual layer, else the attentional vector.
-        """
-        sizes = self.sizes.resolve()
-        dual = self.connection.is_dual
-        attentional = self.attention.attention_units or sizes.embedding
-        if self.attention.attention == "additive":
-            if self.attention.attention_units not in (None, sizes.recurrent[-1]):
+        """Return the size of each layer, and that of the attentional vector."""
+        sizes, units = self.sizes.resolve(), self.attention.attention_units
+        if self.attention.attention == "general":
+            name, attentional = "attention_units", units or sizes.embedding
+        else:
+            name, attentional = "recurrent_units", sizes.recurrent[-1]
+            if units not in (None, attentional):
                 raise ArgumentError(
                     "attention_units",
-                    f"must be that of the highest recurrent layer, {sizes.recurrent[-1]}, or left "
-                    "out, with attention='additive'. Received: attention_units="
-                    f"{self.attention.attention_units}.",
+                    f"must be that of the highest recurrent layer, {attentional}, or left out, "
+                    f"with attention='additive'. Received: attention_units={units}.",
                 )
-            attentional = sizes.recurrent[-1]
-        if self.output.tied:
-            name, size = "attention_units", attentional
-            if self.output.experts:
-                name, size = "latent_units", sizes.latent
-            elif dual:
-                name, size = "dual_units", sizes.dual
-            elif self.attention.attention == "additive":
-                name = "recurrent_units"
-            if size != sizes.embedding:
-                raise ArgumentError(
-                    name,
-                    f"must equal `embedding_units`, {sizes.embedding}, since the output is tied "
-                    f"to the embedding. Received: {size}.",
-                )
+        self.check_tied(sizes, name, attentional)
         return sizes, attentional
 
-    def check_memory(self, words: int, source_words: int) -> None:
-        """Raise `ArgumentError` if this machine cannot hold the model with so many words."""
-        sizes, recurrent = self.sizes, self.recurrent
-        embedding = sizes.embedding_units or sizes.units or 1
-        units = sizes.recurrent_units or sizes.units or embedding
-        layers = sizes.recurrent_layers
-        if isinstance(units, Sequence):
-            squares = sum(size * size for size in units)
-        else:
-            squares = layers * units * units
-        stacks = 3 if self.encoder.encoder == "bidirectional" else 1
-        levels = recurrent.count("depth", 1)
-        unit_name = "units" if sizes.recurrent_units is None else "recurrent_units"
-        embedding_name = "units" if sizes.embedding_units is None else "embedding_units"
-        word_name = "vocabulary_size" if words > embedding else embedding_name
-        check_memory(
-            [
-                (word_name, words * embedding),
-                ("source_vocabulary_size", source_words * embedding),
-                (unit_name, stacks * CELLS[recurrent.cell].gates * levels * squares // 2),
-                ("alignment_units", self.attention.alignment_units),
-            ],
-            [("recurrent_layers", stacks * layers), ("depth", stacks * layers * levels)],
-            {
-                "vocabulary_size": words,
-                "source_vocabulary_size": source_words,
-                "depth": levels,
-                **self.arguments(),
-            },
-        )
+    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
+        return [("alignment_units", self.attention.alignment_units)]
 
 
 def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +146,7 @@ def encoder_decoder(
             f"{source_size} source words and {vocabulary_size} target words.",
         )
     stations = TranslationStations.of(arguments)
-    stations.check_memory(vocabulary_size, source_size)
+    stations.check_memory(vocabulary_size=vocabulary_size, source_vocabulary_size=source_size)
     arguments = {
         "vocabulary_size": vocabulary_size,
         "source_vocabulary_size": source_size,

@@ -10,12 +10,7 @@ from dualnet._checks import check_count
 from dualnet._fields import documented
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import (
-    STATIONS,
-    WRAPPERS,
-    Stations,
-    without_regularization,
-)
+from dualnet.builders.stations import STATIONS, WRAPPERS, Stations, without_regularization
 from dualnet.builders.wrapping import wrap
 
 
@@ -53,7 +48,7 @@ def language_model(
     """
     check_count("vocabulary_size", vocabulary_size, least=1)
     stations = Stations.of(arguments)
-    stations.check_memory(vocabulary_size)
+    stations.check_memory(vocabulary_size=vocabulary_size)
     arguments = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
         base = without_regularization(arguments) if stations.gate.is_used else arguments

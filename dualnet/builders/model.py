@@ -297,13 +297,7 @@ class LanguageModel(ClearsAllGradients):
 
     @vocabulary.setter
     def vocabulary(self, vocabulary):
-        if vocabulary is not None and len(vocabulary) != self.vocabulary_size:
-            raise ArgumentError(
-                "vocabulary",
-                f"must have as many words as the model, {self.vocabulary_size}. "
-                f"Received: a vocabulary of {len(vocabulary)} words. Build the model with "
-                f"vocabulary_size={len(vocabulary)}.",
-            )
+        check_words("vocabulary", vocabulary, self.vocabulary_size)
         self._vocabulary = vocabulary
 
     # --- the step of `fit` and `evaluate`
@@ -428,17 +422,9 @@ class LanguageModel(ClearsAllGradients):
                     callback.mode = "min"
         with self.training_rows.raises_faults(), self.evaluation_rows.raises_faults():
             return super().fit(
-                x,
-                y,
-                batch_size=batch_size,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=callbacks,
-                validation_split=validation_split,
-                validation_data=validation_data,
-                shuffle=False,
-                **kwargs,
-            )
+                x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data,
+                shuffle=False, **kwargs,
+            )  # fmt: skip
 
     def evaluate(self, x=None, y=None, batch_size=None, **kwargs):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
@@ -589,6 +575,16 @@ def _cache_size(arguments):
 def _as_tensor(tokens):
     """Return `tokens` as a tensor; JAX hands NumPy arrays over outside of compiled functions."""
     return ops.convert_to_tensor(tokens, "int32") if isinstance(tokens, np.ndarray) else tokens
+
+
+def check_words(name, vocabulary, size):
+    """Raise `ArgumentError` unless the attribute `name` is None or has `size` words."""
+    if vocabulary is not None and len(vocabulary) != size:
+        raise ArgumentError(
+            name,
+            f"must have as many words as the model, {size}. Received: a vocabulary of "
+            f"{len(vocabulary)} words. Build the model with {name}_size={len(vocabulary)}.",
+        )
 
 
 class _RestartWithData(keras.callbacks.Callback):

@@ -6,7 +6,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.batches import as_tokens, check_range
-from dualnet.builders.model import LanguageModel
+from dualnet.builders.model import LanguageModel, check_words
 from dualnet.layers import without_gradients
 from dualnet.text import from_config
 
@@ -149,13 +149,7 @@ class TranslationModel(LanguageModel):
 
     @source_vocabulary.setter
     def source_vocabulary(self, vocabulary):
-        if vocabulary is not None and len(vocabulary) != self.source_vocabulary_size:
-            raise ArgumentError(
-                "source_vocabulary",
-                f"must have as many words as the model, {self.source_vocabulary_size}. "
-                f"Received: a vocabulary of {len(vocabulary)} words. Build the model with "
-                f"source_vocabulary_size={len(vocabulary)}.",
-            )
+        check_words("source_vocabulary", vocabulary, self.source_vocabulary_size)
         self._source_vocabulary = vocabulary
 
     def without_optimizer(self):

@@ -7,27 +7,23 @@ that the ids depend on. A folder appears as a whole or not at all, and a damaged
 
 import contextlib
 import hashlib
-import io
 import json
 import mmap
-import os
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
-from dualnet._files import sha256_of
+from dualnet._files import folder_beside, remove_unfinished, sha256_of
 from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
 CHUNK_TOKENS = 1 << 21
-LEFTOVER_SECONDS = 24 * 60 * 60
 FORMAT = 3  # increases when the ids of a text change
 DESCRIPTION = "ids.json"
 
@@ -53,10 +49,9 @@ def cached(text: Text, settings: Settings) -> Encoded:
     folder = cache_folder() / "ids" / key
     encoded = _open(folder, settings)
     if encoded is None:
-        try:
+        with contextlib.suppress(OSError):  # read-only, or the disk is full
             encoded = _build(folder, sources, text, settings)
-        except OSError:  # read-only, or the disk is full
-            encoded = encode(text, settings)
+        encoded = encoded or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
             raise ValueError(
@@ -83,11 +78,10 @@ def release_pages(tokens: np.ndarray) -> None:
 
 
 class _OnDisk(Store):
-    """A store of files in a folder; records the checksums of the arrays."""
+    """A store of files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.arrays: dict[str, dict[str, Any]] = {}  # for the description
 
     def append(self, split: str, numbers: np.ndarray) -> None:
         with open(self._folder / f"{split}.numbers", "ab") as file:
@@ -99,54 +93,42 @@ class _OnDisk(Store):
                 yield np.frombuffer(data, "int32")
 
     def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
-        num_tokens = (self._folder / f"{split}.numbers").stat().st_size // 4
-        header = io.BytesIO()
+        numbers_file = self._folder / f"{split}.numbers"
         dtype = np.dtype("int32") if ids is None else ids.dtype
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": dtype.str, "fortran_order": False, "shape": (num_tokens,)}
-        )
-        digest = hashlib.sha256(header.getvalue())
+        shape = (numbers_file.stat().st_size // 4,)
         with open(self._folder / f"{split}.npy", "wb") as file:
-            file.write(header.getvalue())
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            )
             for numbers in self.chunks(split):
-                chunk = numbers if ids is None else ids[numbers]
-                digest.update(chunk.data)
-                file.write(chunk.data)
-        (self._folder / f"{split}.numbers").unlink()
-        self.arrays[split] = {"sha256": digest.hexdigest(), "tokens": num_tokens}
+                file.write((numbers if ids is None else ids[numbers]).data)
+        numbers_file.unlink()
         return _map(self._folder / f"{split}.npy")
 
 
-def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> Encoded:
-    """Write the ids to `folder` and return them, or those of another process that was faster."""
+def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> Encoded | None:
+    """Write the ids to `folder`, one process at a time; return them, or None if that failed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name[:16]}.", dir=folder.parent))
-    try:
-        _write(temporary, sources, text, settings)
-        for _ in range(3):  # other processes may replace the folder, too
-            with contextlib.suppress(OSError):
-                os.rename(temporary, folder)
-            if encoded := _open(folder, settings):
-                return encoded
-            with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=temporary) as aside:
-                os.rename(folder, Path(aside) / "damaged")
-        raise OSError(f"{folder} cannot be replaced")
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with filelock.FileLock(folder.parent.with_suffix(".lock")):
+        if encoded := _open(folder, settings):
+            return encoded  # another process was faster
+        remove_unfinished(folder.parent)  # of killed processes
+        with folder_beside(folder) as temporary:
+            _write(temporary, sources, text, settings)
+        return _open(folder, settings)
 
 
 def _write(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> None:
-    store = _OnDisk(folder)
-    encoded = encode(text, settings, store)
-    encoded.vocabulary.save(folder / encoded.vocabulary.file_name)
+    encoded = encode(text, settings, _OnDisk(folder))
+    words = folder / encoded.vocabulary.file_name
+    encoded.vocabulary.save(words)
     description = {
         "format": FORMAT,
         "sources": sources,
         "settings": _as_data(settings),
-        "arrays": store.arrays,
-        "vocabulary": encoded.vocabulary.file_name,
-        "vocabulary_sha256": sha256_of(folder / encoded.vocabulary.file_name),
+        "arrays": {split: {"sha256": sha256_of(folder / f"{split}.npy")} for split in SPLITS},
+        "vocabulary": words.name,
+        "vocabulary_sha256": sha256_of(words),
         "sha256": encoded.sha256,
     }
     description["checksum"] = _sha256_of(description)
@@ -195,11 +177,3 @@ def _stamps(text: Text) -> list[tuple[int, int]]:
 
 def _sha256_of(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed builds left in `folder`; what a running build writes is newer."""
-    for path in folder.glob(".*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)

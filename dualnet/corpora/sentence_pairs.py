@@ -11,7 +11,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
-from dualnet.text.plain_text import text_of
+from dualnet.text.plain_text import SURROGATE, text_of
 
 LARGEST_FILE = 10**9  # bytes; a file of BLiMP has 400,000
 
@@ -106,7 +106,8 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
     values = {"UID": default, "field": default, **record}
     for key in ("sentence_good", "sentence_bad", "UID", "field"):
         value = values.get(key)
-        if not isinstance(value, str) or not value.strip() or not _is_unicode(value):
+        # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
+        if not isinstance(value, str) or not value.strip() or SURROGATE.search(value):
             received = f"{key}={value!a}" if key in values else f"no {key!r}"
             raise ValueError(
                 f"Each pair must have text as {key!r}. Received: {received} in {place}."
@@ -118,12 +119,3 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
         field=values["field"],
         place=place,
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Check that UTF-8 can hold `text`: JSON can escape half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

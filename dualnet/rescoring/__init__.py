@@ -17,14 +17,7 @@ from dualnet.rescoring.trees import (
     read_tree_nbest,
     read_trees,
 )
-from dualnet.rescoring.tuning import (
-    Comparison,
-    Figure,
-    compare,
-    load_weights,
-    save_weights,
-    tune,
-)
+from dualnet.rescoring.tuning import Comparison, Figure, compare, load_weights, save_weights, tune
 
 if TYPE_CHECKING:
     from dualnet.rescoring.rescoring import rescore as rescore

@@ -16,7 +16,15 @@ from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.trees import clean, linearize, parse_tree, read_tree_nbest, read_trees
+from dualnet.rescoring.trees import (
+    clean,
+    linearize,
+    numbered_lines,
+    parse_tree,
+    read_tree_nbest,
+    read_trees,
+)
+from dualnet.text.plain_text import SURROGATE
 
 FORMATS = ("jsonl", "kaldi", "moses", "trees")
 Path_ = str | os.PathLike[str]
@@ -105,11 +113,8 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
         main = opened(path)
         columns: dict[str, Any] | None = None
         for nbest in lists:
-            if format != "kaldi":
-                main.writelines(line + "\n" for line in lines_of(nbest, format))
-                continue
-            for key, hypothesis in zip(_keys(nbest), nbest.hypotheses):
-                main.write(f"{key} {_one_line(hypothesis.text)}".rstrip(" ") + "\n")
+            main.writelines(line + "\n" for line in lines_of(nbest, format))
+            for key, hypothesis in zip(_keys(nbest), nbest.hypotheses) if format == "kaldi" else ():
                 features = {**hypothesis.features}
                 if hypothesis.score is not None:
                     features["score"] = hypothesis.score
@@ -117,7 +122,7 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
                     columns = {
                         name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in features
                     }
-                if set(columns) != set(features):
+                if columns.keys() != features.keys():
                     raise ArgumentError(
                         "lists",
                         f"must have the same features throughout. Received: {sorted(features)} at "
@@ -128,43 +133,40 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
 
 
 def lines_of(nbest: NBest, format: str) -> Iterator[str]:
-    """Yield the lines of a list, in any format but Kaldi's."""
-    for each in nbest.hypotheses:
-        if format == "trees":
-            if each.score is not None:
-                yield _numbers(each.score)
-            yield each.rest if isinstance(each.rest, str) else str(parse_tree(each.text))
-            continue
-        if format == "jsonl":
-            record: dict[str, Any] = {"id": nbest.id, "text": each.text}
-            if each.score is not None:
-                record["score"] = each.score
-            if each.features:
-                record["features"] = dict(each.features)
-            if isinstance(each.rest, dict):
-                record |= each.rest
-            # Escaped, too: control characters that a terminal must not get.
-            yield re.sub(
-                "[\x7f-\x9f]",
-                lambda match: f"\\u{ord(match[0]):04x}",
-                json.dumps(record, ensure_ascii=False),
-            )
-            continue
-        fields = [str(nbest.id), _one_line(each.text)]
-        rest = each.rest if isinstance(each.rest, tuple) else ()
-        if each.features or each.score is not None or rest:
-            features = each.features.items()
-            fields.append(
-                " ".join(f"{check_name(name)}= {_numbers(value)}" for name, value in features)
-            )
-        if each.score is not None or rest:
-            fields.append("" if each.score is None else _numbers(each.score))
-        fields += rest
-        if any("|||" in field for field in fields):
-            raise ArgumentError("lists", f"must not hold '|||' in a text. Received: {each.text!r}.")
-        yield " ||| ".join(fields).rstrip(" ")
-    if format == "trees":
+    """Yield the lines of a list; those of Kaldi are the words alone."""
+    if format == "kaldi":
+        for key, item in zip(_keys(nbest), nbest.hypotheses):
+            yield f"{key} {_one_line(item.text)}".rstrip(" ")
+    elif format == "trees":
+        for item in nbest.hypotheses:
+            if item.score is not None:
+                yield _numbers(item.score)
+            yield item.rest if isinstance(item.rest, str) else str(parse_tree(item.text))
         yield ""
+    else:
+        line_of = _json_line if format == "jsonl" else _moses_line
+        yield from (line_of(nbest.id, item) for item in nbest.hypotheses)
+
+
+def _json_line(key: str | int, item: Hypothesis) -> str:
+    record = {"id": key, "text": item.text, "score": item.score, "features": dict(item.features)}
+    record = {name: value for name, value in record.items() if value not in (None, {})}
+    record |= item.rest if isinstance(item.rest, dict) else {}
+    text = json.dumps(record, ensure_ascii=False)
+    # Escaped, too: control characters that a terminal must not get.
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _moses_line(key: str | int, item: Hypothesis) -> str:
+    rest = item.rest if isinstance(item.rest, tuple) else ()
+    score = "" if item.score is None else _numbers(item.score)
+    features = (f"{check_name(name)}= {_numbers(v)}" for name, v in item.features.items())
+    fields = [str(key), _one_line(item.text), " ".join(features), score, *rest]
+    if any("|||" in field for field in fields):
+        raise ArgumentError("lists", f"must not hold '|||' in a text. Received: {item.text!r}.")
+    while not rest and len(fields) > 2 and not fields[-1]:
+        fields.pop()
+    return " ||| ".join(fields).rstrip(" ")
 
 
 def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str) -> list[str]:
@@ -195,18 +197,18 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
             )
         return lines
     if format == "kaldi":
-        by_key = {line.split()[0]: line.split(maxsplit=1)[1:] for line in lines if line.strip()}
-        lines_of_ids = ["".join(by_key[str(key)]) if str(key) in by_key else None for key in ids]
+        words = (line.split(maxsplit=1) for line in lines if line.strip())
+        by_key = {key: "".join(text) for key, *text in words}
     else:
-        lines_of_ids = [lines[int(key)] if int(key) < len(lines) else None for key in ids]
-    for key, line in zip(ids, lines_of_ids):
-        if line is None:
-            raise ArgumentError(
-                name,
-                f"must have a line for each id of the lists. Received: {os.fspath(path)!r} "
-                f"without one for {key!r}.",
-            )
-    return [line or "" for line in lines_of_ids]
+        by_key = {str(number): line for number, line in enumerate(lines)}
+    keys = [str(key) if format == "kaldi" else str(int(key)) for key in ids]
+    if missing := [key for key in keys if key not in by_key]:
+        raise ArgumentError(
+            name,
+            f"must have a line for each id of the lists. Received: {os.fspath(path)!r} "
+            f"without one for {missing[0]!r}.",
+        )
+    return [by_key[key] for key in keys]
 
 
 def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
@@ -274,7 +276,7 @@ def _json(line: str, path: Path_, number: int) -> tuple[str | int, Hypothesis]:
     valid = isinstance(record, dict) and isinstance(record.get("text"), str)
     if not valid or type(record.get("id")) not in (str, int):
         raise _malformed(path, number, "a line must be an object with `id` and `text`")
-    if re.search("[\ud800-\udfff]", json.dumps(record, ensure_ascii=False)):
+    if SURROGATE.search(json.dumps(record, ensure_ascii=False)):
         raise _malformed(path, number, "the text is not UTF-8")
     features = record.pop("features", None)
     if not isinstance(features, dict | None):
@@ -335,13 +337,8 @@ def _keys(nbest: NBest) -> list[str]:
 
 def _lines(path: Path_) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a file, without what ends them."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise _malformed(path, number, "the text is not UTF-8") from None
-            yield number, text.removesuffix("\n").removesuffix("\r")
+    for number, line in numbered_lines(path, _malformed):
+        yield number, line.removesuffix("\n").removesuffix("\r")
 
 
 def _number(value: Any, path: Path_, line: int) -> float:

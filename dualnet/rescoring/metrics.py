@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dualnet._checks import check_choice, extra
+from dualnet.rescoring.bracket_f1 import BracketF1
 
 EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
-# The name of a metric: its module in this room, and its class.
-METRICS = {
-    "bleu": ("metrics", "Bleu"),
-    "f1": ("bracket_f1", "BracketF1"),
-    "wer": ("metrics", "Wer"),
-}
 
 
 class Metric(Protocol):
@@ -115,13 +110,14 @@ class Wer:
         return 100 * sums[:, 0] / np.maximum(sums[:, 1], 1)
 
 
+METRICS: dict[str, Callable[[], Metric]] = {"bleu": Bleu, "f1": BracketF1, "wer": Wer}
+
+
 def metric_of(metric: str | Metric) -> Metric:
     """Return the metric of a name, or the one that is given."""
     if not isinstance(metric, str):
         return metric
-    module, name = METRICS[check_choice("metric", metric, METRICS)]
-    chosen: Metric = getattr(importlib.import_module(f"dualnet.rescoring.{module}"), name)()
-    return chosen
+    return METRICS[check_choice("metric", metric, METRICS)]()
 
 
 def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -226,18 +227,13 @@ def _with_sources(
     if sources is None:
         yield from ((one_list, None) for one_list in nbest)
         return
-    lines, count = iter(sources), 0
-    for count, one_list in enumerate(nbest, start=1):
-        source = next(lines, None)
-        if source is None:
+    for count, (one_list, source) in enumerate(itertools.zip_longest(nbest, sources)):
+        if one_list is None or source is None:
+            received = f"more than {count} for {count}" if source else f"{count} for more"
             raise ArgumentError(
-                "sources", f"must be one for each list. Received: {count - 1} for more lists."
+                "sources", f"must be one for each list. Received: {received} lists."
             )
         yield one_list, source
-    if next(lines, None) is not None:
-        raise ArgumentError(
-            "sources", f"must be one for each list. Received: more than {count} for {count} lists."
-        )
 
 
 def _blocks(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -128,7 +128,7 @@ def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
     >>> str(tree)
     '( (S (NP (NNS dogs)) (VP (VBP bark))))'
     """
-    for tree, _, before in _read(_tokens(_lines(path)), path):
+    for tree, _, before in _read(_tokens(numbered_lines(path, _malformed)), path):
         _no_words(before, path)
         if tree is not None:
             yield tree
@@ -162,7 +162,7 @@ def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
     >>> [(candidate.score, str(candidate.tree)) for candidate in candidates]
     [(-1.5, '(NP (NN fish))'), (-2.0, '(VP (VB fish))')]
     """
-    for group in _groups(_lines(path)):
+    for group in _groups(numbered_lines(path, _malformed)):
         candidates: list[Candidate] = []
         header: list[str] = []
         line = 0
@@ -264,14 +264,16 @@ def _without_annotation(tree: Tree) -> Tree | None:
 Line = tuple[int, str]
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[Line]:
-    """Read the numbered lines of a file."""
+def numbered_lines(
+    path: str | os.PathLike[str], malformed: Callable[..., ArgumentError]
+) -> Iterator[Line]:
+    """Read the numbered lines of a file; `malformed` makes an error of file, line and reason."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
-                raise _malformed(path, number, "the text is not UTF-8") from None
+                raise malformed(path, number, "the text is not UTF-8") from None
 
 
 def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:

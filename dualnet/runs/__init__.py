@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dualnet.cards import Card
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.run import Run
 
 if TYPE_CHECKING:
-    from dualnet.runs.loading import corpus_of_run as corpus_of_run
-    from dualnet.runs.loading import load as load
-
-_NEED_KERAS = ("corpus_of_run", "load")  # a path that is no RUN is refused without it
+    from dualnet.builders import LanguageModel
 
 __all__ = ["corpus_of_run", "load", "read_card"]
 
@@ -50,13 +48,54 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     return Run.open_folder(folder).card
 
 
-def __dir__() -> list[str]:
-    return __all__
+def load(path: str | os.PathLike[str]) -> LanguageModel:
+    """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
+
+    `path` may also be one of `zoo.list_models(pretrained=True)`, e.g. "dual_lstm.wikitext-2",
+    unless a file or folder has that name.
+
+    The vocabulary comes with it, as `model.vocabulary`. Loading executes no code from the
+    files: they hold numbers, words and the arguments of a builder.
+
+    Raises:
+        FileNotFoundError: if `path` does not exist or is not a RUN folder.
+        ValueError: if a file is damaged, altered, or holds another kind of model.
+
+    Example:
+
+    >>> import tempfile
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.keras")
+    ...     loaded = dualnet.load(f"{folder}/model.keras")
+    >>> loaded.count_params() == model.count_params()
+    True
+    """
+    return Run.open(path).model()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _NEED_KERAS:
-        raise AttributeError(f"module 'dualnet.runs' has no attribute {name!r}")
-    from dualnet.runs import loading
+def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
+    """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 
-    return getattr(loading, name)
+    Raises:
+        FileNotFoundError: if `folder` is not a RUN folder, or its corpus no longer exists.
+        ValueError: if the corpus has changed since the run, or a file of the folder is
+            damaged or altered.
+
+    Example:
+
+    >>> import dataclasses, pathlib, tempfile
+    >>> from dualnet import corpora, runs, zoo
+    >>> corpus = corpora.load("python-reference")
+    >>> keys = ("name", "source", "lowercase", "sha256")
+    >>> trained_on = {key: getattr(corpus, key) for key in keys}
+    >>> card = dataclasses.replace(zoo.card("lstm"), seed=0, trained_on=trained_on)
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = pathlib.Path(name)
+    ...     runs.folder.write_card(folder, card)
+    ...     runs.folder.write_vocabulary(folder, corpus.vocabulary)
+    ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
+    True
+    """
+    return Run.open_folder(folder).corpus()

@@ -1,4 +1,4 @@
-"""Loads the model and the corpus of a RUN folder, and writes its weights."""
+"""Loads the model of a RUN folder or a `.keras` file, and writes a RUN folder."""
 
 from __future__ import annotations
 
@@ -15,49 +15,15 @@ from dualnet._checks import ArgumentError
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.corpora import Corpus, PairCorpus
-from dualnet.runs.folder import (
-    EARLY_FILES,
-    WEIGHTS,
-    checksummed,
-    write_card,
-    write_vocabulary,
-)
-from dualnet.runs.run import Run
+from dualnet.runs.folder import EARLY_FILES, WEIGHTS, checksummed, write_card, write_vocabulary
 from dualnet.runs.shipped import check_own, copy_licences
+from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
 # In it: layers, initializers, members of ensembles and others, which Keras builds in up to 0.03 s
 # each. The largest ensemble of the zoo has 12, an optimizer and metrics add a few; the rest is for
 # stock Keras models, which are refused by their class.
 MOST_OBJECTS = 300
-
-
-def load(path: str | os.PathLike[str]) -> LanguageModel:
-    """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
-
-    `path` may also be one of `zoo.list_models(pretrained=True)`, e.g. "dual_lstm.wikitext-2",
-    unless a file or folder has that name.
-
-    The vocabulary comes with it, as `model.vocabulary`. Loading executes no code from the
-    files: they hold numbers, words and the arguments of a builder.
-
-    Raises:
-        FileNotFoundError: if `path` does not exist or is not a RUN folder.
-        ValueError: if a file is damaged, altered, or holds another kind of model.
-
-    Example:
-
-    >>> import tempfile
-    >>> import dualnet
-    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     model.save(f"{folder}/model.keras")
-    ...     loaded = dualnet.load(f"{folder}/model.keras")
-    >>> loaded.count_params() == model.count_params()
-    True
-    """
-    return Run.open(path).model()
 
 
 def load_keras_file(path: Path) -> LanguageModel:
@@ -96,44 +62,20 @@ def _check_config(path: Path) -> None:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
-def build_with_weights(run: Run, card: Card) -> LanguageModel:
+def build_with_weights(
+    card: Card, vocabulary: Tokenizer, source_vocabulary: Tokenizer, weights: Path
+) -> LanguageModel:
     """Return the model of a RUN folder with its tokenisers and its best weights."""
     model = BUILDERS[card.builder](**card.config, name=card.name)
-    model.vocabulary = run.vocabulary
+    model.vocabulary = vocabulary
     if isinstance(model, TranslationModel):
-        model.source_vocabulary = run.source_vocabulary
+        model.source_vocabulary = source_vocabulary
     model.loss_reduction = card.recipe.get("loss_reduction", "mean")
     with warnings.catch_warnings():
         # Keras only warns when it leaves layers at their random weights.
         warnings.simplefilter("error", UserWarning)
-        load_weights(model, run.path / WEIGHTS)
+        load_weights(model, weights)
     return model
-
-
-def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
-    """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
-
-    Raises:
-        FileNotFoundError: if `folder` is not a RUN folder, or its corpus no longer exists.
-        ValueError: if the corpus has changed since the run, or a file of the folder is
-            damaged or altered.
-
-    Example:
-
-    >>> import dataclasses, pathlib, tempfile
-    >>> from dualnet import corpora, runs, zoo
-    >>> corpus = corpora.load("python-reference")
-    >>> keys = ("name", "source", "lowercase", "sha256")
-    >>> trained_on = {key: getattr(corpus, key) for key in keys}
-    >>> card = dataclasses.replace(zoo.card("lstm"), seed=0, trained_on=trained_on)
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     folder = pathlib.Path(name)
-    ...     runs.folder.write_card(folder, card)
-    ...     runs.folder.write_vocabulary(folder, corpus.vocabulary)
-    ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
-    True
-    """
-    return Run.open_folder(folder).corpus()
 
 
 def write_run(

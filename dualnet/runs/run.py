@@ -199,7 +199,9 @@ class Run:
             )
         self.check_sums()
         try:
-            return loading.build_with_weights(self, card)
+            return loading.build_with_weights(
+                card, self.vocabulary, self.source_vocabulary, self.path / WEIGHTS
+            )
         except FileNotFoundError:
             raise
         except Exception as error:  # only possible in an edited folder without sums.json

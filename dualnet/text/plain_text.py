@@ -13,7 +13,7 @@ ENDS = {"line": "\n", "blank-line": "\n\n", "file": "\n"}  # how `<eos>` is writ
 BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the processor's cache
 DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where a line does
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"
 BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
 _BLANK_LINE_BYTES = re.compile(rb"\r?\n(?:[ \t\r\f\v]*\n)+")
@@ -42,7 +42,7 @@ def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
 
 def check_text(name: str, text: str) -> str:
     """Return `text` if UTF-8 can hold it, else raise `ValueError`."""
-    surrogate = None if text.isascii() else _SURROGATE.search(text)
+    surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
         raise ArgumentError(
             name,

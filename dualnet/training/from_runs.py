@@ -12,8 +12,8 @@ from dualnet import builders, zoo
 from dualnet._checks import ArgumentError
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
-from dualnet.runs import read_card
-from dualnet.runs.loading import load, write_run
+from dualnet.runs import load, read_card
+from dualnet.runs.loading import write_run
 from dualnet.runs.shipped import source_of
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train

@@ -19,8 +19,9 @@ from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
+from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS
-from dualnet.runs.loading import load, load_weights
+from dualnet.runs.loading import load_weights
 from dualnet.runs.shipped import source_of
 from dualnet.text import Vocabulary
 from dualnet.text.tokenisation import tokenisation_warning

@@ -119,8 +119,8 @@ class Recipe(Settings):
 
     optimizer: str = choice("nadam", OPTIMIZERS)
     learning_rate: float = positive(1e-3)
-    beta_1: float = field(0.9, check_fraction)
-    epsilon: float = positive(1e-7)
+    beta_1: float = field(0.9, check_fraction, unless={"optimizer": "sgd"})
+    epsilon: float = positive(1e-7, unless={"optimizer": "sgd"})
     clipnorm: float = 0.0
     global_clipnorm: float = 0.0
     weight_decay: float = 0.0
@@ -130,19 +130,19 @@ class Recipe(Settings):
     tokens_per_batch: int = count(0)
     sequence_length: int = count(25, least=1)
     length_deviation: float = 0.0
-    longest_length: int = count(0)
+    longest_length: int = count(0, unless={"length_deviation": 0})
     partial_shuffle: bool = False
     epochs: int = count(100, least=1)
-    hold_epochs: int = count(0)
-    decay: float = field(1.0, check_factor)
-    plateau_decay: float = field(1.0, check_factor)
+    hold_epochs: int = count(0, unless={"decay": 1})
+    decay: float = field(1.0, check_factor, unless={"decay": 1})
+    plateau_decay: float = field(1.0, check_factor, unless={"plateau_decay": 1})
     square_root_decay: bool = False
     averaging: str = choice("none", AVERAGES)
-    average_interval: int = count(5, least=1)
-    average_from: int = count(0)
+    average_interval: int = count(5, least=1, unless={"averaging": "none"})
+    average_from: int = count(0, unless={"averaging": "none"})
     finetune: str = choice("none", ("none", "once", "until_no_gain"))
-    finetune_epochs: int = count(0)
-    finetune_learning_rate: float = 0.0
+    finetune_epochs: int = count(0, unless={"finetune": "none"})
+    finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
     label_smoothing: float = field(0.0, check_fraction)
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))

@@ -5,7 +5,7 @@ The room has three parts:
 - the search, here: `space` and `job` say what is searched, `job_files` and `job_checks` read and
   check it; `begin` begins or resumes a search, whose processes share `search_folder`;
   `search_run` runs it to its end; `trial` is one of its trials, done by `trial_process`;
-- `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief and workers;
+- `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief;
 - `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dualnet._checks import extra
 from dualnet.tuning.job import Job
 from dualnet.tuning.job_files import list_jobs, load_job
 
@@ -32,12 +33,5 @@ def __getattr__(name: str) -> Any:
 
     if name not in _NEED_KERAS_TUNER:
         raise AttributeError(f"module 'dualnet.tuning' has no attribute {name!r}")
-    try:
+    with extra("tune", "Searches need KerasTuner"):
         return getattr(importlib.import_module(f"dualnet.tuning.{_NEED_KERAS_TUNER[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name not in ("keras_tuner", "rich", "grpc"):
-            raise
-        raise ImportError(
-            "Searches need KerasTuner. Install it with `pip install 'dualnet[tune]'`, or in a "
-            "checkout with `pip install '.[tune]'`."
-        ) from error

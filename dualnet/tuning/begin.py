@@ -13,24 +13,24 @@ import grpc
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, check_count
-from dualnet._files import claim, sha256_of
+from dualnet._files import claim, is_full, sha256_of
 from dualnet.corpora import Corpus
 from dualnet.runs import Run
 from dualnet.runs.folder import WEIGHTS
-from dualnet.training import card_for, split_overrides
+from dualnet.training import split_overrides
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.corpus_files import is_written, load_corpus, resumed_corpus, write_corpus
+from dualnet.tuning.corpus_files import load_corpus, resumed_corpus, write_corpus
 from dualnet.tuning.engine.chief import chief_address, role
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import CORPUS, Job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
 from dualnet.tuning.job_checks import override
 from dualnet.tuning.job_files import load_job
-from dualnet.tuning.search_folder import JOB, SEARCH, Search, check_resumable, read_search
-from dualnet.tuning.search_run import SearchRun
+from dualnet.tuning.search_folder import Search, check_resumable, read_search
+from dualnet.tuning.search_run import SearchRun, make_tuner
 
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
 
@@ -82,8 +82,7 @@ def search(
         max_hours: float. Time limit of the search; default: the job's. Trials under way at the
             limit are left for `resume`, which starts the limit anew.
         max_hours_per_trial: float. Time limit of a trial, which then ends with its result so far.
-        workers: int. Number of trials at a time on this machine. Above 1, a chief and its
-            workers communicate over a port that is open to this machine only.
+        workers: int. Number of trials at a time on this machine.
         seed: int. Seed of the search and of each trial; default: the job's.
         resume: bool. Continue the search in `output` with its settings; only `max_trials` and
             the time limits may change.
@@ -189,26 +188,19 @@ def _begin(
             "must be left out for a job over a RUN, whose tokeniser reads the text. Received: "
             f"{name}={read_as[name]!r}.",
         )
-    is_new = True  # whether a `Corpus` has yet to be written for the trials
-    if corpus is not None and not isinstance(corpus, Corpus):
-        if resume and is_written(str(folder / CORPUS)):
-            corpus, is_new = resumed_corpus(folder / CORPUS, corpus, read_as), False
-        elif read_as:
-            corpus = load_corpus(corpus, model=job.model, run="", read_as=read_as)
+    written = folder / CORPUS
+    before = read_search(folder) if resume else None
+    name = CORPUS
     if isinstance(corpus, Corpus):
-        loaded, name = corpus, str((folder / CORPUS).resolve())
+        loaded = corpus
+    elif corpus and before and before.corpus in (CORPUS, str(written.resolve())):
+        loaded = resumed_corpus(written, corpus, read_as)
     else:
-        name = corpus or ""
-        if name and name not in corpora.NAMES:
-            name = str(Path(name).resolve())
-        loaded = load_corpus(name, model=job.model, run=run)
-    card = None
-    if job.kind == "training":
-        card = card_for(job.model, corpus if isinstance(corpus, Corpus) else name)
-        # Also refuses here what every trial would fail of.
-        epochs = split_overrides(card, job.fixed)[1].epochs
-    else:
-        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
+        place = corpus or ""
+        if place and place not in corpora.NAMES:
+            place = str(Path(place).resolve())
+        name = name if read_as else place
+        loaded = load_corpus(place, model=job.model, run=run, read_as=read_as)
     state = Search(
         folder=folder,
         job=job,
@@ -218,14 +210,21 @@ def _begin(
         vocabulary_sha256=loaded.vocabulary.sha256,
         run_sha256=sha256_of(Path(run) / WEIGHTS) if run else "",
         checkpoint_steps=checkpoint_steps,
-        epochs=epochs,
+        epochs=0,  # until the card is known
         deadline=None if job.max_hours is None else time.time() + job.max_hours * 3600,
     )
+    card = state.card(loaded) if job.kind == "training" else None
+    if card:
+        # Fail now rather than in every trial.
+        epochs = split_overrides(card, job.fixed)[1].epochs
+    else:
+        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
+    state = dataclasses.replace(state, epochs=epochs)
     make_oracle(job, epochs=epochs)  # raises before anything is written
-    if resume:
-        check_resumable(read_search(folder), state)
-    if isinstance(corpus, Corpus) and is_new:
-        write_corpus(folder / CORPUS, corpus)
+    if before:
+        check_resumable(before, state)
+    if not (before and written.is_dir()):
+        write_corpus(written, loaded)
     state.write()
     return state, None if card is None else HyperModel(job, loaded, card)
 
@@ -255,10 +254,24 @@ def _work(folder: Path) -> Tuner:
     """Run trials of the chief of the search in `folder` until there are no more."""
     with Interrupts() as interrupts:
         _wait_for_chief(folder, interrupts)
-        state = read_search(folder)
-        if not state.work(interrupts):
-            raise Stopped("Stopped and saved. Continue the trial with the same command.")
-    return state.tuner(lambda: False)
+        search = read_search(folder)
+        tuner = make_tuner(search, lambda: interrupts.asked or search.is_over())
+        try:
+            tuner.search()
+        except Stopped:
+            if not search.is_over():
+                message = "Stopped and saved. Continue the trial with the same command."
+                raise Stopped(message) from None
+        except grpc.RpcError as error:
+            raise OSError(
+                f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
+                "with --resume, then this worker."
+            ) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise OSError(f"{error} Free some space, then start this worker again.") from None
+    return tuner
 
 
 def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:

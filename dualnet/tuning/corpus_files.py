@@ -1,4 +1,4 @@
-"""The corpus of a search: passed to the trials by name or path, or else written for them."""
+"""The corpus of a search, written into its folder, where the trials read it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ import numpy as np
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError
-from dualnet._files import write_whole
+from dualnet._files import folder_beside
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.runs import Run
 from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for
 from dualnet.training.initial_weights import load_with
-from dualnet.zoo import Card
 
 CORPUS = "corpus.json"
 
 
 def write_corpus(folder: Path, corpus: Corpus) -> None:
-    """Write `corpus` into `folder`, where the processes of trials read it."""
-    folder.mkdir(exist_ok=True)
-    for split in SPLITS:
-        with open(folder / f"{split}.npy", "wb") as file:
-            np.save(file, corpus.split(split), allow_pickle=False)
-    corpus.vocabulary.save(folder / corpus.vocabulary.file_name)
-    fields = corpus_table(corpus)
-    write_whole(folder / CORPUS, json.dumps(fields, indent=2) + "\n")
+    """Write `corpus` as `folder`, where the processes of trials read it."""
+    with folder_beside(folder) as temporary:
+        for split in SPLITS:
+            np.save(temporary / f"{split}.npy", corpus.split(split), allow_pickle=False)
+        corpus.vocabulary.save(temporary / corpus.vocabulary.file_name)
+        fields = corpus_table(corpus)
+        (temporary / CORPUS).write_text(json.dumps(fields, indent=2) + "\n", "utf-8")
 
 
 def read_corpus(folder: Path) -> Corpus:
@@ -41,31 +39,23 @@ def read_corpus(folder: Path) -> Corpus:
     settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
     file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
     vocabulary = load_tokenizer(file, **settings)
-    ids = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in SPLITS}
+    ids = {
+        # Plain arrays: slices of np.memmap are slow.
+        split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
+        for split in SPLITS
+    }
     return Corpus(**fields, **ids, vocabulary=vocabulary)
-
-
-def is_written(corpus: str) -> bool:
-    """Return whether `corpus` is a folder that `write_corpus` wrote."""
-    return bool(corpus) and (Path(corpus) / CORPUS).is_file()
-
-
-def find_card(model: str, corpus: str) -> Card:
-    """Return the card of `model` for `Task.corpus`."""
-    return card_for(model, read_corpus(Path(corpus)) if is_written(corpus) else corpus)
 
 
 def load_corpus(
     corpus: str, *, model: str, run: str, read_as: Mapping[str, Any] | None = None
 ) -> Corpus:
-    """Return the corpus that a task names, for its model or RUN.
+    """Return the corpus for a model or RUN; "" is the one that the RUN was trained on.
 
     `read_as` are other arguments of `corpora.load`; a RUN has its own.
     """
-    if is_written(corpus):
-        return read_corpus(Path(corpus))
     if not run:
-        lowercase = find_card(model, corpus).lowercase
+        lowercase = card_for(model, corpus).lowercase
         return load_with(None, corpus, lowercase=lowercase, read_as=read_as or {})
     opened = Run.open_folder(run)
     if not corpus:

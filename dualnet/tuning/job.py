@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import Kind
 from dualnet.cards import SIZES
 from dualnet.tuning.space import Parameter, conditions_text, decided, holds
@@ -23,22 +24,31 @@ SCHEMA: dict[str, Any] = {
     "solve_for": str, "early_stopping": str, "seed": int,
     "tuner_options": dict, "fixed": dict, "space": dict,
 }  # fmt: skip
-JOB, CORPUS = "job.toml", "corpus"  # in the folder of a search; CORPUS has no name or path
+JOB, SEARCH, CORPUS = "job.toml", "search.json", "corpus"  # in the folder of a search
 JOB_KINDS = ("training", "gate", "evaluation")
+
+
+class _Bayesian(Settings):
+    num_initial_points: int | None = count(None, least=1)
+    alpha: float | None = positive(None)
+    beta: float | None = positive(None)
+
+
+class _Hyperband(Settings):
+    factor: int | None = count(None, least=2)
+    hyperband_iterations: int | None = count(None, least=1)
+
+
 # Each tuner with the arguments that only its oracle in KerasTuner takes.
-TUNERS: dict[str, tuple[str, ...]] = {
-    "random": (),
-    "bayesian": ("num_initial_points", "alpha", "beta"),
-    "hyperband": ("factor", "hyperband_iterations"),
-    "grid": (),
-}
+TUNERS: dict[str, type[Settings]] = {
+    "random": Settings, "bayesian": _Bayesian, "hyperband": _Hyperband, "grid": Settings,
+}  # fmt: skip
 EARLY_STOPPING = ("median", "none")
 SOLVE_FOR = ("units", *SIZES)
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Settings):
     """A search: its space, its tuner and its limits.
 
     Attributes:
@@ -80,20 +90,20 @@ class Job:
     """
 
     name: str
-    kind: str = "training"
+    kind: str = choice("training", JOB_KINDS)
     model: str = ""
     paper: str = ""
     table: str = ""
     note: str = ""
     ours: tuple[str, ...] = ()
-    tuner: str = "random"
+    tuner: str = choice("random", TUNERS)
     tuner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_trials: int | None = 100
-    max_hours: float | None = None
-    max_hours_per_trial: float | None = None
+    max_trials: int | None = count(100, least=1)
+    max_hours: float | None = positive(None)
+    max_hours_per_trial: float | None = positive(None)
     parameters: int | None = None
-    solve_for: str = "units"
-    early_stopping: str = "median"
+    solve_for: str = choice("units", SOLVE_FOR)
+    early_stopping: str = choice("median", EARLY_STOPPING)
     seed: int = 0
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: tuple[Parameter, ...] = ()
@@ -101,10 +111,17 @@ class Job:
     file: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         written = tuple(self.written or self.space)
         space = tuple(p for p in decided(written, self.fixed) if not p.is_constant)
         object.__setattr__(self, "written", written)
         object.__setattr__(self, "space", space)
+
+    def check(self) -> None:
+        options = TUNERS[self.tuner]
+        takes = ", ".join(options.names()) or "none"
+        what = f"must be an option of the tuner {self.tuner!r}, which takes {takes}."
+        options.of(self.tuner_options, what=what)
 
     @property
     def solved_sizes(self) -> tuple[str, ...]:

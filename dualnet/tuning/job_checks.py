@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dualnet import training, zoo
-from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean, is_number
-from dualnet.builders.stations import GATES, Cache, Gate, Stations
+from dualnet._checks import ArgumentError, check_choice, did_you_mean
+from dualnet.builders.stations import Cache, Gate, Stations
+from dualnet.builders.stations.gate import GATES
 from dualnet.requests import DynamicEvaluating, Evaluating, Learning
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
-from dualnet.tuning.job import EARLY_STOPPING, JOB_KINDS, SCHEMA, SOLVE_FOR, TUNERS, Job
-from dualnet.tuning.space import JobError, Parameter, holds, in_order
+from dualnet.tuning.job import SCHEMA, Job
+from dualnet.tuning.space import JobError, decided, holds, in_order
 
 CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
 RECIPE = tuple(training.Recipe.names())
@@ -27,11 +27,6 @@ OF_THE_SEARCH = tuple(
     for name, parameter in inspect.signature(training.train).parameters.items()
     if parameter.kind is not parameter.VAR_KEYWORD
 )
-TOP_NUMBERS = ("seed", "max_trials", "max_hours", "max_hours_per_trial")
-# The integers among the numbers of a job, with their minima; others are above 0.
-LEAST = {
-    "seed": 0, "max_trials": 1, "num_initial_points": 1, "hyperband_iterations": 1, "factor": 2,
-}  # fmt: skip
 
 
 def override(job: Job, overrides: Mapping[str, Any]) -> Job:
@@ -50,7 +45,7 @@ def override(job: Job, overrides: Mapping[str, Any]) -> Job:
 
 def check_job(job: Job) -> None:
     """Raise `JobError` for an invalid job."""
-    _check_top(job)
+    _check_ours(job)
     _check_kind(job)
     _check_names(job)
     _check_conditions(job)
@@ -82,28 +77,7 @@ def _card(job: Job) -> zoo.Card:
     return card
 
 
-def _check_top(job: Job) -> None:
-    """Check the keys at the top of the file."""
-    choices = {
-        "kind": JOB_KINDS, "tuner": TUNERS, "early_stopping": EARLY_STOPPING, "solve_for": SOLVE_FOR
-    }  # fmt: skip
-    for key in choices:
-        with JobError.at():
-            check_choice(key, getattr(job, key), choices[key])
-    known = TUNERS[job.tuner]
-    numbers: dict[tuple[str, ...], Any] = {(key,): getattr(job, key) for key in TOP_NUMBERS}
-    for key, value in job.tuner_options.items():
-        options = f"{', '.join(known) or 'none'}.{did_you_mean(key, known)}"
-        message = f"must be an option of the tuner {job.tuner!r}, which takes {options}"
-        JobError.unless(key in known, ("tuner_options", key), message)
-        numbers["tuner_options", key] = value
-    for place, value in numbers.items():
-        key = place[-1]
-        with JobError.at(*place[:-1]):
-            if value is not None and key in LEAST:
-                check_count(key, value, least=LEAST[key])
-            elif value is not None and not (is_number(value) and 0 < value < math.inf):
-                raise ArgumentError(key, f"must be a number above 0. Received: {key}={value!r}.")
+def _check_ours(job: Job) -> None:
     places = {*SCHEMA, *(f"fixed.{name}" for name in job.fixed)}
     places |= {f"space.{parameter.name}" for parameter in job.written}
     places |= {f"tuner_options.{name}" for name in job.tuner_options}
@@ -114,25 +88,20 @@ def _check_top(job: Job) -> None:
 
 def _check_kind(job: Job) -> None:
     """Check that keys fit the kind and the tuner of the job."""
-    is_evaluation, is_hyperband = job.kind == "evaluation", job.tuner == "hyperband"
-    no_epochs = "for the kind 'evaluation', which has no epochs."
-    left_out = f"must be left out for the kind {job.kind!r}, which uses the model of the RUN."
-    mistakes: list[tuple[Any, tuple[str, ...], str]] = [
-        (is_evaluation and job.early_stopping != "none", ("early_stopping",),
-         f"must be 'none' {no_epochs}"),
-        (is_evaluation and is_hyperband, ("tuner",), f"must not be 'hyperband' {no_epochs}"),
-        (is_hyperband and any(p.name == "epochs" for p in job.written), ("space", "epochs"),
-         "must not be searched by 'hyperband', which sets it. Put the maximum into [fixed]."),
-    ]  # fmt: skip
     if job.kind == "training":
         message = "= 'training' requires `model`, a model of the zoo or a card."
-        mistakes.append((not job.model, ("kind",), message))
-    else:
-        for key in ("model", "parameters"):
-            value = getattr(job, key)
-            mistakes.append((value, (key,), f"{left_out} Received: {key} = {value!r}."))
-    for is_mistake, place, message in mistakes:
-        JobError.unless(not is_mistake, place, message)
+        JobError.unless(bool(job.model), ("kind",), message)
+    for key in () if job.kind == "training" else ("model", "parameters"):
+        value = getattr(job, key)
+        message = f"must be left out for the kind {job.kind!r}, which uses the model of the RUN."
+        JobError.unless(not value, (key,), f"{message} Received: {key} = {value!r}.")
+    if job.kind == "evaluation":
+        why = "for the kind 'evaluation', which has no epochs."
+        JobError.unless(job.early_stopping == "none", ("early_stopping",), f"must be 'none' {why}")
+        JobError.unless(job.tuner != "hyperband", ("tuner",), f"must not be 'hyperband' {why}")
+    if job.tuner == "hyperband" and any(parameter.name == "epochs" for parameter in job.written):
+        message = "must not be searched by 'hyperband', which sets it. Fix its maximum."
+        raise JobError(("space", "epochs"), message)
 
 
 def _check_names(job: Job) -> None:
@@ -189,13 +158,18 @@ def _check_values(job: Job) -> None:
     never be drawn.
     """
     check = _checker(job)
-    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    for parameter in job.written:
-        settings = _first_values(job, _active_parents(job, parameter))
-        cases += [("space", settings, {parameter.name: value}) for value in parameter.ends]
-    for table, settings, checked in [("fixed", _first_values(job, {}), {**job.fixed}), *cases]:
+    space = decided(job.written, job.fixed)
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("fixed", {}, {**job.fixed})]
+    for parameter in space:
+        parents = {name: values[0] for name, values in parameter.when.items()}
+        cases += [("space", parents, {parameter.name: value}) for value in parameter.ends]
+    for table, parents, checked in cases:
+        settings = {**job.fixed, **parents, **checked}
+        for other in space:
+            if other.name not in settings and holds(other.when, settings):
+                settings[other.name] = other.ends[0]
         try:
-            check({**job.fixed, **settings, **checked})
+            check(settings)
         except ArgumentError as error:
             if error.argument in checked:
                 with JobError.at(table):
@@ -237,23 +211,3 @@ def _check_evaluation(settings: Mapping[str, Any]) -> None:
     if of_mode.get("clipnorm") == 0:  # no clipping
         del of_mode["clipnorm"]
     request(**of_mode)
-
-
-def _active_parents(job: Job, parameter: Parameter) -> dict[str, Any]:
-    """Return values of the parents, and of theirs, with which `parameter` is active."""
-    parents = {parent.name: parent for parent in job.written}
-    settings: dict[str, Any] = {}
-    for name, values in parameter.when.items():
-        if name in parents:
-            settings |= _active_parents(job, parents[name])
-        settings[name] = values[0]
-    return settings
-
-
-def _first_values(job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first value of each parameter that is active beside the `known` settings."""
-    settings = dict(known)
-    for parameter in in_order(job.written):
-        if parameter.name not in settings and holds(parameter.when, {**job.fixed, **settings}):
-            settings[parameter.name] = parameter.ends[0]
-    return settings

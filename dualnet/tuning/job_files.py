@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import did_you_mean, is_number
+from dualnet._checks import is_number
 from dualnet._data import folder
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 from dualnet.tuning.job import SCHEMA, Job, parse_count
 from dualnet.tuning.space import (
-    RANGE_KEYS,
-    SAMPLINGS,
     JobError,
     Parameter,
     conditions_text,
     decided,
-    is_among,
 )
 
 
@@ -112,9 +109,6 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
         check_keys(table, SCHEMA, way_out=way_out)
     fields = {"name": stem, **table, "ours": tuple(table.get("ours", ())), "file": file}
     kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
-    for key in ("max_hours", "max_hours_per_trial"):
-        if key in fields:
-            fields[key] = float(fields[key])
     if "parameters" in table:
         with JobError.at():
             fields["parameters"] = parse_count(table["parameters"])
@@ -129,7 +123,8 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
     fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
     message = "must have a parameter to search. Received: none."
     JobError.unless(bool(fields["space"]), ("space",), message)
-    return Job(**fields)
+    with JobError.at():
+        return Job(**fields)
 
 
 def _parameter(name: str, entry: Any) -> Parameter:
@@ -144,49 +139,18 @@ def _parameter(name: str, entry: Any) -> Parameter:
     )
     with JobError.at(*place):
         check_keys(table, PARAMETER)
-    fields = _values(place, table) if "values" in table else _range(place, table)
-    when = table.get("when", {})
-    return Parameter(name=name, **fields, when={parent: tuple(when[parent]) for parent in when})
-
-
-def _values(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
-    values, inner = table["values"], (*place, "values")
-    for key in RANGE_KEYS:
-        JobError.unless(key not in table, (*place, key), "must be left out beside `values`.")
+    fields = {**table, "when": {key: tuple(v) for key, v in table.get("when", {}).items()}}
     with JobError.at("space"):
-        for value in values:
-            check_keys({place[-1]: value}, {OTHERS: VALUE})
-    if {type(value) for value in values} == {int, float}:
-        values = [float(value) for value in values]
-    for i, value in enumerate(values):
-        message = f"must differ. Received: {value!r} twice."
-        JobError.unless(not is_among(value, values[:i]), inner, message)
-    return {"values": tuple(values)}
-
-
-def _range(place: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Any]:
-    def require(fits: bool, key: str, rule: str, received: str) -> None:
-        JobError.unless(fits, (*place, key), f"must be {rule}. Received: {received}")
-
-    message = "must have `values`, or `min_value` and `max_value`."
-    JobError.unless({"min_value", "max_value"} <= {*table}, place, message)
-    low, high, step = table["min_value"], table["max_value"], table.get("step")
-    sampling = table.get("sampling", "linear")
-    received = f"{sampling!r}.{did_you_mean(sampling, SAMPLINGS)}"
-    require(sampling in SAMPLINGS, "sampling", f"one of {list(SAMPLINGS)}", received)
-    require(low < high, "min_value", "below `max_value`", f"{low!r} and {high!r}.")
-    fits = sampling == "linear" or low > 0
-    require(fits, "min_value", "above 0 on a log scale", f"{low!r}.")
-    integers = isinstance(low, int) and isinstance(high, int)
-    least = 0 if sampling == "linear" else 1
-    if step is not None:
-        kind = "an integer" if integers else "a number"
-        fits = step > least and (not integers or isinstance(step, int))
-        require(fits, "step", f"{kind} above {least}", f"{step!r}.")
-    if not integers:
-        low, high = float(low), float(high)
-        step = None if step is None else float(step)
-    return {"min_value": low, "max_value": high, "step": step, "sampling": sampling}
+        for value in table.get("values", ()):
+            check_keys({name: value}, {OTHERS: VALUE})
+    if values := table.get("values"):
+        numbers = {type(value) for value in values} == {int, float}
+        fields["values"] = tuple(map(float, values) if numbers else values)
+    elif float in map(type, (table.get("min_value"), table.get("max_value"))):
+        ends = {"min_value", "max_value", "step"} & fields.keys()
+        fields |= {key: float(table[key]) for key in ends}
+    with JobError.at(*place):
+        return Parameter(name=name, **fields)
 
 
 # --- for people

@@ -5,24 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from dualnet._checks import ArgumentError
-from dualnet._files import is_full, write_whole
-from dualnet.training import versions
-from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.engine.chief import chief_address
-from dualnet.tuning.engine.oracles import make_oracle
-from dualnet.tuning.engine.tuner import Tuner
-from dualnet.tuning.job import JOB, Job
+from dualnet._files import write_whole
+from dualnet.cards import Card
+from dualnet.corpora import Corpus
+from dualnet.training import card_for, versions
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
 from dualnet.tuning.job_files import load_job
 from dualnet.tuning.trial import Task
 
-SEARCH = "search.json"
 RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on resuming
 
 
@@ -33,7 +28,7 @@ class Search:
     folder: Path
     job: Job
     run: str  # RUN folder, "" for none
-    corpus: str  # as for `corpora.load`, or a folder of `write_corpus`; "": that of `run`
+    corpus: str  # as for `corpora.load`, CORPUS if it has no name; "" for that of `run`
     corpus_sha256: str  # these three when the search began
     vocabulary_sha256: str
     run_sha256: str  # of its weights
@@ -44,51 +39,19 @@ class Search:
     def task(self, values: Mapping[str, Any]) -> Task:
         """Return the task of a trial with these values of `HyperParameters`."""
         hours = self.job.max_hours_per_trial
-        return dataclasses.replace(
-            self.task_with(self.job.settings(values)),
+        return Task(
+            settings=self.job.settings(values),
             epochs=values.get("tuner/epochs"),
             max_seconds=None if hours is None else hours * 3600,
         )
 
-    def task_with(self, settings: Mapping[str, Any], split: str = "valid") -> Task:
-        """Return the task for `settings`, without limits."""
-        of_job = ("kind", "model", "parameters", "solve_for", "seed", "early_stopping")
-        of_search = ("run", "corpus", "corpus_sha256", "checkpoint_steps")
-        return Task(
-            **{name: getattr(self.job, name) for name in of_job},
-            **{name: getattr(self, name) for name in of_search},
-            settings=settings,
-            split=split,
-            keep_checkpoints=self.job.tuner == "hyperband",
-        )
-
-    def tuner(self, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:
-        """Return the tuner, with the trials of the search so far."""
-        oracle = make_oracle(self.job, epochs=self.epochs)
-        if self.deadline is not None:
-            oracle.deadline = self.deadline
-        return Tuner(oracle, hypermodel, self.folder, self.task, poll)
+    def card(self, corpus: Corpus) -> Card:
+        """Return the card of a training on `corpus`, that of the search."""
+        return card_for(self.job.model, corpus if self.corpus == CORPUS else self.corpus)
 
     def is_over(self) -> bool:
         """Return whether the deadline has passed."""
         return self.deadline is not None and time.time() >= self.deadline
-
-    def work(self, interrupts: Interrupts) -> bool:
-        """Run trials that a chief gives out; return whether none is left."""
-        try:
-            self.tuner(lambda: interrupts.asked or self.is_over()).search()
-        except Stopped:
-            return self.is_over()
-        except grpc.RpcError as error:
-            raise OSError(
-                f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
-                "with --resume, then this worker."
-            ) from None
-        except OSError as error:
-            if not is_full(error):
-                raise
-            raise OSError(f"{error} Free some space, then start this worker again.") from None
-        return True
 
     def write(self) -> None:
         """Write `job.toml` and `search.json`."""

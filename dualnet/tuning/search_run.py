@@ -7,14 +7,15 @@ import contextlib
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from dualnet._files import is_full, write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.tuning.engine import processes
-from dualnet.tuning.engine.chief import LOOPBACK, Chief, chief_address, serve, supervise
-from dualnet.tuning.engine.oracles import count_trials
+from dualnet.tuning.engine.chief import Chief, chief_address, serve
+from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.report.display import Display
@@ -22,7 +23,7 @@ from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams
 from dualnet.tuning.report.tables import FIGURES, RESULTS, Row, best_row, read_rows, write_tables
 from dualnet.tuning.search_folder import Search
-from dualnet.tuning.trial import RUN, TRIALS, write_task
+from dualnet.tuning.trial import RUN, TRIALS, Task, write_task
 
 COMPARISON = "comparison"  # the folder of the evaluations before and after a search
 
@@ -38,6 +39,14 @@ class SearchError(ValueError):
     """
 
 
+def make_tuner(search: Search, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:
+    """Return the tuner, with the trials of the search so far."""
+    oracle = make_oracle(search.job, epochs=search.epochs)
+    if search.deadline is not None:
+        oracle.deadline = search.deadline
+    return Tuner(oracle, hypermodel, search.folder, search.task, poll)
+
+
 class SearchRun:
     """Runs a search to its end, or until `interrupts` ask to stop."""
 
@@ -48,7 +57,7 @@ class SearchRun:
         self.job = search.job
         self.folder = search.folder
         self.interrupts = interrupts
-        self.tuner = search.tuner(self.poll, hypermodel)
+        self.tuner = make_tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
         self.reported = -1  # number of ended trials in the tables
@@ -101,11 +110,8 @@ class SearchRun:
             with Chief(self.oracle, chief_address()) as chief:
                 self.display.say(f"Waiting for workers at {chief_address()}.")
                 serve(chief, self.poll)
-        elif workers > 1:
-            with Chief(self.oracle, f"{LOOPBACK}:0") as chief:
-                supervise(chief, self.folder, workers, self.poll)
         else:
-            self.tuner.search()
+            self.tuner.search(workers)
 
     def poll(self) -> bool:
         """Write and show what is new; return whether to stop."""
@@ -157,7 +163,7 @@ class SearchRun:
 
     def _evaluate(self, folder: Any, settings: dict[str, Any], split: str) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
-        write_task(folder, self.search.task_with(settings, split))
+        write_task(folder, Task(settings=settings, split=split))
         try:
             return processes.run_task(folder, lambda: self.interrupts.asked)
         except Stopped:

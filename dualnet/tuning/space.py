@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError
+from dualnet._fields import Settings, choice
 
 RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
 SAMPLINGS = ("linear", "log", "reverse_log")
@@ -45,8 +46,7 @@ class JobError(ValueError):
             raise JobError((*place, error.argument), message) from None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Parameter:
+class Parameter(Settings):
     """A searched parameter: its values or range, and the conditions under which it is active."""
 
     name: str  # of the setting
@@ -54,9 +54,31 @@ class Parameter:
     min_value: float | int | None = None  # if both ends are integers, so are the values
     max_value: float | int | None = None  # inclusive
     step: float | int | None = None  # difference of adjacent values; on a log scale, their ratio
-    sampling: str = "linear"  # or "log" or "reverse_log", as in KerasTuner
+    sampling: str = choice("linear", SAMPLINGS)  # as in KerasTuner
     # Other parameters, and the values they must have for this one to be active.
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        low, high, step = self.min_value, self.max_value, self.step
+        if self.values:
+            for name in [name for name in RANGE_KEYS if name in self.changed()]:
+                raise ArgumentError(name, "must be left out beside `values`.")
+            for i, value in enumerate(self.values):
+                if is_among(value, self.values[:i]):
+                    raise ArgumentError("values", f"must differ. Received: {value!r} twice.")
+        elif low is None or high is None:
+            raise ArgumentError("values", "must be given, or `min_value` and `max_value`.")
+        elif low >= high:
+            self.refuse("min_value", "must be below `max_value`.", "max_value")
+        elif self.sampling != "linear" and low <= 0:
+            self.refuse("min_value", "must be above 0 on a log scale.")
+        elif step is not None:
+            least = 0 if self.sampling == "linear" else 1
+            kind, fits = "a number", step > least
+            if self.is_integer_range:
+                kind, fits = "an integer", fits and isinstance(step, int)
+            if not fits:
+                self.refuse("step", f"must be {kind} above {least}.")
 
     @property
     def is_integer_range(self) -> bool:
@@ -91,14 +113,14 @@ class Parameter:
         KerasTuner has no lists, confuses booleans with integers, and takes values of one type
         only.
         """
-        types = {type(choice) for choice in self.values}
+        types = {type(own) for own in self.values}
         return value if len(types) < 2 and types <= {str, int, float} else json.dumps(value)
 
     def decoded(self, value: Any) -> Any:
         """Return the value that KerasTuner's space holds as `value`."""
-        for choice in self.values:
-            if self.encoded(choice) == value:
-                return choice
+        for own in self.values:
+            if self.encoded(own) == value:
+                return own
         if self.values:
             raise ArgumentError(
                 self.name,

@@ -27,22 +27,11 @@ PEERS, GRACE = 3, 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a trial does; stored in `task.json`."""
+    """What one trial does within its search; stored in `task.json`."""
 
-    kind: str  # of the job
-    model: str = ""  # of a training: name or path of the card
-    run: str = ""  # RUN folder of a gate or an evaluation
-    corpus: str = ""  # as for `corpora.load`, or a folder of `write_corpus`; "": that of `run`
-    corpus_sha256: str = ""  # when the search began
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    parameters: int | None = None  # budget of weights
-    solve_for: str = "units"  # the size that is solved for the budget
     epochs: int | None = None  # None for those of the recipe
-    seed: int = 0  # of weights and masks
-    early_stopping: str = "none"  # or "median"
     max_seconds: float | None = None  # time limit of the training
-    checkpoint_steps: int = 500  # between two checkpoints
-    keep_checkpoints: bool = False  # whether another trial may continue this one
     split: str = "valid"  # of an evaluation
 
 

@@ -1,8 +1,8 @@
 """The program of a trial: `python -m dualnet.tuning.trial_process FOLDER`.
 
-It does the task in FOLDER and writes `outcome.json`. A training continues from its last
-checkpoint. The process ends with the one that started it, however that ends: it reads its
-standard input, which then closes.
+It does the task in FOLDER, which lies in the folder of a search, and writes `outcome.json`. A
+training continues from its last checkpoint. The process ends with the one that started it, however
+that ends: it reads its standard input, which then closes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from typing import Any
 import filelock
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet import adaptation, builders, evaluation, training
 from dualnet._files import is_full, write_whole, written_beside
+from dualnet.adaptation import RULES, GradientStatistics, gradient_statistics
+from dualnet.runs import Run, read_card
 from dualnet.training.interrupts import Stopped
+from dualnet.tuning.budget import solve
+from dualnet.tuning.corpus_files import read_corpus
+from dualnet.tuning.job import CORPUS
+from dualnet.tuning.search_folder import Search, read_search
 from dualnet.tuning.trial import (
     DISK_FULL,
     OUTCOME,
@@ -56,12 +62,14 @@ def _run(folder: Path) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
+    search = read_search(folder.parents[1])
     task = Task(**json.loads((folder / TASK).read_text("utf-8")))
     out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:
             _limit(task.max_seconds - read_progress(folder).get("seconds", 0.0), out_of_time)
-        outcome = (_evaluate if task.kind == "evaluation" else _train)(folder, task)
+        run = _evaluate if search.job.kind == "evaluation" else _train
+        outcome = run(folder, search, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
@@ -74,8 +82,8 @@ def _run(folder: Path) -> int:
         )
         if read_progress(folder):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to stop
-            corpus = _corpus(task)
-            outcome = {"status": "completed", "ended": "time", **_with_figures(folder, corpus)}
+            figures = _with_figures(folder, read_corpus(search.folder / CORPUS))
+            outcome = {"status": "completed", "ended": "time", **figures}
     except filelock.Timeout:
         return STOPPED
     except Exception as error:
@@ -89,7 +97,7 @@ def _run(folder: Path) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - start)
     write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
-    if not task.keep_checkpoints:
+    if search.job.tuner != "hyperband":  # whose next trials may continue this one
         shutil.rmtree(folder / RUN / "checkpoints", ignore_errors=True)
     return 0
 
@@ -118,19 +126,6 @@ def _raise_stopped(number: int, frame: Any) -> None:
     raise Stopped("Stopped.")
 
 
-def _corpus(task: Task) -> Any:
-    from dualnet.tuning.corpus_files import load_corpus
-
-    corpus = load_corpus(task.corpus, model=task.model, run=task.run)
-    if task.corpus_sha256 not in ("", corpus.sha256):
-        raise ArgumentError(
-            "corpus",
-            f"must not change during a search. Received: {corpus.name!r} from {corpus.source!r}, "
-            "whose words have changed. Restore it, or start a new search.",
-        )
-    return corpus
-
-
 def _fields(result: Any) -> dict[str, Any]:
     """Return the fields of an outcome for the figures of a `Comparable`."""
     return {f"val_{key}": value for key, value in result.figures().items()}
@@ -139,37 +134,33 @@ def _fields(result: Any) -> dict[str, Any]:
 # --- training
 
 
-def _train(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import training
-    from dualnet.tuning.budget import solve
-    from dualnet.tuning.corpus_files import find_card
-
-    run = folder / RUN
+def _train(folder: Path, search: Search, task: Task) -> dict[str, Any]:
+    run, job = folder / RUN, search.job
     if run.exists():  # a worker that was given up may still be training
         with filelock.FileLock(run / ".lock", timeout=LOCK_SECONDS):
             pass
-    corpus = _corpus(task)
+    corpus = read_corpus(search.folder / CORPUS)
     resume = (run / "card.toml").is_file()
     settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
     if task.epochs is not None:
         settings["epochs"] = task.epochs
     settings |= {
         "output": run,
-        "seed": None if resume else task.seed,
+        "seed": None if resume else job.seed,
         "resume": resume,
         "evaluate": False,
         "progress": False,
-        "checkpoint_steps": task.checkpoint_steps,
-        "stop": _stop_rule(folder) if task.early_stopping == "median" else None,
+        "checkpoint_steps": search.checkpoint_steps,
+        "stop": _stop_rule(folder) if job.early_stopping == "median" else None,
     }
-    if task.kind == "gate":
-        result = training.train_gate(task.run, corpus, **settings)
+    if job.kind == "gate":
+        result = training.train_gate(search.run, corpus, **settings)
     else:
-        card = find_card(task.model, task.corpus)
-        if task.parameters is not None and not resume:
+        card = search.card(corpus)
+        if job.parameters is not None and not resume:
             size = len(corpus.vocabulary)
-            settings[task.solve_for] = solve(
-                card, task.settings, task.parameters, task.solve_for, vocabulary_size=size
+            settings[job.solve_for] = solve(
+                card, task.settings, job.parameters, job.solve_for, vocabulary_size=size
             )
         result = training.train(card, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
@@ -180,9 +171,6 @@ def _train(folder: Path, task: Task) -> dict[str, Any]:
 
 def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
     """Return the progress of a training, with the figures that go with its perplexity."""
-    from dualnet import evaluation, training
-    from dualnet.runs import read_card
-
     progress = read_progress(folder)
     recipe = training.Recipe(**read_card(folder / RUN).recipe)
     count = training.batches_of(corpus, "valid", recipe).num_tokens
@@ -193,8 +181,6 @@ def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
 
 
 def _planned_epochs(folder: Path) -> int:
-    from dualnet.runs import read_card
-
     return read_card(folder / RUN).recipe["epochs"]
 
 
@@ -210,13 +196,10 @@ def _stop_rule(folder: Path) -> Any:
 # --- evaluation
 
 
-def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
-    from dualnet import adaptation, builders, evaluation
-    from dualnet.runs import Run
-
-    run = Run.open(task.run)
+def _evaluate(folder: Path, search: Search, task: Task) -> dict[str, Any]:
+    run = Run.open(search.run)
     model = run.model()
-    corpus = _corpus(task)
+    corpus = read_corpus(search.folder / CORPUS)
     cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
     settings = {k: v for k, v in task.settings.items() if not k.startswith("cache")}
     if cache.get("size", 0):
@@ -225,7 +208,7 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
     if settings.pop("evaluation", "static") == "dynamic":
         if settings.get("rule") == "rms":
             # The statistics are always those of the text that the model was trained on.
-            text = run.training_text() if task.corpus else corpus.train
+            text = run.training_text() if search.corpus else corpus.train
             settings["statistics"] = _statistics(folder, model, text, settings)
         settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
         result: Any = adaptation.dynamic_evaluation(model, tokens, **settings)
@@ -243,8 +226,6 @@ def _evaluate(folder: Path, task: Task) -> dict[str, Any]:
 
 def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, Any]) -> Any:
     """Return the gradient statistics, stored once for all trials of the same segment length."""
-    from dualnet.adaptation import RULES, GradientStatistics, gradient_statistics
-
     length = settings.get("sequence_length") or RULES["rms"]["sequence_length"]
     if model.cache_size:  # a cache changes the gradients
         return gradient_statistics(model, tokens, sequence_length=length)

@@ -13,38 +13,18 @@ from typing import Any, Self, get_type_hints
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.cells import CELLS
-from dualnet.builders.stations.attention import Attention
 from dualnet.builders.stations.cache import Cache
 from dualnet.builders.stations.connection import Connection
-from dualnet.builders.stations.dropouts import PLACES, Dropouts
+from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.embedding import Embedding
-from dualnet.builders.stations.encoder import Encoder
-from dualnet.builders.stations.gate import GATES, Gate
+from dualnet.builders.stations.gate import Gate
 from dualnet.builders.stations.memory import check_depth, check_memory
 from dualnet.builders.stations.output import Output
 from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
 from dualnet.builders.stations.sizes import LayerSizes, Sizes
-from dualnet.builders.stations.station import Station, state_inputs
+from dualnet.builders.stations.station import Station
 from dualnet.layers.depth_gated_lstm_cell import check_one_size
-
-__all__ = [
-    "GATES",
-    "PLACES",
-    "STATIONS",
-    "WRAPPERS",
-    "Attention",
-    "Cache",
-    "CommonStations",
-    "Encoder",
-    "Gate",
-    "LayerSizes",
-    "Station",
-    "Stations",
-    "check_memory",
-    "state_inputs",
-    "without_regularization",
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,40 +72,34 @@ class CommonStations:
             for key, value in getattr(self, name).arguments().items()
         }
 
+    def check_tied(self, sizes: LayerSizes, name: str, size: int) -> None:
+        """Raise `ArgumentError` unless what enters a tied output is as wide as the embedding.
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Stations(CommonStations):
-    """All stations of one language model, and the rules that concern two of them."""
-
-    gate: Gate
-    cache: Cache
-
-    def __post_init__(self) -> None:
-        self.check_memory(1)  # before the sizes of all layers are listed
-        check_depth(self.sizes.recurrent_layers)
-        self.cache.check_padding(self.embedding.padded)
-        self.output.check_mixture("latent_units", self.sizes.latent_units)
-        if self.sizes.dual_units is not None and not self.connection.is_dual:
+        These are the latent vectors of experts, else the dual layer, else a layer whose `size` is
+        the argument `name`.
+        """
+        if self.output.experts:
+            name, size = "latent_units", sizes.latent
+        elif self.connection.is_dual:
+            name, size = "dual_units", sizes.dual
+        if self.output.tied and size != sizes.embedding:
             raise ArgumentError(
-                "dual_units",
-                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
-                "connection='plain'.",
+                name,
+                f"must equal `embedding_units`, {sizes.embedding}, since the output is tied to the "
+                f"embedding. Received: {name}={size}.",
             )
-        if self.recurrent.cell == "depth_gated_lstm" and self.sizes.recurrent_layers == 1:
-            check_one_size("recurrent_units", self.sizes.recurrent_units)
-        self.layer_sizes()
-        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 
-    def check_memory(self, words: int) -> None:
-        """Raise `ArgumentError` if this machine cannot hold the model with `words` words.
+    def check_memory(self, **words: int) -> None:
+        """Raise `ArgumentError` if this machine cannot hold the model.
 
-        The estimate counts no more than there is: it takes the smallest input that any layer has.
+        A lower bound: each layer is assumed to have the smallest input. `words` are the sizes of
+        the vocabularies, by argument.
         """
         sizes, recurrent = self.sizes, self.recurrent
         embedding = sizes.embedding_units or sizes.units or 1
         units, layers = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
-        narrow = int(self.output.tied and not self.output.experts and not self.connection.is_dual)
-        # Numbers of layers and their sizes; the last one is narrow in front of a tied output.
+        narrow = int(self.is_narrow_above())
+        # Numbers of layers and their sizes.
         stack: list[tuple[int, int]]
         if isinstance(units, Sequence):
             stack = [(1, size) for size in units]
@@ -144,49 +118,70 @@ class Stations(CommonStations):
             return "units" if getattr(sizes, name) is None else name
 
         # Numbers of weights, and of floats in the state of one row, by what they grow with.
+        target_words = words["vocabulary_size"]
         floats = [
-            (
-                "vocabulary_size" if words > embedding else named("embedding_units"),
-                words * embedding,
-            ),
+            *((name if count > embedding else named("embedding_units"), count * embedding)
+              for name, count in words.items()),
             (named("recurrent_units"), sum(n * gates * u * (u + least) for n, u in stack)),
             ("rounds", rounds * sum(n * u * (rank or least) for n, u in stack)),
             ("rank", rounds * rank * least),
             ("depth", levels * sum(n * u * u for n, u in stack)),
             (named("dual_units"), dual * (embedding + least)),
             ("experts", experts * latent * least),
-            (named("latent_units"), words * latent * (not self.output.tied)),
-        ]
+            (named("latent_units"), target_words * latent * (not self.output.tied)),
+            *self.other_floats(target_words, least),
+        ]  # fmt: skip
         parts = [
             ("recurrent_layers", layers),
             ("rounds", layers * rounds),
             ("depth", layers * levels),
         ]
-        wrappers = [*self.gate.floats(words), *self.cache.floats(least)]
-        check_memory([*floats, *wrappers], parts, {"vocabulary_size": words, **self.arguments()})
+        check_memory(floats, parts, {**words, **self.arguments()})
+
+    def is_narrow_above(self) -> bool:
+        """Return whether the last recurrent layer is as wide as the embedding, whatever `units`."""
+        return False
+
+    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
+        """Return the floats of further stations, by argument."""
+        return []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stations(CommonStations):
+    """All stations of one language model, and the rules that concern two of them."""
+
+    gate: Gate
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        self.check_memory(vocabulary_size=1)  # before the sizes of all layers are listed
+        check_depth(self.sizes.recurrent_layers)
+        self.cache.check_padding(self.embedding.padded)
+        self.output.check_mixture("latent_units", self.sizes.latent_units)
+        if self.sizes.dual_units is not None and not self.connection.is_dual:
+            raise ArgumentError(
+                "dual_units",
+                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
+                "connection='plain'.",
+            )
+        if self.recurrent.cell == "depth_gated_lstm" and self.sizes.recurrent_layers == 1:
+            check_one_size("recurrent_units", self.sizes.recurrent_units)
+        self.layer_sizes()
+        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
+
+    def is_narrow_above(self) -> bool:
+        return self.output.tied and not self.output.experts and not self.connection.is_dual
+
+    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
+        return [*self.gate.floats(words), *self.cache.floats(hidden_units)]
 
     def layer_sizes(self) -> LayerSizes:
-        """Return the size of each layer.
-
-        What enters a tied output is as wide as the embedding: the latent vectors of experts,
-        else the dual layer, else the last recurrent layer.
-        """
+        """Return the size of each layer."""
         embedding = self.sizes.embedding_units or self.sizes.units
-        if not self.output.tied:
-            return self.sizes.resolve()
-        if self.output.experts:
-            name, size = "latent_units", self.sizes.latent_units
-        elif self.connection.is_dual:
-            name, size = "dual_units", self.sizes.dual_units
-        else:
-            return self.sizes.resolve(last=embedding)
-        if size not in (None, embedding):
-            raise ArgumentError(
-                name,
-                f"must equal `embedding_units`, {embedding}, since the output is tied to the "
-                f"embedding. Received: {name}={size!r}.",
-            )
-        return self.sizes.resolve()
+        sizes = self.sizes.resolve(last=embedding if self.is_narrow_above() else None)
+        self.check_tied(sizes, "recurrent_units", sizes.embedding)
+        return sizes
 
 
 STATIONS = Stations.classes()

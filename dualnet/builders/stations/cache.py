@@ -21,9 +21,9 @@ class Cache(Station):
     """
 
     cache_size: int = 0
-    cache_weight: float = field(WEIGHT, check_fraction)
-    cache_scale: float = SCALE
-    cache_start: str = choice(STARTS[0], STARTS)
+    cache_weight: float = field(WEIGHT, check_fraction, unless={"cache_size": 0})
+    cache_scale: float = field(SCALE, unless={"cache_size": 0})
+    cache_start: str = choice(STARTS[0], STARTS, unless={"cache_size": 0})
 
     @property
     def is_used(self) -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dualnet._fields import choice
+from dualnet._fields import choice, field
 from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.station import Station
 from dualnet.layers import DualConnection
@@ -23,9 +23,9 @@ class Connection(Station):
     """
 
     connection: str = choice("plain", CONNECTIONS)
-    dual_input_dropout: float = 0.0
-    dual_output_dropout: float = 0.0
-    dual_l2: float = 0.0
+    dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
+    dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
+    dual_l2: float = field(0.0, unless={"connection": "plain"})
 
     @property
     def is_dual(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet._fields import choice
+from dualnet._fields import choice, field
 from dualnet.builders.stations.station import Station, state_inputs
 from dualnet.layers import FeatureGate, IOGate, LSTMCell, Recurrence, StepDropout
 
@@ -26,9 +26,9 @@ class Gate(Station):
     """
 
     gate: str = choice("none", GATES)
-    gate_units: int = 300
-    gate_dropout: float = 0.0
-    gate_initializer_range: float = 0.05
+    gate_units: int = field(300, unless={"gate": "none"})
+    gate_dropout: float = field(0.0, unless={"gate": "none"})
+    gate_initializer_range: float = field(0.05, unless={"gate": "none"})
 
     @property
     def is_used(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError, check_count
-from dualnet._fields import choice
+from dualnet._fields import choice, field
 from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.station import Station
 from dualnet.layers import DOCOutput, MixtureSoftmax, OutputProjection, PastDecode
@@ -39,11 +39,11 @@ class Output(Station):
     tied: bool = True
     output_bias: bool = False
     experts: int | Sequence[int] = 0
-    latent_activation: str = choice("tanh", ACTIVATIONS)
-    latent_dropout: float = 0.0
-    latent_dropout_per_expert: bool = False
-    balance_regularization: float = 0.0
-    balance_form: str = choice("code", BALANCE_FORMS)
+    latent_activation: str = choice("tanh", ACTIVATIONS, unless={"experts": 0})
+    latent_dropout: float = field(0.0, unless={"experts": 0})
+    latent_dropout_per_expert: bool = field(False, unless={"experts": 0})
+    balance_regularization: float = field(0.0, unless={"experts": 0})
+    balance_form: str = choice("code", BALANCE_FORMS, unless={"experts": 0})
     past_decode_regularization: float = 0.0
 
     def check(self) -> None:

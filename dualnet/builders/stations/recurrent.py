@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError
-from dualnet._fields import choice
+from dualnet._fields import choice, field
 from dualnet.builders.cells import CELLS, arguments_of, check_options
 from dualnet.builders.stations.dropouts import Dropouts
 from dualnet.builders.stations.station import Station, state_inputs
@@ -44,17 +44,17 @@ class Recurrent(Station):
 
     cell: str = choice("lstm", CELLS)
     use_bias: bool = True
-    skip_connections: bool = False
+    skip_connections: bool = field(False, unless={"recurrent_layers": 1})
     input_dropout: float = 0.0
     recurrent_dropout: float = 0.0
     weight_dropout: float = 0.0
-    internal_dropout: float = 0.0
+    internal_dropout: float = field(0.0, unless={"recurrent_layers": 1})
     output_dropout: float = 0.0
-    mogrifier_dropout: float = 0.0
+    mogrifier_dropout: float = field(0.0, unless={"rounds": 0})
     mask_per_gate: bool = False
     input_l2: float = 0.0
     recurrent_l2: float = 0.0
-    mogrifier_l2: float = 0.0
+    mogrifier_l2: float = field(0.0, unless={"rounds": 0})
     activation_l2: float = 0.0
     activation_regularization: float = 0.0
     temporal_activation_regularization: float = 0.0
@@ -66,6 +66,15 @@ class Recurrent(Station):
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), **self.options}
+
+    @classmethod
+    def idle(cls, settings: Mapping[str, Any]) -> set[str]:
+        names = super().idle(settings)
+        if settings.get("rounds") == 0:
+            names.add("rank")  # of the Mogrifier
+        if "internal_dropout" in arguments_of(CELLS[settings.get("cell", cls.cell)]):
+            names.discard("internal_dropout")  # of a stack inside one cell
+        return names
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from dualnet._checks import ArgumentError, check_count
+from dualnet._fields import field
 from dualnet.builders.stations.station import Station
 
 
@@ -36,8 +37,8 @@ class Sizes(Station):
     embedding_units: int | None = None
     recurrent_units: int | Sequence[int] | None = None
     recurrent_layers: int = 1
-    dual_units: int | None = None
-    latent_units: int | None = None
+    dual_units: int | None = field(None, unless={"connection": "plain", "tied": True})
+    latent_units: int | None = field(None, unless={"experts": 0, "tied": True})
 
     def check(self) -> None:
         units = self.recurrent_units

@@ -1,4 +1,4 @@
-"""Processes of trials and workers: started, restarted if killed, and stopped with a checkpoint."""
+"""Processes of trials: started, restarted if killed, and stopped with a checkpoint."""
 
 from __future__ import annotations
 
@@ -61,10 +61,9 @@ def disk_full(folder: Path) -> OSError:
     return OSError(f"Files in {str(folder)!r} could not be written ({os.strerror(errno.ENOSPC)}).")
 
 
-def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
+def start(module: list[str], log: Any) -> subprocess.Popen:
     """Start `python -m MODULE ARGUMENTS`; it ends when this process does."""
     path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     # One thread between operations makes runs equal bit for bit.
     defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTEROP_THREADS": "1"}
     return subprocess.Popen(
@@ -72,7 +71,7 @@ def start(module: list[str], log: Any, **environment: str) -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
-        env={**defaults, **os.environ, **environment},
+        env={**defaults, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
     )
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Tuner(BaseTuner):
     """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
 
     `make_task` returns the `Task` for the values of a trial's `HyperParameters`. `poll`, called
-    several times a second, returns whether to stop and leave the trial under way for later.
+    several times a second, returns whether to stop and leave the trials under way for later.
     """
 
     def __init__(
@@ -55,12 +56,33 @@ class Tuner(BaseTuner):
         """Whether a chief in another process gives out the trials."""
         return self._is_worker()
 
-    def search(self) -> None:
-        """Run trials until there are no more; if `poll` returns true, raise `Stopped`."""
+    def search(self, workers: int = 1) -> None:
+        """Run trials, `workers` at a time, until there are no more.
+
+        If `poll` returns true, the trials under way save and end, and `Stopped` is raised.
+        """
+        if workers == 1:
+            return self._work(self.tuner_id, self.poll)
+        stop = threading.Event()
+        with futures.ThreadPoolExecutor(workers) as pool:
+            names = [f"worker-{i}" for i in range(workers)]
+            left = {pool.submit(self._work, name, stop.is_set) for name in names}
+            try:
+                while left and not self.poll():
+                    done, left = futures.wait(left, 0.3, futures.FIRST_EXCEPTION)
+                    for worker in done:
+                        worker.result()  # raises what has ended it
+            finally:
+                stop.set()
+        if left:
+            raise Stopped("Stopped.")
+
+    def _work(self, name: str, poll: Callable[[], bool]) -> None:
+        """Run one trial after the other as the worker `name`."""
         while True:
-            if self.poll():
+            if poll():
                 raise Stopped("Stopped.")
-            trial = self.oracle.create_trial(self.tuner_id)
+            trial = self.oracle.create_trial(name)
             if trial.status == TrialStatus.STOPPED:
                 return
             if trial.status == TrialStatus.IDLE:
@@ -68,13 +90,13 @@ class Tuner(BaseTuner):
                 continue
             self.on_trial_begin(trial)
             try:  # KerasTuner would print the whole traceback
-                self._run_and_update_trial(trial)
+                self._run_and_update_trial(trial, poll)
                 trial.status = TrialStatus.COMPLETED
             except FailedTrialError as error:
                 trial.status, trial.message = TrialStatus.FAILED, str(error)
             self.on_trial_end(trial)
 
-    def run_trial(self, trial, *fit_args, **fit_kwargs):
+    def run_trial(self, trial, poll):
         """Return the result of `trial`, which may have begun, or ended, in an earlier process."""
         values = trial.hyperparameters.values
         folder = self.trial_folder(trial.trial_id)
@@ -85,7 +107,7 @@ class Tuner(BaseTuner):
             with folder_beside(run) as copy:
                 shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
         write_task(folder, self.make_task(values))
-        outcome = processes.run_task(folder, self.poll, lambda: self._beat(trial.trial_id))
+        outcome = processes.run_task(folder, poll, lambda: self._beat(trial.trial_id))
         if outcome["status"] == "failed":
             raise FailedTrialError(outcome["message"])
         return {OBJECTIVE: outcome["val_perplexity"]}
@@ -110,8 +132,7 @@ class Tuner(BaseTuner):
         return self.folder / TRIALS / trial_id
 
     def save(self):
-        if not self._is_worker():
-            self.oracle.save()  # a tuner has no state of its own
+        """Write nothing: a tuner has no state, and the oracle saves itself, under its lock."""
 
     def reload(self):
         if not self._is_worker():

@@ -12,8 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from dualnet._files import write_whole
-from dualnet.tuning.job import Job
+from dualnet.corpora import NAMES
+from dualnet.runs.folder import READ_AS, TOKENIZER, card_table
+from dualnet.runs.run import Run
+from dualnet.tuning.job import CORPUS, SEARCH, Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
 RESULTS = "results.json"
@@ -135,28 +140,25 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     a Mogrifier of no rounds. For an evaluation it holds the RUN and the settings. The
     trial is completed, and the best of `number`.
     """
-    import tomli_w
-
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     result = f"validation perplexity {row.val_perplexity:.2f}{row.per_byte}{epoch}"
     note = f"Best of {number} trials of job {job.name}: {result}."
     trial_folder = folder / TRIALS / row.trial
-    task = json.loads((trial_folder / TASK).read_text("utf-8"))
-    corpus = task["corpus"]
-    written = Path(corpus) if corpus and (Path(corpus) / "corpus.json").is_file() else None
+    settings = json.loads((trial_folder / TASK).read_text("utf-8"))["settings"]
+    search = json.loads((folder / SEARCH).read_text("utf-8"))
+    run, corpus = search["run"], search["corpus"]
+    written = folder / CORPUS if corpus == CORPUS else None
     if written:
         corpus = "CORPUS"  # it may have no name or path
     if job.kind == "evaluation":
         paper = {"paper": job.paper} if job.paper else {}
-        table = {"note": note, "run": task["run"], **paper, "evaluation": task["settings"]}
-        command = _evaluate_command(task["run"], corpus, task["settings"])
+        table = {"note": note, "run": run, **paper, "evaluation": settings}
+        command = _evaluate_command(run, corpus, settings)
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
-        from dualnet.runs import read_card
-        from dualnet.runs.folder import card_table
         from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
 
-        used = card_table(read_card(trial_folder / RUN))
+        used = card_table(Run.open_folder(trial_folder / RUN).card)
         weights = ""
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
@@ -180,9 +182,6 @@ def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
 
     [] if it is of words, line by line, from a folder: a `Corpus` that may have no path.
     """
-    from dualnet.corpora import NAMES
-    from dualnet.runs.folder import READ_AS, TOKENIZER
-
     read_as = {key: table[key] for key in READ_AS if key in table}
     if not read_as:
         return []
