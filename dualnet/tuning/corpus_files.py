@@ -39,7 +39,7 @@ def read_corpus(folder: Path) -> Corpus:
     settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
     file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
     vocabulary = load_tokenizer(file, **settings)
-    ids = {
+    ids: dict[str, Any] = {
         # Plain arrays: slices of np.memmap are slow.
         split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
         for split in SPLITS
