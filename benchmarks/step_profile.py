@@ -21,7 +21,7 @@ from pathlib import Path
 KINDS = {
     "products": ("MatMul", "BatchMatMulV2", "_MklMatMul", "_FusedMatMul", "Einsum"),
     "softmax and loss": ("Softmax", "LogSoftmax", "Max", "TensorScatterUpdate", "GatherNd"),
-    "optimizer (XLA)": ("Execute", "_XlaRun", "XlaLaunch"),
+    "compiled: optimizer, loss": ("Execute", "_XlaRun", "XlaLaunch"),
     "casts": ("Cast",),
     "copies": (
         "Transpose", "ConcatV2", "Concat", "Split", "SplitV", "Pack", "Unpack", "StridedSlice",
@@ -77,7 +77,7 @@ def profile(name: str, options: argparse.Namespace) -> None:
         )
     kinds["gaps"] = max(0.0, whole - sum(own.values()))
     for kind, seconds in kinds.most_common():
-        print(f"  {kind:20} {seconds / options.steps:8.4f} s  {100 * seconds / whole:5.1f} %")
+        print(f"  {kind:25} {seconds / options.steps:8.4f} s  {100 * seconds / whole:5.1f} %")
     for (kind, path), seconds in own.most_common(options.top):
         print(f"    {seconds / options.steps:8.4f} s  {kind:24} {path[-110:]}")
 

@@ -209,7 +209,7 @@ def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
         return compile_(function)
 
     monkeypatch.setattr(_fused_cross_entropy._backend, "compiled", recording)
-    weights = []
+    weights, number = [], 0
     for least in (0, 10**9):
         monkeypatch.setattr(_fused_cross_entropy, "LEAST_COMPILED", least)
         keras.utils.set_random_seed(0)
@@ -217,6 +217,7 @@ def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
         model.compile("sgd", jit_compile=False)
         model.train_on_batch(tokens, targets)
         weights.append([array(weight) for weight in model.trainable_variables])
-        assert len(compiled) == 1  # in the first model alone
+        number = number or len(compiled)
+    assert 1 <= number == len(compiled)  # in the first model alone
     for a, b in zip(*weights):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)

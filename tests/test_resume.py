@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import dataclasses
 import functools
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import dualnet
 from dualnet import _tensorboard, runs
+from dualnet.runs import Run
 from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
 
@@ -284,3 +286,28 @@ def test_weights_that_are_no_longer_finite_are_not_saved_and_a_smaller_rate_goes
         corpus, tmp_path / "RUN", epochs=2, resume=True, learning_rate=0.01, clipnorm=1.0
     )
     assert mended.results["epochs"] == 2
+
+
+def test_a_file_of_another_run_of_the_same_shapes_is_noticed_and_named(corpus, tmp_path, capsys):
+    for seed in (1, 2):
+        train(corpus, tmp_path / f"{seed}", epochs=1, seed=seed)
+    other = dataclasses.replace(corpus, vocabulary=shuffled(corpus.vocabulary))
+    other.vocabulary.save(tmp_path / "2" / "vocabulary.txt")
+    for name in ("vocabulary.txt", "model.weights.h5", "card.toml", "results.json"):
+        copy = shutil.copytree(tmp_path / "1", tmp_path / f"copy-{name}")
+        shutil.copyfile(tmp_path / "2" / name, copy / name)
+        with pytest.raises(ValueError, match=f"{name} of a RUN folder must be unchanged"):
+            run = Run.open(copy)
+            run.model(), run.results
+    copy = shutil.copytree(tmp_path / "1", tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints")
+    shutil.copytree(tmp_path / "2" / "checkpoints", copy / "checkpoints")
+    with pytest.raises(ValueError, match="must hold an intact checkpoint"):
+        train(corpus, copy, resume=True, epochs=2)
+    assert "it belongs to another run" in capsys.readouterr().err
+
+
+def shuffled(vocabulary):
+    """Return the same words with other ids."""
+    first, second, *rest = vocabulary.words
+    return dataclasses.replace(vocabulary, words=(second, first, *rest))

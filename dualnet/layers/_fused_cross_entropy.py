@@ -49,13 +49,14 @@ def target_log_probabilities(
     saves_all = isinstance(num_rows, int) and num_saved == num_rows
     # A number that is unknown until the graph runs may be above 0.
     saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
-    is_compiled = save and isinstance(num_rows, int) and num_rows * words >= LEAST_COMPILED
+    is_large = isinstance(num_rows, int) and num_rows * words >= LEAST_COMPILED
     targets = ops.cast(targets, "int32")
     chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
 
     def function(rows, matrix, *bias):
         matrix = ops.cast(matrix, rows.dtype)
-        softmax = _Softmax(matrix, bias, words_first, temperature, is_compiled)
+        # Without saving, it may be the forward pass of an evaluation, whose lengths vary.
+        softmax = _Softmax(matrix, bias, words_first, temperature, is_compiled=is_large and save)
         log_ps = []
         if saves_any:
             log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
@@ -77,6 +78,7 @@ def target_log_probabilities(
             log_ps.append(_if_any(chunks.rows, log_p_of_chunks, none))
 
         def gradient(upstream):
+            softmax.is_compiled = is_large
             scale = -ops.cast(upstream, "float32")[:, None]
             if temperature is not None:
                 scale = scale / temperature
@@ -124,13 +126,12 @@ def target_log_probabilities(
 class _Softmax:
     """softmax((row W + b) / temperature) of given rows, and the gradients through it."""
 
-    def __init__(self, matrix, bias, words_first, temperature, is_compiled):
+    def __init__(self, matrix, bias, words_first, temperature, *, is_compiled):
         self.matrix = matrix
         self.bias = bias[0] if bias else None
         self.words_first = words_first
         self.temperature = temperature
-        differences = functools.partial(_differences, dtype=matrix.dtype)
-        self.differences = _backend.compiled(differences) if is_compiled else differences
+        self.is_compiled = is_compiled
 
     def at_targets(self, rows, targets):
         """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
@@ -140,7 +141,8 @@ class _Softmax:
         s = logits(rows, to_words, self.bias)
         if self.temperature is not None:
             s = s / self.temperature
-        return self.differences(s, targets)
+        differences = functools.partial(_differences, dtype=rows.dtype)
+        return (_backend.compiled(differences) if self.is_compiled else differences)(s, targets)
 
     def gradients(self, differences, scaled, scale):
         """Return the gradients of rows, matrix and, if there is one, bias.

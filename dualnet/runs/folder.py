@@ -25,7 +25,7 @@ RESULTS = "results.json"
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
 VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
-SUMMED = (CARD, *VOCABULARIES, WEIGHTS)
+SUMMED = (CARD, *VOCABULARIES, WEIGHTS)  # what the model needs; `RESULTS` have a checksum, too
 # All that a run leaves if stopped before its first checkpoint.
 EARLY_FILES = (CARD, *VOCABULARIES, SUMS, LICENCES)
 # What the table `corpus` of a card holds; and what a RUN needs of its card.
@@ -129,7 +129,7 @@ def read_sums(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return {name: [*map(str, sums[name])] for name in SUMMED if name in sums}
+        return {name: [*map(str, sums[name])] for name in (*SUMMED, RESULTS) if name in sums}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, damaged "

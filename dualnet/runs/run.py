@@ -265,6 +265,24 @@ class Run:
                 )
         self._checked.update(unchecked)
 
+    @functools.cached_property
+    def results(self) -> dict[str, Any]:
+        """The contents of `results.json`; {} without one."""
+        file = self.path / RESULTS
+        if not file.is_file():
+            return {}
+        self.check_sums((RESULTS,))
+        try:
+            results = json.loads(file.read_text("utf-8"))
+        except ValueError:
+            results = None
+        if not isinstance(results, dict):
+            raise ValueError(
+                f"{RESULTS} of a RUN folder must hold an object. Received: {str(file)!r}, damaged "
+                "or edited. Delete it, and evaluate the run again with --resume."
+            )
+        return results
+
     # --- learning
 
     def learning(
@@ -285,8 +303,14 @@ class Run:
         """
         own: dict[str, Any] = {"rule": rule or "nadam"}
         if rule is None and self.is_shipped:
-            dynamic = json.loads((self.path / RESULTS).read_text("utf-8"))["dynamic"]
-            own = {"rule": dynamic["rule"], **dynamic["settings"]}
+            try:
+                dynamic = self.results["dynamic"]
+                own = {"rule": dynamic["rule"], **dynamic["settings"]}
+            except (KeyError, TypeError):
+                raise ValueError(
+                    f"{RESULTS} of a shipped model must say in `dynamic` how it learns. Received: "
+                    f"{str(self.path / RESULTS)!r}, edited. Install dualnet anew, or choose a rule."
+                ) from None
             if by_text or settings.get("by_sentence"):
                 own.pop("sequence_length", None)
         return {**own, **settings}

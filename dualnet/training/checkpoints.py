@@ -34,6 +34,7 @@ class Progress:
     step: int = 0  # steps taken in the current epoch
     seconds: float = 0.0  # that they took
     metrics: list[float] = dataclasses.field(default_factory=list)  # variables, over these steps
+    run: str = ""  # identity of the run; 0.2.0.dev0 wrote none
 
 
 def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
@@ -79,8 +80,10 @@ def is_finite(model: LanguageModel) -> bool:
     return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in variables)
 
 
-def restore(folder: Path, model: LanguageModel) -> Progress | None:
+def restore(folder: Path, model: LanguageModel, run: str = "") -> Progress | None:
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
+
+    With `run`, the identity of a run, one of another run counts as damaged.
 
     Reports a damaged checkpoint on standard error and falls back to the one before. The best
     weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
@@ -91,6 +94,8 @@ def restore(folder: Path, model: LanguageModel) -> Progress | None:
     for path in _newest_first(folder):
         try:
             progress = _read(path)
+            if run and progress.run not in ("", run):
+                raise _DamagedError("it belongs to another run")
             arrays = _load_arrays(path / STATE, _variables(model))
         except _DamagedError as error:
             damaged.append(path)

@@ -14,13 +14,12 @@ from typing import Any
 import keras
 
 from dualnet._checks import check_count
-from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
 from dualnet.runs import load
-from dualnet.runs.folder import RESULTS, WEIGHTS
+from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.shipped import source_of
 from dualnet.text import Vocabulary
@@ -216,7 +215,7 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         by_sentence = start.recipe.batching == "sentences"
         seed = start.card.seed
         results = results_of(model, start.corpus, history, seed=seed, by_sentence=by_sentence)
-        write_whole(folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")
     elif evaluated_epochs(folder) != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.

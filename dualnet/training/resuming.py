@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from dualnet.runs.folder import (
     CARD,
     RESULTS,
     VOCABULARIES,
+    card_table,
 )
 from dualnet.training import checkpoints
 from dualnet.training.initial_weights import check_vocabulary, load_with
@@ -61,7 +63,7 @@ def check_seed(seed: int) -> int:
 def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     """Return the card of the run to resume, its recipe updated with the overrides."""
     folder, name = request.folder, request.name
-    run.check_sums((CARD, *VOCABULARIES))
+    run.check_sums((CARD, *VOCABULARIES, RESULTS))
     card = run.card
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
     if card_name != card.name:
@@ -86,6 +88,14 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
     _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
     return resumed
+
+
+def identity(card: Card) -> str:
+    """Return what a run has in common with itself after resuming, and with no other run."""
+    table = card_table(card)  # as it is read again
+    recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
+    parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finished: bool) -> None:
@@ -130,7 +140,7 @@ def evaluated_epochs(folder: Path) -> int:
         return 0
     try:
         return int(json.loads((folder / RESULTS).read_text("utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):  # damaged
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # damaged
         return 0
 
 

@@ -16,7 +16,7 @@ from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import Run, read_card
-from dualnet.runs.folder import CARD, READ_AS, RESULTS
+from dualnet.runs.folder import CARD, READ_AS
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
 from dualnet.training.resuming import FinishedError, check_seed
@@ -106,7 +106,7 @@ def train_seeds(
         try:
             results = train(seed=seed, output=folder, progress=progress, **arguments).results
         except FinishedError:
-            results = json.loads((folder / RESULTS).read_text("utf-8"))
+            results = Run.open_folder(folder).results
         kept = {key: results[key] for key in ("best_epoch", *PERPLEXITIES)}
         kept |= {key: results[key] for key in FIGURES if results.get(key) is not None}
         runs.append({"seed": seed, "path": str(folder), **kept})

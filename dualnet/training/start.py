@@ -31,7 +31,13 @@ from dualnet.training import checkpoints
 from dualnet.training.checkpoints import Progress
 from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
 from dualnet.training.recipe import Recipe, recipe_of, split_overrides
-from dualnet.training.resuming import Request, check_seed, resumed_card, resumed_corpus
+from dualnet.training.resuming import (
+    Request,
+    check_seed,
+    identity,
+    resumed_card,
+    resumed_corpus,
+)
 
 NO_LIMIT = 2**31 - 1
 MOST_POSITIONS = 2**14  # of a batch of pairs to validate on, where the recipe has no limit
@@ -123,7 +129,10 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         if not run.has_vocabulary:
             write_vocabularies(folder, corpus)
         write_card(folder, card)
-        start.progress = checkpoints.restore(folder, start.model) or Progress()
+        start.progress = (
+            checkpoints.restore(folder, start.model, start.progress.run) or start.progress
+        )
+        start.progress.run = identity(card)
         yield start
 
 
@@ -296,8 +305,9 @@ def _prepare(
     transferred = None
     if source is not None:
         transferred = load_start(source, model, card.weights, card.config)
+    progress = Progress(run=identity(card))
     return Start(
-        folder, card, recipe, corpus, model, train_batches, valid_batches, Progress(), transferred
+        folder, card, recipe, corpus, model, train_batches, valid_batches, progress, transferred
     )
 
 
