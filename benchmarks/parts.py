@@ -7,8 +7,8 @@ the milliseconds of a step, with its interquartile range; their ratio to those o
 and peak memory, of which imports take the part shown. CUDA_VISIBLE_DEVICES and JAX_PLATFORMS let
 the processes see a GPU.
 
-    gates       an LSTM with one product per gate, or a single one. A published comparison in
-                PyTorch has 26.61 s and 20.81 s, a ratio of 0.78, for 1500 units and batches of 64.
+    gates       an LSTM with one product per gate, or a single one. Pojer's course report
+                has 26.61 s and 20.81 s in PyTorch, a ratio of 0.78, for sizes it does not give.
     outputs     the cross-entropy of a tied output, as one writes it down, or fused with the output
     experts     the losses of DOCOutput with all logits of the experts kept, or computed again in
                 the backward pass; and a step of the whole `awd_lstm_doc`

@@ -5,6 +5,7 @@ import difflib
 import math
 import numbers
 import operator
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -96,6 +97,13 @@ def check_flag(name: str, value: Any) -> bool:
             "true or false.",
         )
     return bool(value)
+
+
+def check_path(name: str, value: Any) -> str:
+    """Return `value`, a string or a `Path`, as a string, else raise `ValueError`."""
+    valid = isinstance(value, (str, os.PathLike))
+    _check(valid, name, value, "a path, as a string or a pathlib.Path")
+    return os.fspath(value)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -38,7 +38,7 @@ def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str
     except TooLargeError:
         raise refused(f"have at most {LARGEST:,} bytes", ", which has more") from None
     try:
-        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         shallow = not _LONG_KEY.search(_QUOTED.sub("q", text))  # tomllib takes quadratic time
         table = tomllib.loads(text) if shallow else {}
     except UnicodeDecodeError as error:

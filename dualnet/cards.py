@@ -88,7 +88,8 @@ class Card:
         measured: Our own results, a list of tables: `settings`, `parameters`,
             `command`, and figures as in `published`; of models that translate also
             `perplexity`, and `bleu_multi30k`, the BLEU of lower-cased Moses tokens.
-        ours: Values that we chose because the source is silent, e.g. "recipe.beta_1".
+        ours: Settings that we chose because the source is silent, e.g. "recipe.beta_1". A file
+            may give patterns, "recipe.*"; here are the keys of this card that they match.
         note: What a reader should know besides the numbers.
         seed: The seed of a run, in the card of its RUN folder; else None.
         weights: Path of the model whose weights a run started from; "" for none.
@@ -101,7 +102,7 @@ class Card:
     >>> from dualnet import zoo
     >>> card = zoo.card("dual_mdlstm")
     >>> card.corpora, card.parameters, card.ours[0]
-    (('ptb', 'wikitext-2'), 22879450, 'config.input_dropout')
+    (('ptb', 'wikitext-2'), 22879450, 'config.embedding_units')
     """
 
     name: str
@@ -252,7 +253,7 @@ def override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) ->
 
 def replace_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config` with `overrides`, of which `units` and `initializer` replace others too."""
-    dropped = set(SIZES) if overrides.get("units") is not None else set()
+    dropped = {*SIZES, "lower_units"} if overrides.get("units") is not None else set()
     if "initializer" in overrides:
         dropped.add("initializer_range")
     return {**{key: config[key] for key in config if key not in dropped}, **overrides}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
 from dualnet.cards import (
+    PARTS,
     Card,
     card_names,
     is_file,
@@ -53,8 +54,8 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     A card with a `base`, one or a list of names and paths, takes the keys of its base and
     replaces or adds its own: tables are merged, lists replaced; `units` replaces all sizes.
     What describes the base itself (table, note, counts, results) is not taken. `without`
-    lists patterns of what is left out of the base, e.g. "config.*dropout". If the card
-    lists corpora, it has only those.
+    lists patterns of what is left out of the base, e.g. "config.*dropout", and `ours` patterns
+    of what its source leaves open. If the card lists corpora, it has only those.
 
     Args:
         name: One of `list_models()`, or the path of a card, which ends in ".toml" and has
@@ -100,6 +101,10 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     values: dict[str, Any] = {}
     for table in tables:
         values = override(values, table, corpus)
+    settings = [f"{part}.{key}" for part in PARTS for key in values[part]]
+    values["ours"] = tuple(
+        key for key in settings if any(fnmatch.fnmatchcase(key, own) for own in values["ours"])
+    )
     return Card(
         **{"name": name_of(source), "builder": "language_model", **values},
         corpus=corpus,

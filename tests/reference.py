@@ -99,10 +99,11 @@ def depth_gated_lstm_step(
     x, states, weights, masks, *, peepholes, coupled, depth_gated, first_gate, stabilised, affine
 ):
     """Return the new `[h_1, c_1, h_2, c_2, ...]`; the gates are side by side: i, f, j, o, d."""
-    units, below, new_states = states[0].shape[1], None, []
+    below, new_states = None, []
     first_gate = first_gate if depth_gated else "none"
     for k in range(1, len(states) // 2 + 1):
         h, c = states[2 * k - 2 : 2 * k]
+        units = h.shape[1]
         layer = {n.removesuffix(f"_{k}"): w for n, w in weights.items() if n.endswith(f"_{k}")}
         on_h = "ijo" if coupled else "ifjo"
         on_x = on_h + "d" * (depth_gated if k > 1 else first_gate != "none")
@@ -132,7 +133,12 @@ def depth_gated_lstm_step(
         f = 1 - i if coupled else sigmoid(z["f"] + peep("forget", c))
         memory = f * c + i * np.tanh(z["j"])
         if "d" in on_x:
-            lower = layer["depth_lower"] * below if k > 1 else 0
+            lower = 0
+            if k > 1 and below.shape[1] == units:
+                lower = layer["depth_lower"] * below
+            elif k > 1:  # matrices, where the sizes differ
+                lower = below @ layer["depth_lower"]
+                below = lower if first_gate == "shared" else below @ layer["memory_kernel"]
             memory = memory + sigmoid(z["d"] + layer["depth_previous"] * c + lower) * below
         o = sigmoid(z["o"] + peep("output", memory))
         new_states += [o * np.tanh(memory), memory]

@@ -1,6 +1,7 @@
 import hashlib
 import io
 import os
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dualnet import corpora
 from dualnet.corpora import Vocabulary, python_reference, sources
+from dualnet.text import train_tokenizer
 
 TEXTS = {
     "train": "the cat sat\nthe dog sat\n\nthe end\n",
@@ -51,6 +53,108 @@ def test_a_folder_is_read_line_by_line_with_eos(tmp_path, name):
     assert corpus.vocabulary.words == expected
     assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
     assert corpus.vocabulary.decode(corpus.test) == "<unk> dog sat\n"
+
+
+def test_a_vocabulary_that_lower_cases_reads_a_text_in_lower_case(tmp_path):
+    folder = write(tmp_path, {split: text.title() for split, text in TEXTS.items()})
+    learnt = corpora.load(folder, lowercase=True)
+    again = corpora.load(folder, vocabulary=learnt.vocabulary)
+    assert again.lowercase and again.sha256 == learnt.sha256
+    for split in corpora.SPLITS:
+        np.testing.assert_array_equal(again.split(split), learnt.split(split))
+    bpe = train_tokenizer(["the cat sat"], "bpe", size=265, lowercase=True)
+    ids = corpora.load(folder, vocabulary=bpe).train
+    np.testing.assert_array_equal(ids, bpe.encode(TEXTS["train"]))
+
+
+@pytest.mark.parametrize("name", ["lowercase", "download"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_a_flag_of_a_corpus_must_be_one(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a truth value"):
+        corpora.load(write(tmp_path), **{name: value})
+
+
+@pytest.mark.parametrize("vocabulary", [["the", "cat"], "words", 3])
+def test_a_vocabulary_that_is_no_tokeniser_is_refused(tmp_path, vocabulary):
+    with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser"):
+        corpora.load(write(tmp_path), vocabulary=vocabulary)
+
+
+def test_a_split_folder_is_read_without_hidden_files_and_what_is_left_out_is_named(tmp_path):
+    for split in corpora.SPLITS:
+        write(tmp_path / split, {"b": "cat\n", "A": "the\n"})
+        (tmp_path / split / "C.TXT").write_text("sat\n")
+        (tmp_path / split / "._b.txt").write_bytes(b"\0\xff")
+    corpus = corpora.load(tmp_path)
+    assert corpus.vocabulary.decode(corpus.train) == "the\nsat\ncat\n"
+    (tmp_path / "valid" / "game.pgn").write_text("e4\n")
+    (tmp_path / "valid" / "more").mkdir()
+    with pytest.warns(UserWarning, match=r"only \.txt files are read.*game\.pgn, more/"):
+        corpora.load(tmp_path)
+    (tmp_path / "valid" / "game.pgn").unlink()
+    (tmp_path / "valid" / "more").rmdir()
+    for path in (tmp_path / "test").glob("[!.]*"):
+        path.rename(path.with_suffix(".py"))
+    with pytest.raises(
+        FileNotFoundError, match=r"'test'.*\(but A\.py, C\.py, b\.py, which are not"
+    ):
+        corpora.load(tmp_path)
+
+
+def test_lines_that_end_in_cr_alone_are_named(tmp_path):
+    write(tmp_path, {split: text.replace("\n", "\r") for split, text in TEXTS.items()})
+    for load in (
+        lambda: corpora.load(tmp_path),
+        lambda: corpora.load(tmp_path, tokenizer="bytes"),
+        lambda: corpora.load(tmp_path / "train.txt"),
+        lambda: Vocabulary.load(tmp_path / "train.txt"),
+    ):
+        with pytest.raises(ValueError, match=r"train\.txt', whose lines end in CR alone.*tr "):
+            load()
+
+
+@pytest.mark.parametrize("end", ["<eos>\n", " <eos> \n", "<eos>\r\n"])
+def test_eos_that_the_text_spells_at_line_ends_is_told(tmp_path, end):
+    write(tmp_path, {split: text.replace("\n", end) for split, text in TEXTS.items()})
+    with pytest.warns(UserWarning, match="'train' of .* spells <eos> at the end of a line"):
+        corpus = corpora.load(tmp_path)
+    if end.startswith(" "):  # a word of its own
+        assert (corpus.train == corpus.vocabulary.eos_id).sum() == 8
+
+
+@pytest.mark.parametrize("fractions", [(90, 5, 5), (50, 25, 25), (1, 1, 1), (10, 45, 45)])
+@pytest.mark.parametrize("tokenizer", ["words", "bytes"])
+def test_a_single_file_is_divided_between_documents(tmp_path, fractions, tokenizer):
+    documents = [f"a{i}\nb{i}\n" + f"c{i}\n" * (i % 4) for i in range(60)]
+    (tmp_path / "a.txt").write_text("\n \n".join(documents))
+    settings = {"documents": "blank-line", "tokenizer": tokenizer, "fractions": fractions}
+    corpus = corpora.load(tmp_path / "a.txt", **settings)
+    for split in corpora.SPLITS:
+        assert corpus.split(split)[-1] == corpus.vocabulary.eos_id
+    if tokenizer == "bytes":
+        texts = [corpus.vocabulary.decode(corpus.split(split)) for split in corpora.SPLITS]
+        assert all(text.startswith("a") for text in texts)  # a document's first line
+        assert "".join(texts).split() == "".join(documents).split()
+    assert sum((corpus.split(s) == corpus.vocabulary.eos_id).sum() for s in corpora.SPLITS) == 60
+
+
+def test_advice_for_documents_does_not_join_them(tmp_path):
+    (tmp_path / "a.txt").write_text("a\n" * 20 + "\n" + "b\n")
+    for documents in ("line", "blank-line"):
+        with pytest.raises(ValueError) as error:
+            corpora.load(tmp_path / "a.txt", documents=documents, fractions=(20, 1, 1))
+        assert ("remove the blank lines" in str(error.value)) == (documents == "line")
+
+
+def test_a_file_of_many_lines_is_divided_in_little_memory(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a\n" * 3_000_000)
+    tracemalloc.start()
+    files = sources.divided(tmp_path / "a.txt", (90, 5, 5))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24e6  # 32 bytes for each line were 96e6
+    [valid] = files["valid"]
+    assert (valid.start, valid.end) == (5_400_000, 5_700_000)
 
 
 def test_only_a_newline_ends_a_line(tmp_path):

@@ -1,5 +1,6 @@
 """Corpora of pairs, and their batches."""
 
+import gzip
 import itertools
 
 import keras
@@ -29,6 +30,7 @@ def numbers():
 
 
 def write(folder, stems=("train", "val", "test_2016"), names=("en", "de"), texts=(EN, DE)):
+    folder.mkdir(exist_ok=True)
     for name, sides in zip(names, texts):
         for stem, text in zip(stems, sides.values()):
             (folder / f"{stem}.{name}").write_text(text, "utf-8")
@@ -88,6 +90,62 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
     assert corpus.train.target_lines[0] == "ein Hund" and corpus.lowercase
     with pytest.raises(ValueError, match="`lowercase` must be False with an existing tokeniser"):
         load(tmp_path, tokenizer=Vocabulary(("<eos>", "<unk>")), lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("stems", "names"),
+    [
+        (("train", "val", "test_2016_flickr"), ("en", "de")),
+        (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en", "lc.norm.tok.de")),
+        (("train", "valid", "test"), ("en.gz", "de.gz")),
+        (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en.gz", "de")),
+    ],
+)
+def test_pairs_are_found_under_the_names_that_they_are_distributed_with(tmp_path, stems, names):
+    write(tmp_path / "plain")
+    expected = load(tmp_path / "plain")
+    write(tmp_path / "own", stems, names)
+    for path in (tmp_path / "own").glob("*.gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    corpus = load(tmp_path / "own")
+    assert (corpus.sha256, corpus.source, corpus.target) == (expected.sha256, "en", "de")
+
+
+@pytest.mark.parametrize("header", [None, "en\tde", "de\tid\ten"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_pairs_may_be_tables(tmp_path, header, compressed):
+    expected = load(write(tmp_path / "plain"))
+    (tmp_path / "own").mkdir()
+    for stem, source, target in zip(("train", "val", "test"), EN.values(), DE.values()):
+        rows = zip(source.rstrip("\n").split("\n"), target.rstrip("\n").split("\n"))
+        rows = [[de, "7", en] if header and "id" in header else [en, de] for en, de in rows]
+        table = [header.split("\t"), *rows] if header else rows
+        text = "".join("\t".join(row) + "\n" for row in table)
+        data, end = (gzip.compress(text.encode()), ".gz") if compressed else (text.encode(), "")
+        (tmp_path / "own" / f"{stem}.tsv{end}").write_bytes(data)
+    assert load(tmp_path / "own").sha256 == expected.sha256
+
+
+def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):
+    for stem in ("train", "valid", "test"):
+        (tmp_path / f"{stem}.tsv").write_text("a\tb\nc\n")
+    with pytest.raises(ValueError, match=r"separated by a tab\. Received: .*train\.tsv', line 2"):
+        load(tmp_path)
+    write(tmp_path, names=("lc.en", "de"))
+    write(tmp_path, names=("tok.en", "de"))
+    with pytest.raises(ValueError, match=r"`source` must name one file.*train\.lc\.en, train\.tok"):
+        load(tmp_path)
+    assert load(tmp_path, source="lc.en").train.source_lines[0] == "a dog"
+    (tmp_path / "train.fr.gz").write_bytes(b"no archive")
+    (tmp_path / "val.fr").write_text("a\n")
+    (tmp_path / "test_2016.fr").write_text("a\n")
+    with pytest.raises(ValueError, match=r"that ends in \.gz must be intact.*train\.fr\.gz"):
+        load(tmp_path, source="lc.en", target="fr")
+    (tmp_path / "mac").mkdir()
+    write(tmp_path / "mac")
+    (tmp_path / "mac" / "train.de").write_text("ein Hund\rnichts\r")
+    with pytest.raises(ValueError, match=r"train\.de', whose lines end in CR alone"):
+        load(tmp_path / "mac")
 
 
 def test_headlines_are_found_by_their_names_or_given_as_files(tmp_path):

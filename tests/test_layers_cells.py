@@ -103,6 +103,34 @@ def test_a_step_and_its_gradients_match_the_papers(kind, options, rng):
     check_step(built(kind(UNITS, **options), rng), rng)
 
 
+@pytest.mark.parametrize("options", [
+    {},
+    {"first_gate": "shared", "stabilised": True},
+    {"first_gate": "none", "peepholes": "diagonal", "coupled": False},
+    {"affine": True, "use_bias": False},
+    {"depth_gated": False},
+    {**DROPPED, "internal_dropout": 0.4, "affine": True, "mask_per_gate": True},
+], ids=name_of)  # fmt: skip
+def test_depth_gated_layers_of_unequal_sizes_match_the_paper(options, rng):
+    check_step(built(DepthGatedLSTMCell([5, 2, 4], depth=3, **options), rng), rng)
+
+
+def test_the_sizes_of_a_depth_gated_stack_can_be_given_in_two_ways():
+    cells = [
+        DepthGatedLSTMCell([5, 3, 3], depth=3),
+        DepthGatedLSTMCell(3, depth=3, lower_units=[5, 3]),
+    ]
+    for cell in [*cells, DepthGatedLSTMCell.from_config(cells[0].get_config())]:
+        cell.build((BATCH, FEATURES))
+        shapes = {weight.name: tuple(weight.shape) for weight in cell.weights}
+        assert cell.state_size == [5, 5, 3, 3, 3, 3] and cell.output_size == 3
+        assert shapes["depth_lower_2"] == shapes["memory_kernel_2"] == (5, 3)
+        assert shapes["depth_lower_3"] == (3,) and "memory_kernel_3" not in shapes
+    for units, depth in (([5, 3], 1), ([5, 3], 3), ([5, 0], 2)):
+        with pytest.raises(ValueError, match="`units` must be"):
+            DepthGatedLSTMCell(units, depth=depth)
+
+
 # Cells whose gates have masks of their own, or share one.
 MASKED = [
     *[(kind, {}) for kind in KINDS if kind not in (MogrifierLSTMCell, DepthGatedLSTMCell)],

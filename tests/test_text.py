@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,34 +129,64 @@ def test_words_of_a_document_span_lines():
     assert words.decode([0, 1, 2, 0]) == "one two\n\none"
 
 
-@given(st.text("ab \n\té", min_size=1, max_size=60), st.sampled_from(plain_text.DOCUMENTS))
-@settings(max_examples=60)
-def test_a_file_is_read_alike_in_blocks_of_any_size(tmp_path_factory, text, documents):
-    path = tmp_path_factory.mktemp("text") / "a.txt"
-    path.write_bytes(text.encode())
-    results = {}
-    for whole in (False, True):
-        for size in (1, 5, 1000):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(plain_text, "BLOCK_BYTES", size)
-                patch.setattr(plain_text, "DOCUMENT_BYTES", 1000)
-                try:
-                    blocks = plain_text.blocks(path, documents=documents, whole=whole)
-                    read = "".join(blocks)
-                except ValueError as error:
-                    read = str(error)
-            results[whole, size] = read.split() if documents != "line" and not whole else read
-    assert len({str(read) for (whole, _), read in results.items() if whole}) == 1
-    assert len({str(read) for (whole, _), read in results.items() if not whole}) == 1
+PARTS = ["the", " cat", ",", ".", "\n", "\n\n", " ", "\t", "\r\n", "\v", "é", "猫", "'s", "\xa0"]
+LEARNT_TEXT = "the cat, sat. on\nthe mat\n\n  a dog's tail\n \n\nÄé 猫 12 x"
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "unigram", "word-piece", "characters"])
+def reader(request):
+    """A tokeniser that has learnt newlines."""
+    if request.param == "bytes":
+        return ByteTokenizer("file")
+    size = {"bpe": 290, "unigram": 45, "word-piece": 60}.get(request.param)
+    return train_tokenizer([LEARNT_TEXT] * 3, request.param, size=size, documents="file")
+
+
+@given(
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=40).map("".join),
+    st.sampled_from(plain_text.DOCUMENTS),
+)
+@settings(max_examples=60, deadline=None)
+def test_blocks_of_any_size_give_what_one_block_gives(reader, text, documents):
+    def read(whole, size):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(plain_text, "BLOCK_BYTES", size)
+            patch.setattr(plain_text, "DOCUMENT_BYTES", size)
+            file = io.BytesIO(text.encode()).read
+            return list(plain_text.decoded(file, "a", documents=documents, whole=whole))
+
+    if not text.strip(" \t\r\n\f\v"):
+        return
+    one = "".join(read(True, 1 << 20))
     if documents == "line":
-        assert results[True, 1] == plain_text.marked(text + "\n" * (text[-1] != "\n"))
-    elif text.strip(" \t\n"):
-        assert results[True, 1].endswith(plain_text.END)
-        assert plain_text.END * 2 not in results[True, 1]
+        ended = text.replace("\r\n", "\n")
+        assert one == plain_text.marked(ended + "\n" * (ended[-1] != "\n"))
+    else:
+        assert one.endswith(plain_text.END) and plain_text.END * 2 not in one
+        assert not one[:-1].endswith((" ", "\t", "\n", "\v"))
+    ids = reader.encode_marked(one).tolist()
+    for size in (1, 2, 3, 5, 8, 13, 100):
+        blocks = read(True, size)
+        assert "".join(blocks) == one
+        assert [i for block in blocks for i in reader.encode_marked(block).tolist()] == ids
+        words = [word for block in read(False, size) for word in plain_text.words_of(block)]
+        assert words == plain_text.words_of(one)
+
+
+@pytest.mark.parametrize("documents", plain_text.DOCUMENTS)
+def test_a_text_of_more_than_a_block_ends_where_a_short_one_does(tmp_path, documents):
+    lines = "one two\n" * (plain_text.DOCUMENT_BYTES // 8)
+    for blank in ("\n", "\n \n\n", " \n" * 9, "\t"):
+        ends = []
+        for text in ("one two\n", lines):
+            (tmp_path / "a.txt").write_text(text + blank)
+            whole = "".join(plain_text.blocks(tmp_path / "a.txt", documents=documents, whole=True))
+            ends.append(whole[whole.rindex("o") + 1 :])
+        assert ends[0] == ends[1]
 
 
 @given(st.text("ab é\n猫", min_size=40, max_size=200), st.integers(9, 30))
-def test_a_long_document_is_cut_at_the_end_of_a_line_and_loses_nothing(text, size):
+def test_a_long_document_is_cut_at_the_end_of_a_word_and_loses_nothing(text, size):
     def blocks():
         read = io.BytesIO(text.encode()).read
         return list(plain_text.decoded(read, "a.txt", documents="file", whole=True))
@@ -164,6 +195,7 @@ def test_a_long_document_is_cut_at_the_end_of_a_line_and_loses_nothing(text, siz
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_text, "DOCUMENT_BYTES", size)
+        patch.setattr(plain_text, "WORD_BYTES", size)
         parts = blocks()
     assert "".join(parts) == "".join(blocks())
     assert all(len(part.encode(errors="surrogatepass")) <= 2 * size + 3 for part in parts)
@@ -345,6 +377,166 @@ def test_what_the_library_cannot_do_is_told_in_one_sentence(capfd, monkeypatch):
     monkeypatch.setattr("tokenizers.Tokenizer.from_str", lambda text: os.write(2, b"a warning"))
     library_tokenizer._parsed("{}")
     assert capfd.readouterr().err == "a warning"
+
+
+def edited(tokenizer, edit):
+    """Return `tokenizer` after a change of its file."""
+    data = json.loads(tokenizer.json)
+    edit(data)
+    return LibraryTokenizer(json.dumps(data))
+
+
+def adding(content, **settings):
+    """Return a change of a file that adds a unit."""
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized", "special"], False)
+
+    def edit(data):
+        vocabulary = data["model"]["vocab"]
+        number = vocabulary.get(content, len(vocabulary))
+        data["added_tokens"].append({"id": number, "content": content, **flags, **settings})
+
+    return edit
+
+
+@pytest.mark.parametrize("special", ["§", "é", "°", "¶", "Ġ", "Ċ"])
+def test_a_special_string_that_stands_for_a_byte_is_refused(special):
+    with pytest.raises(ValueError, match="`special` must not be a unit of bytes.*Leave it out"):
+        train_tokenizer([TEXT], "bpe", size=300, special=["<sep>", special])
+    with pytest.raises(ValueError, match="`special` units must not be spelt as a unit of bytes"):
+        edited(BPE, adding(special))
+    tokenizer = train_tokenizer([f"a{special}b"], "characters", special=[special])
+    assert tokenizer.decode(tokenizer.encode(f"a{special}b")) == f"a{special}b"
+
+
+def test_special_strings_beside_bytes_are_decoded_as_they_are():
+    tokenizer = train_tokenizer([TEXT], "bpe", size=300, special=["café", "a", "日本"])
+    for text in ("un café", "日本の§é", "banana §"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.loses == ""
+
+
+def not_special(data):
+    for token in data["added_tokens"]:
+        token["special"] &= token["content"] != "<eos>"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters"])
+@pytest.mark.parametrize(
+    ("edit", "loses"),
+    [
+        (adding("<sep>"), False),
+        (adding("<sep>", lstrip=True), True),
+        (adding("<sep>", rstrip=True), True),
+        (adding("<sep>", lstrip=True, rstrip=True), True),
+        (adding("<sep>", lstrip=True, special=True), False),  # such a text is read as text
+        (adding("</s>", special=True), False),
+        (not_special, True),  # "<eos>" in a text would end a document
+        (lambda data: data["pre_tokenizer"].update(behavior="Removed"), "characters"),
+        (lambda data: data["pre_tokenizer"].update(add_prefix_space=True), "bpe"),
+        (lambda data: data.update(normalizer={"type": "NFC"}), True),
+        (lambda data: data.update(normalizer={"type": "Lowercase"}), True),
+        (lambda data: data["model"].update(end_of_word_suffix="</w>"), "bpe"),
+        (lambda data: data["model"]["vocab"].update({"日本": len(data["model"]["vocab"])}), False),
+    ],
+)
+def test_whether_a_tokenizer_loses_something_is_found_by_trying(kind, edit, loses):
+    tokenizer = edited(TOKENIZERS[kind], edit)
+    assert bool(tokenizer.loses) == (loses if isinstance(loses, bool) else loses == kind)
+    texts = ["the cat", "  <sep>  the  <eos> ", "e\u0301 Katze"]
+    if not tokenizer.loses:
+        for text in texts:
+            ids = tokenizer.encode(text)
+            assert tokenizer.unk_id in ids or tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word-piece", "characters"])
+def test_units_that_share_an_id_are_refused(kind):
+    def repeat(data):
+        units = data["model"]["vocab"]
+        if kind == "unigram":
+            units[-1] = [units[-2][0], -9.0]
+        else:
+            units[[*units][-1]] = units[[*units][-2]]
+
+    with pytest.raises(ValueError, match="`tokenizer` must give each unit an id of its own"):
+        edited(TOKENIZERS[kind], repeat)
+
+
+def test_truncation_and_padding_are_not_in_use_and_not_saved(tmp_path):
+    def cut(data):
+        data["truncation"] = {
+            "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0,
+        }  # fmt: skip
+        data["padding"] = {
+            "strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "<eos>",
+        }  # fmt: skip
+
+    tokenizer = edited(BPE, cut)
+    assert tokenizer == BPE
+    tokenizer.save(tmp_path / "tokenizer.json")
+    client = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    client.encode_special_tokens = True
+    for text in ("the", "the cat, the dog and the bird", "a <eos> b"):
+        ids = client.encode(text, add_special_tokens=False).ids
+        assert ids == tokenizer.encode(text).tolist() == BPE.encode(text).tolist()
+
+
+def test_word_piece_reads_words_of_any_length_and_has_no_more_units_than_asked():
+    text = "".join(chr(0x4E00 + i * 7 % 3000) for i in range(6000))
+    tokenizer = train_tokenizer([text] * 2, "word-piece", size=300)
+    assert len(tokenizer) == 300
+    assert train_tokenizer(
+        [text, "的" * 50], "word-piece", size=300
+    ).unk_id not in tokenizer.encode("一")
+    thai = "สวัสดีชาวโลก" * 40
+    tokenizer = train_tokenizer([thai], "word-piece", size=200)
+    for long in (thai, thai * 9):
+        assert tokenizer.unk_id not in tokenizer.encode(long)
+    common = train_tokenizer(
+        ["ab" * 9 + "".join(map(chr, range(0xE01, 0xE30)))], "word-piece", size=6
+    )
+    assert {"a", "b"} & {unit.removeprefix("##") for unit in common.words} and len(common) == 6
+
+
+@pytest.mark.parametrize("ids", [[0.9], "12", None, 3, [[1]], ["1"], np.array([1.0])])
+@every
+def test_ids_that_are_no_integers_are_refused(tokenizer, ids):
+    with pytest.raises(ValueError, match="`ids` must be a sequence of integers"):
+        tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("words", ["cat", b"cat", None, 3, ["a", 1]])
+def test_words_that_are_no_list_of_words_are_refused(words):
+    with pytest.raises(ValueError, match="`words` must be"):
+        Vocabulary(words)
+
+
+@pytest.mark.parametrize("path", [0, 1, None, [], True])
+def test_a_path_that_is_none_is_refused_and_no_stream_is_closed(path):
+    for load in (Vocabulary.load, load_tokenizer):
+        with pytest.raises(ValueError, match="`path` must be a path"):
+            load(path)
+    os.fstat(0)
+
+
+@pytest.mark.parametrize("texts", ["a string", b"bytes", None, 3, [1], [None], ["a", b"b"]])
+@pytest.mark.parametrize("kind", ["bpe", "word-piece", "characters"])
+def test_a_tokenizer_learns_from_texts_alone(kind, texts):
+    size = None if kind == "characters" else 300
+    with pytest.raises(ValueError, match="`texts` must be"):
+        train_tokenizer(texts, kind, size=size)
+    for flag in ("no", 1, None):
+        with pytest.raises(ValueError, match="`lowercase` must be a truth value"):
+            train_tokenizer(["a"], kind, size=size, lowercase=flag)
+
+
+def test_a_byte_order_mark_that_begins_a_word_is_saved(tmp_path):
+    words = Vocabulary(("\ufeffthe", "cat", "<eos>"))
+    words.save(tmp_path / "vocabulary.txt")
+    assert Vocabulary.load(tmp_path / "vocabulary.txt") == words
+    (tmp_path / "windows.txt").write_text("\ufeffthe\ncat\n", "utf-8")
+    assert Vocabulary.load(tmp_path / "windows.txt").words == ("the", "cat")
 
 
 @pytest.mark.parametrize("special", [[""], ["<eos>"], ["a", "a"], ["a\nb"]])

@@ -40,6 +40,21 @@ def test_multi30k_reads_lower_cased_moses_tokens():
     assert "chrf" not in result
 
 
+@pytest.mark.parametrize("language", ["target", "words", "xx", "", "deu"])
+def test_a_language_whose_rules_sacremoses_lacks_is_refused(language):
+    with pytest.raises(
+        ValueError, match="`language` must be one that sacremoses knows.*de, el, en"
+    ):
+        translation_metrics(["a"], ["a"], protocol="multi30k", language=language)
+    assert translation_metrics(["a"], ["a"], language=language)["bleu"] >= 0  # not used
+
+
+@pytest.mark.parametrize("language", ["German", "lc.norm.tok.de", "DE"])
+def test_the_language_of_a_side_is_read_from_its_name(language):
+    result = translation_metrics(REFERENCES, REFERENCES, protocol="multi30k", language=language)
+    assert (result["language"], result["reference_length"]) == ("de", 9 + 6)
+
+
 def test_rouge_is_that_of_its_definition():
     result = rouge(["the Cat sat", "x"], ["the cats sat on mats", "x"])
     expected = {  # of the first text; the second one has 1 in words, 0 in pairs of words

@@ -1,5 +1,8 @@
 import contextlib
 import re
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -9,6 +12,7 @@ import dualnet
 from benchmarks import published
 from dualnet import cards, training, zoo
 from dualnet.builders import BUILDERS
+from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE
 from dualnet.requests import DynamicEvaluating
 from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
@@ -25,6 +29,7 @@ DUAL = (
 # Weights and first states of a layer; a depth of 3 has two further ones.
 FURTHER_LAYER = {
     "attention_lstm": 320_800 + 2 * 200,
+    "attention_lstm_peepholes": 320_600 + 2 * 200,
     "attention_gru": 241_200 + 200,
     "attention_dglstm": 361_200 + 2 * 200,
 }
@@ -149,9 +154,44 @@ def test_a_card_says_what_is_printed_and_what_is_ours_and_its_recipe_can_be_used
     if card.paper.startswith("none: a combination of"):
         assert not card.published and not card.printed and card.ours
     assert set(card.config) <= set(zoo.builder_arguments(BUILDERS[card.builder]))
-    for key in card.ours:
-        part, _, name_of_value = key.partition(".")
-        assert name_of_value in getattr(card, part)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_setting_of_a_card_is_stated_by_its_source_or_marked_as_ours(name):
+    sources = tomllib.loads(Path(__file__).with_name("stated.toml").read_text("utf-8"))
+    sources = [s for s in sources.values() if any(fnmatchcase(name, p) for p in s["cards"])]
+    for corpus in zoo.card(name).corpora:
+        card, patterns = zoo.card(name, corpus), []
+        if corpus != "multi30k":  # of which no paper speaks
+            patterns = [
+                f"{part}.{key}"
+                for source in sources
+                if corpus in source.get("corpora", [corpus])
+                for part in cards.PARTS
+                for key in source.get(part, ())
+            ]
+        if corpus in ("ptb", "wikitext-2") and not card.lowercase:  # a fact of the corpus
+            patterns.append("config.vocabulary_size")
+        settings = {f"{part}.{key}" for part in cards.PARTS for key in getattr(card, part)}
+        stated = {key for key in settings if any(fnmatchcase(key, p) for p in patterns)}
+        assert (corpus, settings - stated) == (corpus, {*card.ours})
+
+
+def test_the_sizes_that_were_found_from_counts_are_marked():
+    for name in ("lstm", "dlstm", "mdlstm", "dual_lstm", "dual_dlstm", "dual_mdlstm"):
+        card = zoo.card(name, "wikitext-2")
+        assert {"config.embedding_units", "config.recurrent_units"} < {*card.ours}
+        assert "config.vocabulary_size" in card.ours and "capitalization" in card.note
+    assert {"config.rounds", "config.rank"} < {*zoo.card("dual_mdlstm").ours}
+    assert not {"config.rounds", "config.rank"} & {*zoo.card("dual_mdlstm_tuned").ours}
+
+
+def test_patterns_of_what_is_ours_mark_every_setting_that_they_match(own):
+    text = 'base = "encdec_doc"\nours = ["recipe.*", "config.latent_units"]\n'
+    card = zoo.card(own(text), "iwslt-2016-en-de")
+    assert card.ours == tuple(f"recipe.{key}" for key in card.recipe)
+    inherited = zoo.card("encdec_doc", "iwslt-2016-en-de").ours
+    assert inherited == zoo.card("encdec", "iwslt-2016-en-de").ours and len(inherited) == 17
 
 
 @pytest.mark.parametrize("name", GATED)
@@ -169,6 +209,55 @@ def test_a_gated_model_is_its_base_without_dropouts_and_penalties(name):
             assert re.search(
                 "dropout|_l2$|_regularization$|^initializer|^(forget|trans.*)_bias", key
             )
+
+
+def starts(model):
+    """Return the values of the weights, by the last two parts of their paths."""
+    return {"/".join(weight.path.split("/")[-2:]): array(weight) for weight in model.weights}
+
+
+@pytest.mark.parametrize("rule", INITIALIZERS)
+def test_weights_start_as_documented_under_every_initializer(rule):
+    settings = {"vocabulary_size": 9, "initializer": rule}
+    settings |= {"initializer_range": 0.1} if rule in NEEDS_RANGE else {}
+    lstm = starts(zoo.build("zaremba_medium", units=4, **settings, forget_bias=0.5))
+    forget, others = (lstm["cell_1/bias"][part] for part in (slice(4, 8), slice(8, 16)))
+    if rule in ("keras", "uniform_matrices"):  # biases are each layer's own
+        assert (forget == 0.5).all() and not others.any()
+    elif rule == "by_fan_in":
+        assert np.abs(forget - 0.5).max() <= 2 / 0.87962566 / 4**0.5 and others.any()
+    else:
+        limit = {"uniform": 0.1, "by_units": 0.5, "by_shape": (6 / 4) ** 0.5}[rule]
+        assert 0 < np.abs(lstm["cell_1/bias"]).max() <= limit
+    translator = starts(zoo.build("attention_dglstm", units=4, **settings, stabilised=True))
+    names = [name for name in translator if "first_state" in name or "stabiliser" in name]
+    assert len(names) == 2 * 3 + 3 and not any(translator[name].any() for name in names)
+    normed = starts(zoo.build("layernorm_lstm", units=4, affine=True, **settings))
+    for name, value in normed.items():
+        if "gain" in name or "shift" in name:
+            assert (value == ("gain" in name)).all()
+    if rule in ("keras", "uniform_matrices"):
+        highway = starts(zoo.build("variational_rhn", units=4, transform_bias=-2.0, **settings))
+        bias = next(value for name, value in highway.items() if name.endswith("bias_1"))
+        assert (bias[4:] == -2).all() and not bias[:4].any()
+    gated = starts(zoo.build("zaremba_medium_iog", units=4, **settings))
+    [bias] = [value for name, value in gated.items() if name.startswith("gate/") and "bias" in name]
+    assert not bias.any()
+
+
+def test_the_biases_of_the_cards_for_translation_start_as_the_cards_say():
+    for corpus, forget_bias in (("iwslt-2016-en-de", 0), ("multi30k", 1)):
+        card = zoo.card("encdec", corpus)
+        assert card.config["forget_bias"] == forget_bias
+        model = zoo.build("encdec", corpus=corpus, units=4, vocabulary_size=9)
+        biases = [array(w) for w in model.weights if re.search(r"cell_\d/bias$", w.path)]
+        assert len(biases) == 6
+        for bias in biases:
+            assert (bias[4:8] == forget_bias).all() and not bias[:4].any() and not bias[8:].any()
+    for name in ("attention_dglstm", "attention_gru", "attention_lstm", "attention_lstm_peepholes"):
+        model = zoo.build(name, units=4, vocabulary_size=9)
+        states = [array(weight) for weight in model.weights if "first_state" in weight.path]
+        assert states and not any(state.any() for state in states)
 
 
 def test_a_card_has_the_results_of_several_sources():
@@ -325,6 +414,25 @@ def test_units_replaces_all_sizes_and_a_size_beside_it_wins():
     assert sizes(zoo.build("lstm", vocabulary_size=20, **tied)) == (4, [11, 11, 4])
     config = {"latent_units": 5, "experts": [0, 1], "gate_units": 7, "recurrent_units": [3]}
     assert zoo.resolve(config, {"units": 4}) == {"experts": [0, 1], "gate_units": 7, "units": 4}
+
+
+@pytest.mark.parametrize("initializer", ["by_shape", "by_fan_in", "keras"])
+def test_the_layers_of_a_depth_gated_model_may_have_unequal_sizes(initializer, corpus):
+    settings = {"vocabulary_size": len(corpus.vocabulary), "initializer": initializer}
+    model = zoo.build("dglstm", recurrent_units=[6, 4], **settings)
+    assert model.state_size == [6, 6, 4, 4]
+    model.compile(optimizer="adam")
+    before = [array(weight) for weight in model.trainable_variables]
+    model.fit(
+        corpus.sentence_batches("train", batch_size=3), epochs=1, steps_per_epoch=2, verbose=0
+    )
+    assert all(np.any(a != array(b)) for a, b in zip(before, model.trainable_variables))
+    translator = zoo.build(
+        "attention_dglstm", vocabulary_size=9, units=4, depth=3, recurrent_units=[6, 4, 4]
+    )
+    assert translator.state_size[-6:] == [6, 6, 4, 4, 4, 4]
+    again = zoo.build("dglstm", **{**settings, "units": 5})
+    assert again.state_size == [5] * 4
 
 
 def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():

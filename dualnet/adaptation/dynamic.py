@@ -136,7 +136,7 @@ def dynamic_evaluation(
     array([5, 2])
 
     References: Krause et al., 2018, https://arxiv.org/abs/1709.07432; Oliva and
-    Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3.3.
+    Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 4.2.
     """
     check_language_model("model", model)
     request = DynamicEvaluating.of(settings)

@@ -41,7 +41,7 @@ def ensemble_model(
     >>> ensemble_model(members=[member, member]).state_size
     [4, 4, 4, 4]
 
-    Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, section 4.4
+    Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, section 4.3
     """
     for key in arguments:
         if key not in WRAPPERS:

@@ -66,7 +66,7 @@ def _initializer(
     bias = Role.BIAS in role
     embedding = isinstance(layer, keras.layers.Embedding)
     if rule == "by_units" and cell is not None:
-        return _uniform(1 / math.sqrt(cell.units))
+        return _uniform(1 / math.sqrt(cell.units_of(weight)))
     if rule == "by_units" and Role.EXPERT in role:
         return _uniform(1 / math.sqrt(weight.shape[0]))
     if rule == "uniform" or (rule in ("uniform_matrices", "by_units") and not bias):
@@ -76,10 +76,10 @@ def _initializer(
         if embedding:
             sizes = []
         elif cell is not None and Role.ROUND not in role:
-            last = cell.units  # the gates lie side by side
+            last = cell.units_of(weight)  # the gates lie side by side
         return _uniform(math.sqrt(6 / sum([*sizes, last])))
     if rule == "by_fan_in" and (cell is not None or not bias) and Role.ROUND not in role:
-        size_in = cell.units if bias else weight.shape[1 if embedding else 0]
+        size_in = cell.units_of(weight) if bias else weight.shape[1 if embedding else 0]
         # A normal truncated at two standard deviations keeps 0.88 of its own.
         return keras.initializers.TruncatedNormal(stddev=1 / math.sqrt(size_in) / 0.87962566)
     return None

@@ -146,7 +146,8 @@ class ReadingPairs(Pairs):
 
     Args (models that translate):
         source_tokenizer: Tokeniser of the source of --pairs; --tokenizer is then that of the
-            target (default: one for both, learnt from both: that of --tokenizer, else bpe:4000).
+            target (default: one for both, learnt from both: that of --tokenizer, else bpe:N, where
+            N is that of the card for this corpus, else 4000).
         max_tokens: Leave pairs with more tokens on a side out of train (default: 250).
     """
 

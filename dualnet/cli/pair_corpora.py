@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError
+from dualnet.cards import Card
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 from dualnet.runs.folder import CARD
@@ -17,8 +18,11 @@ from dualnet.runs.shipped import find_run
 NEED_PAIRS = ("source", "target", "files", "source_tokenizer", "max_tokens")  # options
 
 
-def corpus_or_pairs(options: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the corpus of `train`, and how it is to be read: no more to say for `--pairs`."""
+def corpus_or_pairs(options: Any, card: Card | None = None) -> tuple[Any, dict[str, Any]]:
+    """Return the corpus of `train`, and how it is to be read: no more to say for `--pairs`.
+
+    Pairs that `card` is for have as many units as it says, by default.
+    """
     if options.pairs is None:
         check_no_pairs(options)
         if options.lowercase:
@@ -40,6 +44,8 @@ def corpus_or_pairs(options: Any) -> tuple[Any, dict[str, Any]]:
         return read_pairs(options, tokenizer=own, max_tokens=most), {}
     if asked is None and options.weights and (run := _run_with_tokenizer(options.weights)):
         asked = (run.source_vocabulary, run.vocabulary)
+    if asked is None and card is not None and (size := card.config.get("vocabulary_size")):
+        asked = f"bpe:{size}"
     return read_pairs(options, tokenizer=asked), {}
 
 

@@ -99,7 +99,7 @@ def train(options: Train) -> None:
     if options.weights is not None and not options.resume:
         Run.open(options.weights, name="weights")
     _check_training(options, settings)
-    corpus, read_as = corpus_or_pairs(options)
+    corpus, read_as = corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
     training = quietly("dualnet.training", seeds=True)
     arguments = {
         **_training_arguments(options, settings, "train"),
@@ -140,6 +140,14 @@ def _model_to_train(options: Train) -> str | Card:
             needed = f"must be left out: the card of {name!r} lists no corpora"
         raise ArgumentError("--card-for", f"{needed}. Received: {corpus!r}.")
     return zoo.card(name, corpus)
+
+
+def _card_of_pairs(model: str | Card, pairs: str | None) -> Card | None:
+    """Return the card that is for `pairs`: that of `--card-for`, or that of the folder's name."""
+    if isinstance(model, Card) or pairs is None:
+        return model if isinstance(model, Card) else None
+    name = Path(pairs).resolve().name
+    return zoo.card(model, name) if name in zoo.card(model).corpora else None
 
 
 def gate(options: Gate) -> None:

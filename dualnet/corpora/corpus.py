@@ -2,6 +2,7 @@
 
 import io
 import os
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS
@@ -121,8 +122,9 @@ def load(
 
     The file of a split is `train.txt`, `valid.txt` or `test.txt`, or has the usual name
     `ptb.train.txt` or `wiki.train.tokens`; or a split is a folder `train`, `valid` or `test`
-    of .txt files, read in the order of their names. A single file is divided by line into
-    `fractions`: its first lines are train, its last ones test.
+    of .txt files, read in the order of their names; a warning names what else is in it. A single
+    file is divided by line into `fractions`: its first lines are train, its last ones test. With
+    `documents="blank-line"`, no document is cut.
 
     By default, white space separates words, and every line ends in `<eos>`, even a blank one.
     The vocabulary lists the words of train by descending count; it includes `<unk>` if train
@@ -142,7 +144,8 @@ def load(
         name_or_folder: One of `NAMES`, a folder, or a file. Write "./ptb" for a folder with
             the name of a corpus.
         path: Folder of the named corpus.
-        lowercase: bool. Whether to lower-case the text.
+        lowercase: bool. Whether to lower-case the text; a `vocabulary` or tokeniser that
+            lower-cases does so anyway.
         vocabulary_size: int, at least 2. Maximum number of words, `<eos>` and `<unk>`
             included; the rarest words of train become `<unk>`.
         min_count: int, at least 1. Words that are rarer in train become `<unk>`. Defaults to
@@ -174,7 +177,16 @@ def load(
             "fixes the words, so `vocabulary_size` and `min_count` must be None. "
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
         )
+    check_flag("lowercase", lowercase)
+    check_flag("download", download)
+    if vocabulary is not None and not isinstance(vocabulary, Tokenizer):
+        raise ArgumentError(
+            "vocabulary",
+            "must be a tokeniser, such as that of a model or a `Vocabulary`. Received: "
+            f"{reprlib.repr(vocabulary)}.",
+        )
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
+    lowercase = lowercase or (vocabulary is not None and vocabulary.lowercase)
     if named != Vocabulary.kind:
         for key, value in (("vocabulary_size", vocabulary_size), ("min_count", min_count)):
             if value is not None:
@@ -188,7 +200,7 @@ def load(
         min_count = check_count("min_count", min_count, least=1)
     text = locate(name_or_folder, path, lowercase, download, documents, fractions)
     settings = Settings(
-        lowercase=bool(lowercase),
+        lowercase=lowercase,
         vocabulary_size=vocabulary_size,
         min_count=min_count or (2 if text.name == EMBEDDED else 1),
         vocabulary=vocabulary,
@@ -282,7 +294,7 @@ def locate(
     elif file.is_file():
         name, source = file.stem, file
         shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
-        files = sources.divided(file, shares)
+        files = sources.divided(file, shares, documents)
     else:
         is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
         if is_name and not file.is_dir() and name_or_folder not in (".", "~"):

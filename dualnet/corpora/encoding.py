@@ -2,6 +2,8 @@
 
 import hashlib
 import itertools
+import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from dualnet.text.learning import KINDS as SIZED
 from dualnet.text.learning import check_size
 from dualnet.text.plain_text import END, EOS, UNK, words_of
 
+_SPELT_END = re.compile(rf"{EOS}[ \t\r]*{END}")
 UNSIZED = ("words", "characters", "bytes")
 
 
@@ -140,10 +143,17 @@ def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
     """
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     digest = hashlib.sha256()
-    num_train_words = 0
+    num_train_words, warned = 0, False
     for split in SPLITS:
         for block in text.read(split, False):
             # `map` over a bound method runs in C.
+            if not warned and EOS in block and _SPELT_END.search(block):
+                warned = True
+                warnings.warn(
+                    f"The split {split!r} of {text.name!r} spells {EOS} at the end of a line, "
+                    "where one is added anyway. Remove those of the text.",
+                    stacklevel=2,
+                )
             words = words_of(block)
             store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
             if words:

@@ -125,10 +125,13 @@ def load_pairs(
 ) -> PairCorpus:
     """Return a corpus of pairs from a folder, e.g. for translation.
 
-    The files are `train.en`, `valid.en` (or `val.en`), `test.en` (or `test_2016.en`) and
-    those of the other language, in UTF-8: line k of one is paired with line k of the other.
-    What follows the first point names a side, so `source="article.txt"` reads
-    `train.article.txt`. For files of other names, give `files`:
+    The files are `train.en`, `valid.en` (or `val.en`), `test.en` (or `test_2016.en`,
+    `test_2016_flickr.en`) and those of the other language, in UTF-8: line k of one is paired
+    with line k of the other. What follows the first point names a side, so
+    `source="article.txt"` reads `train.article.txt`; its end is enough, "en" of
+    `train.lc.norm.tok.en`. Files may be compressed, `train.en.gz`. A split may also be one file
+    `train.tsv`, whose columns are source and target, or have the names of the languages as first
+    line. For files of other names, give `files`:
 
         {"train": ("articles.txt", "headlines.txt"), "valid": (...), "test": (...)}
 
@@ -186,7 +189,8 @@ def load_pairs(
         root = Path(folder).expanduser()
         paths = pair_files.find(root, source, target, files)
         name, place = root.resolve().name, str(root.resolve())
-        lines = {split: pair_files.read(*paths[split]) for split in SPLITS}
+        sides_of = (source, target)
+        lines = {split: pair_files.read(*paths[split], sides_of) for split in SPLITS}
     asked, vocabularies = _tokenizers(
         tokenizer or (Vocabulary.kind if numbers else "bpe:4000"), joint, lowercase, lines["train"]
     )

@@ -1,16 +1,23 @@
-"""The files of a corpus of pairs: two for each split, with the same number of lines."""
+"""The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.corpora.sources import SPLITS
-from dualnet.text.plain_text import text_of
+from dualnet.text.plain_text import check_line_ends, text_of
 
-STEMS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test", "test_2016")}
+STEMS = {
+    "train": ("train",),
+    "valid": ("valid", "val"),
+    "test": ("test", "test_2016", "test_2016_flickr"),
+}
+GZIP, TABLE = ".gz", ".tsv"
 
 
 def find(
@@ -27,9 +34,15 @@ def find(
         )
     if files is not None:
         return _given(folder, files)
-    languages = sorted(path.name.removeprefix("train.") for path in folder.glob("train.*"))
+    if not any(_named(folder, "train", side) for side in (source, target)):
+        tables = {split: _tables(folder, split) for split in SPLITS}
+        if all(tables.values()):
+            return {split: (paths[0], paths[0]) for split, paths in tables.items()}
+    languages = sorted(
+        {path.name.removesuffix(GZIP).removeprefix("train.") for path in folder.glob("train.*")}
+    )
     for side, language, other in (("source", source, target), ("target", target, source)):
-        if language not in languages:
+        if not _named(folder, "train", language):
             raise ArgumentError(
                 side,
                 f"must be a language of the folder {str(folder)!r}, which has "
@@ -38,15 +51,38 @@ def find(
             )
     paths = {}
     for split in SPLITS:
-        pairs = [[f"{stem}.{side}" for side in (source, target)] for stem in STEMS[split]]
-        present = [pair for pair in pairs if all((folder / name).is_file() for name in pair)]
+        pairs = [[_named(folder, stem, side) for side in (source, target)] for stem in STEMS[split]]
+        present = [pair for pair in pairs if all(pair)]
         if not present:
+            names = [f"{stem}.{source} and {stem}.{target}" for stem in STEMS[split]]
             raise FileNotFoundError(
                 f"A corpus of pairs must have the split {split!r}. Folder {str(folder)!r} lacks "
-                f"{', or '.join(' and '.join(pair) for pair in pairs)}."
+                f"{', or '.join(names)}."
             )
-        paths[split] = (folder / present[0][0], folder / present[0][1])
+        for side, found in zip(("source", "target"), present[0]):
+            if len(found) > 1:
+                raise ArgumentError(
+                    side,
+                    "must name one file of a split. Received: "
+                    f"{', '.join(path.name for path in found)}. Give all that follows "
+                    f"{split!r}, e.g. {found[0].name.partition('.')[2]!r}.",
+                )
+        paths[split] = (present[0][0][0], present[0][1][0])
     return paths
+
+
+def _named(folder: Path, stem: str, side: str) -> list[Path]:
+    """Return the files of a side: STEM.SIDE, or else STEM.….SIDE; each may end in .gz."""
+    exact = [folder / f"{stem}.{side}{end}" for end in ("", GZIP)]
+    if present := [path for path in exact if path.is_file()]:
+        return present[:1]
+    ends = (f".{side}", f".{side}{GZIP}")
+    return sorted(path for path in folder.glob(f"{stem}.*") if path.name.endswith(ends))
+
+
+def _tables(folder: Path, split: str) -> list[Path]:
+    names = [f"{stem}{TABLE}{end}" for stem in STEMS[split] for end in ("", GZIP)]
+    return [folder / name for name in names if (folder / name).is_file()]
 
 
 def _given(
@@ -66,8 +102,14 @@ def _given(
     return paths
 
 
-def read(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Return the lines of both files, whose number must be the same."""
+def read(source: Path, target: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Return the lines of both files, whose number must be the same.
+
+    One file for both is a table: source and target, separated by a tab. If its first line names
+    the `languages`, it says which column is which.
+    """
+    if source == target:
+        return _read_table(source, languages)
     lines = read_lines(source), read_lines(target)
     counts = tuple(map(len, lines))
     if counts[0] != counts[1]:
@@ -80,11 +122,37 @@ def read(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return lines
 
 
+def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
+    rows = [line.split("\t") for line in read_lines(path)]
+    columns = [0, 1]
+    if {*languages} <= {*rows[0]}:
+        columns = [rows[0].index(language) for language in languages]
+        del rows[0]
+    wrong = next((i for i, row in enumerate(rows, 1) if len(row) <= max(columns)), None)
+    if wrong is not None or not rows:
+        raise ValueError(
+            "A table of pairs must have source and target in each line, separated by a tab. "
+            f"Received: {str(path)!r}, line {wrong or 1}."
+        )
+    source, target = ([row[column] for row in rows] for column in columns)
+    return source, target
+
+
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file, which must not be empty."""
-    text = text_of(path.read_bytes(), str(path))
+    """Return the lines of a text file, which may be compressed and must not be empty."""
+    data = path.read_bytes()
+    if path.suffix == GZIP:
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"A file that ends in {GZIP} must be intact. Received: {str(path)!r}: {error}."
+            ) from None
+    text = text_of(data, str(path))
     if not text:
         raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
+    if "\n" not in text and path.suffix != GZIP:
+        check_line_ends(path)
     lines = text.split("\n")  # nothing else ends a line
     if not lines[-1]:
         lines.pop()

@@ -1,10 +1,12 @@
 """The files of a corpus: a local folder, or else a download with known checksums."""
 
+import bisect
 import contextlib
 import itertools
 import math
 import os
 import tempfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -15,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
+from dualnet.text.plain_text import BLANKS, check_line_ends
 
+CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
@@ -101,15 +105,34 @@ def split_files(folder: str | os.PathLike[str]) -> Files:
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
         paths = [folder / name for name in names if (folder / name).is_file()][:1]
-        paths = paths or sorted((folder / split).glob("*.txt"))
+        others: list[str] = []
+        if not paths:
+            paths, others = _text_files(folder / split)
+        left_out = ", ".join(others[:5]) + ", …" * (len(others) > 5)
         if not paths:
             raise FileNotFoundError(
                 f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
-                f"{', '.join(names)}, nor a folder {split} with .txt files; add {names[0]}, or "
-                "give a single file, which is divided."
+                f"{', '.join(names)}, nor a folder {split} with .txt files"
+                + f" (but {left_out}, which are not read: rename them)" * bool(others)
+                + f"; add {names[0]}, or give a single file, which is divided."
+            )
+        if others:
+            warnings.warn(
+                f"Of the split {split!r}, only .txt files are read. Left out of "
+                f"{str(folder / split)!r}: {left_out}. Rename what belongs to it.",
+                stacklevel=2,
             )
         files[split] = tuple(map(Part, paths))
     return files
+
+
+def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the .txt files of a split's folder, and the names of all else but hidden files."""
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    shown = [path for path in entries if not path.name.startswith(".")]
+    paths = [path for path in shown if path.suffix.lower() == ".txt" and path.is_file()]
+    others = [path.name + "/" * path.is_dir() for path in shown if path not in paths]
+    return paths, others
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
@@ -124,36 +147,72 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     return shares
 
 
-def divided(path: Path, fractions: Sequence[float]) -> Files:
-    """Return the parts of the file at `path`: its first lines are train, its last ones test."""
-    ends = [0]  # bytes up to the end of each line
-    position = 0
+def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> Files:
+    """Return the parts of the file at `path`: its first lines are train, its last ones test.
+
+    A document that blank lines end is not cut: it belongs to the split in which it begins.
+    """
+    size, counts = path.stat().st_size, [0]  # lines that end before each chunk of the file
     with open(path, "rb") as file:
-        while data := file.read(1 << 20):
-            lines = np.flatnonzero(np.frombuffer(data, "uint8") == ord("\n"))
-            ends += (lines + position + 1).tolist()
-            position += len(data)
-    if ends[-1] != position:
-        ends.append(position)
-    total = len(ends) - 1
+        while data := file.read(CHUNK_BYTES):
+            counts.append(counts[-1] + data.count(b"\n"))
+            ends_with_line = data.endswith(b"\n")
+    total = counts[-1] + (size > 0 and not ends_with_line)
     shares = np.cumsum(fractions) / np.sum(fractions)
     cuts = [0, *(round(total * share) for share in shares)]
+    if total == 1:
+        check_line_ends(path)
     if min(np.diff(cuts)) < 1:
         raise ValueError(
             f"A file must have enough lines to be divided. Received: {str(path)!r} with {total} "
             f"lines, for the fractions {tuple(fractions)}. Give a folder with train.txt, valid.txt "
             "and test.txt."
         )
-    parts = [Part(path, ends[start], ends[end]) for start, end in itertools.pairwise(cuts)]
+    ends = [0, *(_end_of_line(path, counts, line) for line in cuts[1:3]), size]
+    if documents == "blank-line":
+        ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
+        if len({*ends}) < 4:
+            raise ArgumentError(
+                "fractions",
+                f"must leave a document in each split. Received: fractions={tuple(fractions)!r} of "
+                f"{str(path)!r}, whose documents, which blank lines end, are too long or too few. "
+                "Choose other shares, or give a folder with train.txt, valid.txt and test.txt.",
+            )
+    parts = [Part(path, start, end) for start, end in itertools.pairwise(ends)]
     for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
         if _is_blank(part):
             raise ArgumentError(
                 "fractions",
                 f"must leave text in each split. Received: fractions={tuple(fractions)!r}, of "
                 f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r}, all "
-                f"blank. Choose a larger share for {split}, or remove the blank lines.",
+                f"blank. Choose a larger share for {split}"
+                + ", or remove the blank lines." * (documents != "blank-line")
+                + "." * (documents == "blank-line"),
             )
     return {split: (part,) for split, part in zip(SPLITS, parts)}
+
+
+def _end_of_line(path: Path, counts: Sequence[int], line: int) -> int:
+    """Return the place after the end of `line`, from 1, with the lines before each chunk."""
+    chunk = bisect.bisect_left(counts, line) - 1
+    with open(path, "rb") as file:
+        file.seek(chunk * CHUNK_BYTES)
+        ends = np.flatnonzero(np.frombuffer(file.read(CHUNK_BYTES), "uint8") == ord("\n"))
+    return int(chunk * CHUNK_BYTES + ends[line - counts[chunk] - 1] + 1)
+
+
+def _next_document(path: Path, start: int) -> int:
+    """Return where the first document begins whose blank lines end at `start` or after it."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        place = start
+        blank = False
+        for line in file:
+            if blank and line.strip(BLANKS):
+                return place
+            blank = not line.strip(BLANKS)
+            place += len(line)
+    return place
 
 
 def _is_blank(part: Part) -> bool:

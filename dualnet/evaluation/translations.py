@@ -38,7 +38,8 @@ def translation_metrics(
         hypotheses: Translations, not tokenised.
         references: One for each, likewise.
         protocol: "sacrebleu" or "multi30k".
-        language: str. That of the texts, e.g. "de"; "multi30k" alone uses it, for abbreviations.
+        language: str. That of the texts, e.g. "de", one that sacremoses knows; "multi30k" alone
+            uses it, for abbreviations.
 
     Returns:
         A dict for JSON: `protocol`, `bleu` (0 to 100), `bleu_signature`, `hypothesis_length`
@@ -67,6 +68,16 @@ def translation_metrics(
     if protocol == "multi30k":
         with extra(*EXTRA):
             import sacremoses
+        known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
+        code = known.get(str(language).rpartition(".")[2].lower())  # "de" of "lc.norm.tok.de"
+        if code is None:
+            raise ArgumentError(
+                "language",
+                f"must be one that sacremoses knows, {', '.join(sorted({*known.values()}))}. "
+                f"Received: {language!r}. In Python, give `language`; for --pairs, name its sides "
+                "by their languages, e.g. --source en --target de.",
+            )
+        language = code
         split = sacremoses.MosesTokenizer(lang=language).tokenize
         hypotheses, references = (
             [split(text.lower(), return_str=True, escape=False) for text in texts]

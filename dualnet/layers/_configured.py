@@ -13,7 +13,7 @@ class Role(enum.Flag):
 
     MATRIX = 0  # or a vector: whatever is none of the others
     BIAS = enum.auto()
-    SCALE = enum.auto()  # gain, shift or stabiliser: starts alike under every rule
+    SCALE = enum.auto()  # gain, shift, stabiliser or first state: starts alike under every rule
     EXPERT = enum.auto()  # makes the latent vectors or the priors of experts
     ROUND = enum.auto()  # of a Mogrifier, and so of no gate
 

@@ -158,6 +158,10 @@ class RecurrentCell(ConfiguredLayer):
 
     # --- weights
 
+    def units_of(self, weight):
+        """Return the size of the layer that `weight` belongs to, for the initializers."""
+        return self.units
+
     def add_input_kernel(self, name, shape, initializer="glorot_uniform"):
         return self.add_matrix(name, shape, initializer, self.input_l2)
 

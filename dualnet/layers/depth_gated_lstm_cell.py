@@ -24,27 +24,31 @@ class DepthGatedLSTMCell(RecurrentCell):
     o = sigmoid(x W_o + h U_o + c' P_o + b_o),  h' = o * tanh(c')
 
     Layer 1 has no layer below: its d lacks w_l * c_below, and x M takes the place of
-    c_below in c'. The last h' is the output.
+    c_below in c'. The last h' is the output. Where the layer below has another size, w_l is a
+    matrix, as the paper says, c_below W_l; and c_below N takes the place of c_below in c', with a
+    matrix N of its own, of which the paper does not speak.
 
     With depth gates, nothing bounds c': in long streams, the memories of upper layers grow fast.
-    The released code begins each sentence with states of zero, as `batching="sentences"` does.
+    The released code begins each sentence with states of zero, as `batching="sentences"` does,
+    or, where it translates, with learned ones.
 
     Only the h that enters the products with U is dropped out, with one mask per layer; a
     memory never is. With `mask_per_gate`, each gate and x M have their own mask of the input in
     layer 1, and each gate its own mask of h in every layer; the h that passes from layer to
     layer has one mask for all gates. `weight_dropout` acts on U of all layers, `input_l2` on
-    W, M and A, and `recurrent_l2` on U, and on P if it is a matrix.
+    all W, M, N and A, and `recurrent_l2` on U, and on P if it is a matrix.
 
-    Differs from the paper: M is a separate matrix, as in the released code; the paper
-    uses W_d there, which is `first_gate="shared"`. `stabilised` is in the code only, and
-    neither has any dropout.
+    Differs from the paper: M is a separate matrix, as in the released code; the paper uses W_d
+    there, which is `first_gate="shared"`; then W_l also takes the place of N. `stabilised` is in
+    the code only, and neither has any dropout.
     Differs from the released code: at a first step without history the paper's
     equations hold with states of zero, so that o includes c' P_o.
 
     Args:
-        units: int, at least 1. Size of h and c of every layer: w_c and w_l are vectors, as in
-            Eqs. 7 and 8. The matrices that layers of unequal sizes need are not built.
+        units: int, at least 1. Size of h and c of every layer, or of the last one with
+            `lower_units`; or a list with the sizes of all layers.
         depth: int, at least 1. Number of layers.
+        lower_units: list of int, the sizes of the layers below the last one, or None: `units`.
         peepholes: "full" if P is a matrix, or "diagonal" if it is a vector that multiplies c.
         coupled: bool. Whether f = 1 - i; otherwise each layer has a forget gate,
             f = sigmoid(x W_f + h U_f + c P_f + b_f).
@@ -72,12 +76,13 @@ class DepthGatedLSTMCell(RecurrentCell):
     `peephole_input_k`, `peephole_forget_k` (if not `coupled`), `peephole_output_k`
     (units, units), or (units) if diagonal;
     `depth_previous_k` (units), w_c, where there is a depth gate, and above layer 1
-    `depth_lower_k` (units), w_l;
+    `depth_lower_k` (units), w_l, or (units below, units), W_l, above a layer of another size, with
+    `memory_kernel_k` (units below, units), N, unless `first_gate="shared"`;
     `memory_kernel` (features, units), M, in layer 1 of "own";
     `affine_kernel_k` (units, units) and, if biases are used, `affine_bias_k` (units), in
     affine layers above the first;
     `stabiliser_k` (scalar) if stabilised.
-    Initial values: W, M and A Glorot uniform; U, and P if a matrix, orthogonal; the
+    Initial values: all W, M, N and A Glorot uniform; U, and P if a matrix, orthogonal; the
     forget part of a bias 1; all else 0.
 
     Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790
@@ -100,6 +105,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         units,
         *,
         depth=1,
+        lower_units=None,
         peepholes="full",
         coupled=True,
         depth_gated=True,
@@ -110,9 +116,19 @@ class DepthGatedLSTMCell(RecurrentCell):
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
-        check_one_size("units", units)
+        if isinstance(units, (list, tuple)) and units and lower_units is None:
+            *lower_units, units = units
         super().__init__(units, locked=locked, **kwargs)
         self.depth = check_count("depth", depth, least=1)
+        sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
+        self.lower_units = None if lower_units is None else sizes
+        if len(sizes) != depth - 1:
+            raise ArgumentError(
+                "units",
+                f"must be one size, or one for each of the {depth} layers of `depth`. Received: "
+                f"{len(sizes) + 1} sizes, {[*sizes, self.units]}.",
+            )
+        self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = check_flag("coupled", coupled)
         self.depth_gated = check_flag("depth_gated", depth_gated)
@@ -120,7 +136,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         self.stabilised = check_flag("stabilised", stabilised)
         self.affine = check_flag("affine", affine)
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
-        self.state_size = [self.units] * (2 * depth)
+        self.state_size = [size for size in self.layer_units for _ in "hc"]
 
     def mask_sizes(self):
         input_masks = recurrent_masks = 1
@@ -130,12 +146,18 @@ class DepthGatedLSTMCell(RecurrentCell):
         layers = range(1, self.depth + 1)
         return {
             "input": input_masks * self.input_size,
-            **{f"recurrent_{k}": recurrent_masks * self.units for k in layers},
-            **{f"internal_{k}": self.units for k in layers[:-1]},
+            **{f"recurrent_{k}": recurrent_masks * self.layer_units[k - 1] for k in layers},
+            **{f"internal_{k}": self.layer_units[k - 1] for k in layers[:-1]},
         }
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{k}" for k in range(1, self.depth + 1)]
+
+    def units_of(self, weight):
+        name, _, k = weight.name.rpartition("_")
+        if not k.isdecimal():  # `memory_kernel`
+            return self.layer_units[0]
+        return self.layer_units[int(k) - (2 if name.startswith("affine") else 1)]
 
     def build(self, input_shape):
         self.input_size = input_shape[-1]
@@ -177,8 +199,8 @@ class DepthGatedLSTMCell(RecurrentCell):
         return ["i", "j", "o"] if self.coupled else ["i", "f", "j", "o"]
 
     def _build_layer(self, k):
-        units, gates = self.units, self._gates(k)
-        size = self.input_size if k == 1 else units
+        units, gates = self.layer_units[k - 1], self._gates(k)
+        size = self.input_size if k == 1 else self.layer_units[k - 2]
         self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
         width = len(self._recurrent_gates()) * units
         self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
@@ -192,13 +214,17 @@ class DepthGatedLSTMCell(RecurrentCell):
                 self._set(f"peephole_{gate}", k, self.add_zeros, units)
         if "d" in gates:
             self._set("depth_previous", k, self.add_zeros, units)
-            if k > 1:
+            if k > 1 and size == units:
                 self._set("depth_lower", k, self.add_zeros, units)
+            elif k > 1:
+                self._set("depth_lower", k, self.add_input_kernel, (size, units))
+                if self.first_gate != "shared":
+                    self._set("memory_kernel", k, self.add_input_kernel, (size, units))
         if k == 1 and self._first_gate == "own":
             self.memory_kernel = self.add_input_kernel("memory_kernel", (size, units))
         if self.affine and k > 1:
-            self._set("affine_kernel", k, self.add_input_kernel, (units, units))
-            self._set("affine_bias", k, self.add_bias, units)
+            self._set("affine_kernel", k, self.add_input_kernel, (size, size))
+            self._set("affine_bias", k, self.add_bias, size)
         if self.stabilised:
             self._set("stabiliser", k, functools.partial(self.add_zeros, role=Role.SCALE))
 
@@ -221,7 +247,13 @@ class DepthGatedLSTMCell(RecurrentCell):
         if "d" in sums:
             d = sums["d"] + c * self._get("depth_previous", k)
             if k > 1:
-                d = d + c_below * self._get("depth_lower", k)
+                weight = self._get("depth_lower", k)
+                is_vector = len(weight.shape) == 1
+                lower = c_below * weight if is_vector else product(c_below, weight)
+                d = d + lower
+                if not is_vector:
+                    shared = self.first_gate == "shared"
+                    c_below = lower if shared else product(c_below, self._get("memory_kernel", k))
             new_c = ops.sigmoid(d) * c_below + new_c
         o = ops.sigmoid(sums["o"] + self._peephole("output", k, new_c))
         return o * ops.tanh(new_c), new_c
@@ -252,14 +284,3 @@ class DepthGatedLSTMCell(RecurrentCell):
 
     def _set(self, name, k, add, *arguments):
         setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))
-
-
-def check_one_size(name, size):
-    """Raise `ArgumentError` if `size` is a list of different sizes, one for each layer."""
-    if isinstance(size, (list, tuple)) and any(other != size[0] for other in size):
-        raise ArgumentError(
-            name,
-            "must be one size for all layers of a depth-gated stack: the depth gates' weights of "
-            "the memories are vectors (Eqs. 7 and 8 of Yao et al.), which need memories of equal "
-            f"size. Received: {name}={size!r}.",
-        )

@@ -2,7 +2,7 @@ import keras
 from keras import ops
 
 from dualnet._checks import check_count, check_flag
-from dualnet.layers._configured import ConfiguredLayer
+from dualnet.layers._configured import ConfiguredLayer, Role
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -11,7 +11,8 @@ class FirstState(ConfiguredLayer):
 
     Args:
         sizes: list of int, the size of each state.
-        learned: bool. Whether the states are weights, which start as zeros.
+        learned: bool. Whether the states are weights, which start as zeros under every
+            `initializer` of a builder.
         **kwargs: Passed to `keras.layers.Layer`, e.g. `name`.
 
     Call arguments:
@@ -38,7 +39,7 @@ class FirstState(ConfiguredLayer):
 
     def build(self, input_shape):
         self.vectors = [
-            self.add_zeros(f"state_{number}", size)
+            self.add_zeros(f"state_{number}", size, role=Role.SCALE)
             for number, size in enumerate(self.sizes, start=1)
             if self.learned
         ]

@@ -219,6 +219,13 @@ class Run:
                 "made of one, which comes without its text. Name a text instead: --corpus FOLDER, "
                 "or corpora.load in Python."
             )
+        if place != "embedded" and name not in corpora.NAMES and not os.path.exists(place):
+            option = "pairs" if "pairs" in self.trained_on else "corpus"
+            raise FileNotFoundError(
+                f"The corpus of a RUN must exist. Received: {place!r}, which the model was trained "
+                f"on. If it has moved, name its new place: --{option} FOLDER, or, in Python, "
+                f"corpora.load{'_pairs' * (option == 'pairs')}."
+            )
         self.check_sums((CARD, *VOCABULARIES))
         corpus: Corpus | PairCorpus
         if "pairs" in self.trained_on:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import reprlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
 from dualnet.text.library_tokenizer import LibraryTokenizer, alphabet, library_errors
-from dualnet.text.plain_text import END, EOS, UNK
+from dualnet.text.plain_text import END, EOS, UNK, check_text
 
 KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
+LONGEST_WORD = 100  # characters that the library's word-piece reads at once
 MOST_UNITS = 10**6  # for which the library reserves memory
 
 
@@ -51,6 +54,10 @@ def train_tokenizer(
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        required = "must be an iterable of texts, e.g. a list. Received: "
+        raise ArgumentError("texts", f"{required}{reprlib.repr(texts)}.")
+    check_flag("lowercase", lowercase)
     special = [special] if isinstance(special, str) else list(special)
     if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
         required = f"different strings of one line, not empty, and none of them {EOS}"
@@ -74,7 +81,10 @@ def train_tokenizer(
         trainer = trainers.UnigramTrainer(vocab_size=learnt, unk_token=UNK, **options)
     elif kind == "word-piece":
         tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # The library reads longer words as unknown.
+        parts = pre_tokenizers.Split(tokenizers.Regex(f"[\\s\\S]{{{LONGEST_WORD}}}"), "isolated")
+        steps = [pre_tokenizers.BertPreTokenizer(), parts]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
         tokenizer.decoder = decoders.WordPiece(cleanup=False)
         trainer = trainers.WordPieceTrainer(vocab_size=learnt, **options)
     else:
@@ -84,11 +94,40 @@ def train_tokenizer(
         trainer = trainers.WordLevelTrainer(**options)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
-    pieces = (piece for text in texts for piece in split(text.lower() if lowercase else text))
+    counts: Counter[str] = Counter()  # of characters
+
+    def pieces() -> Iterator[str]:
+        for text in texts:
+            text = check_text("texts", text)
+            text = text.lower() if lowercase else text
+            if kind == "word-piece":
+                counts.update(text)
+            yield from filter(None, split(text))
+
     with library_errors("The text and the size must fit"):
-        tokenizer.train_from_iterator(filter(None, pieces), trainer)
+        tokenizer.train_from_iterator(pieces(), trainer)
+    if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
+        tokenizer.model = models.WordPiece(
+            _commonest(tokenizer.get_vocab(), counts, learnt), unk_token=UNK
+        )
+    taken = [text for text in special if kind == "bpe" and tokenizer.token_to_id(text) is not None]
+    if not "".join(taken).isascii():
+        wrong = next(text for text in taken if not text.isascii())
+        raise ArgumentError(
+            "special",
+            f"must not be a unit of bytes, as the library writes them. Received: {wrong!r}, which "
+            "stands for a byte. Leave it out: it is read as text.",
+        )
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
+
+
+def _commonest(units: Mapping[str, int], counts: Counter[str], size: int) -> dict[str, int]:
+    """Return the first two of `units`, and those of the commonest characters, `size` in all."""
+    ordered = sorted(units, key=units.__getitem__)
+    ranked = sorted(ordered[2:], key=lambda unit: -counts[unit.removeprefix("##")])
+    kept = {*ordered[:2], *ranked[: size - 2]}
+    return {unit: i for i, unit in enumerate(unit for unit in ordered if unit in kept)}
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:

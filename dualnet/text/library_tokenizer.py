@@ -15,13 +15,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, check_flag
 from dualnet._files import TooLargeError, read_bounded, write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
+# What `loses` tries: characters of all scripts and kinds, and some that belong together.
+_CODES = (range(0x300), range(0x2000, 0x2070), range(0x1F600, 0x1F610), range(0x300, 0x30000, 97))
+PROBES = [chr(code) for codes in _CODES for code in codes if not 0xD800 <= code <= 0xDFFF]
+PROBES += ["e\u0301", "\u1112\u1161\u11ab", "\uff21\ufb01\ufeff", "\U0001f469\u200d\U0001f469"]
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
 _STANDARD_ERROR = threading.Lock()  # held while it is redirected
 
@@ -58,19 +62,33 @@ class LibraryTokenizer(Tokenizer):
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, DOCUMENTS)
+        check_flag("lowercase", self.lowercase)
         tokenizer = _parsed(self.json)
-        if not any(tokenizer.token_to_id(name) is not None for name in END_NAMES):
+        has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
+        if not has_end:
             import tokenizers
 
             tokenizer.add_special_tokens([tokenizers.AddedToken(EOS, special=True)])
+        if not has_end or tokenizer.truncation or tokenizer.padding:
+            tokenizer.no_truncation()  # `json` is what is in use
+            tokenizer.no_padding()
             object.__setattr__(self, "json", tokenizer.to_str())
-        if tokenizer.get_vocab_size() != 1 + max(tokenizer.get_vocab().values()):
+        ids = sorted(tokenizer.get_vocab().values())
+        if tokenizer.get_vocab_size() != len(ids) or ids != [*range(len(ids))]:
             raise ArgumentError(
                 "tokenizer",
-                "must have the ids from 0 on, without gaps. Received: "
-                f"{tokenizer.get_vocab_size()} units, the last of which has the id "
-                f"{max(tokenizer.get_vocab().values())}.",
+                "must give each unit an id of its own, from 0 on without gaps. Received: "
+                f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids, the last of "
+                f"which is {ids[-1] if ids else None}. Rename or renumber the units of the file.",
             )
+        for token in self._added.values() if self._byte_level else ():
+            text = token["content"]
+            if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():
+                raise ArgumentError(
+                    "special",
+                    f"units must not be spelt as a unit of bytes is. Received: {text!r}, which is "
+                    f"also the unit of {_bytes_of(text)!r}. Leave it out, or change its spelling.",
+                )
 
     def __repr__(self) -> str:
         return f"LibraryTokenizer({self.kind}, {len(self)} units, sha256={self.sha256[:12]}…)"
@@ -90,8 +108,6 @@ class LibraryTokenizer(Tokenizer):
     def _library(self) -> Any:
         tokenizer = _parsed(self.json)
         tokenizer.encode_special_tokens = True  # of a text that spells one
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
         return tokenizer
 
     @functools.cached_property
@@ -117,7 +133,7 @@ class LibraryTokenizer(Tokenizer):
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
         """The units as they are shown."""
         if self._byte_level:
-            shown = [unit.decode(errors="backslashreplace") for unit in self._bytes]
+            shown = [unit.decode(errors="backslashreplace") for unit in self._spelt]
         else:
             shown = list(self._units)
         for i, name in ((self.eos_id, EOS), (self.unk_id, UNK)):
@@ -164,18 +180,44 @@ class LibraryTokenizer(Tokenizer):
     def loses(self) -> str:
         if self.lowercase or self._data["normalizer"] == LOWERCASE:
             return "the text is lower-cased"
-        if self._byte_level or self.kind == "characters":
-            return ""
         if self._data["normalizer"] is not None:
             return "the tokeniser changes the text before it reads it"
-        return f"the units of this {self.kind} tokeniser do not spell the text byte by byte"
+        if not self._byte_level and self.kind != "characters":
+            return f"the units of this {self.kind} tokeniser do not spell the text byte by byte"
+        lost = next((text for text in self._probes() if self._spells(text) is False), None)
+        return "" if lost is None else f"a text such as {lost!r} is not decoded unchanged"
+
+    def _probes(self) -> Iterator[str]:
+        """Yield texts with all kinds of characters, and with what the file treats apart."""
+        characters = [*PROBES, *(unit for unit in self._units if len(unit) == 1)]
+        yield from characters
+        known = [character for character in characters if self._spells(character)]
+        yield from ("".join(known), " ".join(known), "".join(reversed(known)))
+        around = ["", *known[:2], *known[-2:], *filter(str.isspace, known)]
+        for unit in {*(token["content"] for token in self._added.values()), *END_NAMES}:
+            yield from (f"{text}{text}{unit}{text}{unit}" for text in around)
+
+    def _spells(self, text: str) -> bool | None:
+        """Return whether the ids of `text` spell it; None if some of it is unknown."""
+        try:
+            ids = self._library.encode(text, add_special_tokens=False).ids
+        except Exception:  # no unit for it, and no `<unk>`
+            return None
+        added = None if self.unk_id is None else self._added.get(self.unk_id)
+        if self.unk_id in ids and not (added and not added["special"]):
+            return None
+        return self.eos_id not in ids and b"".join(self._spelt[i] for i in ids) == text.encode()
 
     @functools.cached_property
-    def _bytes(self) -> list[bytes]:
-        byte_of = alphabet()
-        added = {token["id"]: token["content"] for token in self._data["added_tokens"]}
+    def _added(self) -> dict[int, dict[str, Any]]:
+        """The units that the file adds to those of the model, by id."""
+        return {token["id"]: token for token in self._data["added_tokens"]}
+
+    @functools.cached_property
+    def _spelt(self) -> list[bytes]:
+        """The bytes that each unit stands for in a text."""
         return [
-            added[i].encode() if i in added else bytes(byte_of[character] for character in unit)
+            _bytes_of(unit) if self._byte_level and i not in self._added else unit.encode()
             for i, unit in enumerate(self._units)
         ]
 
@@ -183,7 +225,7 @@ class LibraryTokenizer(Tokenizer):
     def spelling(self) -> tuple[bytes, ...]:
         if self.loses:
             raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
-        spelling = self._bytes if self._byte_level else [unit.encode() for unit in self._units]
+        spelling = [*self._spelt]
         if self.unk_id is not None:
             spelling[self.unk_id] = b""
         if self.eos_id is not None:
@@ -246,7 +288,7 @@ class LibraryTokenizer(Tokenizer):
 def read_library_file(path: str | os.PathLike[str]) -> str:
     """Return the text of the `tokenizer.json` at `path`."""
     try:
-        text = read_bounded(path, LARGEST_FILE).decode()
+        text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
         _parsed(text)
     except (OSError, TooLargeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -336,6 +378,14 @@ def alphabet() -> dict[str, int]:
     others = [byte for byte in range(256) if byte not in printable]
     codes = {byte: byte for byte in printable} | {b: 256 + i for i, b in enumerate(others)}
     return {chr(codes[byte]): byte for byte in range(256)}
+
+
+def _bytes_of(unit: str) -> bytes:
+    """Return the bytes that a unit of a byte-level tokeniser stands for."""
+    byte_of = alphabet()
+    if any(character not in byte_of for character in unit):  # which no text leads to
+        return unit.encode()
+    return bytes(byte_of[character] for character in unit)
 
 
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_path
 from dualnet.text.byte_tokenizer import ByteTokenizer
 from dualnet.text.library_tokenizer import (
     LibraryTokenizer,
@@ -42,7 +41,7 @@ def load_tokenizer(
     >>> tokenizer == ByteTokenizer()
     True
     """
-    if Path(path).suffix.lower() != ".json":
+    if not check_path("path", path).lower().endswith(".json"):
         return Vocabulary.load(path, lowercase=lowercase, documents=documents)
     text = read_library_file(path)
     if is_bytes_tokenizer(text) and not lowercase:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator
 
 from dualnet._checks import ArgumentError
@@ -11,12 +12,14 @@ DOCUMENTS = ("line", "blank-line", "file")  # what ends a document, and so where
 END = "\udc00"  # the mark: a lone surrogate, which no text holds
 ENDS = {"line": "\n", "blank-line": "\n\n", "file": "\n"}  # how `<eos>` is written
 BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the processor's cache
-DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where a line does
+DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where a word does
+WORD_BYTES = 1 << 22  # a longer word is cut
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"
 BLANK_LINES = re.compile(r"\n(?:[ \t\r\f\v]*\n)+")
-_BLANK_LINE_BYTES = re.compile(rb"\r?\n(?:[ \t\r\f\v]*\n)+")
+# Blank lines before a further line: those at the end of a text are stripped.
+_BLANK_LINE_BYTES = re.compile(rb"\r?\n(?:[ \t\r\f\v]*\n)+(?=[ \t\r\f\v]*[^ \t\r\n\f\v])")
 _LEADING = re.compile(r"\A(?:[ \t\r\f\v]*\n)+")
 
 
@@ -42,6 +45,8 @@ def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
 
 def check_text(name: str, text: str) -> str:
     """Return `text` if UTF-8 can hold it, else raise `ValueError`."""
+    if not isinstance(text, str):
+        raise ArgumentError(name, f"must be text. Received: {reprlib.repr(text)}.")
     surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
         raise ArgumentError(
@@ -72,6 +77,21 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
+def check_line_ends(path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` if the lines of the file at `path` end in CR alone."""
+    with open(path, "rb") as file:
+        has_return = False
+        while data := file.read(DOCUMENT_BYTES):
+            if b"\n" in data:
+                return
+            has_return = has_return or b"\r" in data
+    if has_return:
+        raise ValueError(
+            f"The lines of a text file must end in LF or CRLF. Received: {os.fspath(path)!r}, "
+            "whose lines end in CR alone. Convert it, e.g. with tr '\\r' '\\n'."
+        )
+
+
 def blocks(
     path: str | os.PathLike[str],
     *,
@@ -95,6 +115,8 @@ def blocks(
             read, os.fspath(path), offset=start, documents=documents, whole=whole,
             lowercase=lowercase,
         )  # fmt: skip
+        if start == 0 and end is None:
+            check_line_ends(path)
 
 
 def decoded(
@@ -156,17 +178,23 @@ def _word_end(data: bytes, documents: str) -> int:
 
 
 def _document_end(data: bytes, documents: str) -> int:
-    """Return the end of the last whole document; in a long one, of the last whole line."""
+    """Return the end of the last whole document, or 0; in a long one, that of a word."""
     if documents == "line" and (end := data.rfind(b"\n") + 1):
         return end
     if documents == "blank-line":
-        blank_lines = _BLANK_LINE_BYTES.finditer(data)
-        ends = [match.start() for match in blank_lines if match.start()]
-        if ends:
+        ends = [match.start() for match in _BLANK_LINE_BYTES.finditer(data)]
+        if ends and data[: ends[-1]].strip(BLANKS):
             return ends[-1]  # what ends a document begins the next block
     if len(data) < DOCUMENT_BYTES:
         return 0
-    end = max(data.rfind(b"\n"), 0) or max(data.rfind(b" "), 0) or len(data) - 1
-    while data[end] & 0xC0 == 0x80 or data[end - 1 : end + 1] == b"\r\n":  # inside a character
+    # No tokeniser joins a word and the space after it: the units are those of the whole text.
+    end = data.rfind(b" ")
+    while end > 0 and data[max(0, end - 4) : end].decode(errors="ignore")[-1:].isspace():
+        end = data.rfind(b" ", 0, end)
+    if end > 0 or len(data) < WORD_BYTES:
+        return max(end, 0)
+    # No such place: at a line, or else anywhere.
+    end = len(data[: max(data.rfind(b"\n"), 0)].rstrip(BLANKS)) or len(data) - 1
+    while data[end] & 0xC0 == 0x80:  # inside a character
         end -= 1
-    return end
+    return len(data[:end].rstrip(BLANKS))

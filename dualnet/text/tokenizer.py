@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import functools
+import operator
 import os
+import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -156,7 +158,12 @@ class Tokenizer(abc.ABC):
         return self.words[self._checked([id])[0]]
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
-        checked = [int(i) for i in ids]
+        try:
+            checked = [operator.index(i) for i in ids]
+        except TypeError:
+            raise ArgumentError(
+                "ids", f"must be a sequence of integers. Received: {reprlib.repr(ids)}."
+            ) from None
         if checked and not 0 <= min(checked) <= max(checked) < len(self):
             wrong = next(i for i in checked if not 0 <= i < len(self))
             raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={wrong!r}.")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, check_flag, check_path
 from dualnet._files import write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, words_of
 from dualnet.text.tokenizer import Tokenizer
@@ -50,6 +50,11 @@ class Vocabulary(Tokenizer):
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, DOCUMENTS)
+        check_flag("lowercase", self.lowercase)
+        if isinstance(self.words, str) or not isinstance(self.words, Iterable):
+            raise ArgumentError(
+                "words", f"must be a sequence of words. Received: words={self.words!r}."
+            )
         words = tuple(self.words)
         if not words:
             raise ArgumentError("words", "must hold at least one word. Received: words=().")
@@ -140,7 +145,7 @@ class Vocabulary(Tokenizer):
         cls, path: str | os.PathLike[str], *, lowercase: bool = False, documents: str = "line"
     ) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`."""
-        text = "".join(blocks(path))
+        text = "".join(blocks(check_path("path", path)))
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
 
     def get_config(self) -> dict[str, Any]:
@@ -189,4 +194,6 @@ class Vocabulary(Tokenizer):
         return cls(words, lowercase=lowercase, documents=documents)
 
     def _as_bytes(self) -> bytes:
-        return "".join(word + "\n" for word in self.words).encode()
+        text = "".join(word + "\n" for word in self.words)
+        # A reader takes the first byte order mark of a file away.
+        return ("\ufeff" * text.startswith("\ufeff") + text).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,19 @@ def begin(request: Request) -> Iterator[Start]:
     )
     _check_kind(published.name, published.builder, corpus)
     with zoo.located(published, overrides):
+        units = config.get("vocabulary_size")
         config = _fit_to_corpus(config, recipe, corpus, overrides)
+        if (
+            isinstance(corpus, PairCorpus)
+            and published.corpus == corpus.name
+            and config["vocabulary_size"] != units
+        ):
+            warnings.warn(
+                f"The card of {published.name!r} for {corpus.name!r} has {units} units, and the "
+                f"tokeniser of these pairs {config['vocabulary_size']}: the model is another one. "
+                f"To have as many, give the tokeniser bpe:{units}.",
+                stacklevel=2,
+            )
     card = dataclasses.replace(
         published,
         note="",

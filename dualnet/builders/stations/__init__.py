@@ -24,7 +24,6 @@ from dualnet.builders.stations.recurrent import Recurrent
 from dualnet.builders.stations.regularization import Initialization, Regularization
 from dualnet.builders.stations.sizes import LayerSizes, Sizes
 from dualnet.builders.stations.station import Station
-from dualnet.layers.depth_gated_lstm_cell import check_one_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,14 @@ class CommonStations:
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
+        sizes = arguments.get("recurrent_units")
+        if (
+            arguments.get("cell") == "depth_gated_lstm"
+            and arguments.get("recurrent_layers", 1) == 1
+            and isinstance(sizes, Sequence)
+            and len(sizes) > 1
+        ):  # one cell is the whole stack
+            arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {key for values in fields.values() for key in values}
         known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
@@ -107,6 +114,8 @@ class CommonStations:
             stack = [(layers - narrow, units), (narrow, embedding)]
         least = min(embedding, *(size for count, size in stack if count))
         levels = recurrent.count("depth", 1) - 1
+        if "lower_units" in recurrent.options:  # of any sizes
+            levels, least = 0, 1
         rounds, rank = recurrent.count("rounds", 0), recurrent.count("rank", 0)
         experts = self.output.experts
         experts = sum(experts) if isinstance(experts, Sequence) else experts
@@ -165,8 +174,6 @@ class Stations(CommonStations):
                 f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
                 "connection='plain'.",
             )
-        if self.recurrent.cell == "depth_gated_lstm" and self.sizes.recurrent_layers == 1:
-            check_one_size("recurrent_units", self.sizes.recurrent_units)
         self.layer_sizes()
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 

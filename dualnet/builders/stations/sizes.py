@@ -24,8 +24,9 @@ class Sizes(Station):
     Args:
         units: int. Size of every layer whose own size is not given.
         embedding_units: int. Size of the embedding.
-        recurrent_units: int, the size of every recurrent layer; or one for each layer. A
-            plain connection into a tied output sets the last one to `embedding_units`.
+        recurrent_units: int, the size of every recurrent layer; or one for each layer, those
+            of a depth-gated stack included. A plain connection into a tied output sets the last
+            one to `embedding_units`.
         recurrent_layers: int, at least 1.
         dual_units: int. Size of the dual layer; `embedding_units` by default, and always
             where the output is tied.
