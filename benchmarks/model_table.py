@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from dualnet import zoo
-from dualnet.cli.model_table import model_table
+from dualnet.cli.listing import model_table
 
 BETWEEN = re.compile("(?<=<!-- models -->\n).*(?=<!-- /models -->)", re.DOTALL)
 

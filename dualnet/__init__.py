@@ -43,32 +43,21 @@ if TYPE_CHECKING:
     from dualnet.training import train as train
 
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
-_FUNCTIONS = {
-    "ArgumentError": "_checks",
-    "assign": "builders",
-    "best_temperature": "evaluation",
-    "data_parallel": "devices",
-    "dynamic_evaluation": "adaptation",
-    "ensemble": "builders",
-    "evaluate": "evaluation",
-    "export": "serving",
-    "generate": "generation",
-    "gradient_statistics": "adaptation",
-    "keep_freed_memory": "allocator",
-    "load": "runs",
-    "look": "looking",
-    "minimal_pairs": "evaluation",
-    "perplexity": "evaluation",
-    "rescore": "rescoring",
-    "score": "evaluation",
-    "surprisal": "adaptation",
-    "train": "training",
-    "transfer": "builders",
-    "translate": "generation",
-    "weight_names": "builders",
-    "with_cache": "builders",
-    "with_gate": "builders",
+_NAMES = {  # of each module
+    "_checks": ["ArgumentError"],
+    "adaptation": ["dynamic_evaluation", "gradient_statistics", "surprisal"],
+    "allocator": ["keep_freed_memory"],
+    "builders": ["assign", "ensemble", "transfer", "weight_names", "with_cache", "with_gate"],
+    "devices": ["data_parallel"],
+    "evaluation": ["best_temperature", "evaluate", "minimal_pairs", "perplexity", "score"],
+    "generation": ["generate", "translate"],
+    "looking": ["look"],
+    "rescoring": ["rescore"],
+    "runs": ["load"],
+    "serving": ["export"],
+    "training": ["train"],
 }
+_FUNCTIONS = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
 

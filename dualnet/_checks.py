@@ -6,7 +6,7 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,52 +40,39 @@ def _restore_argument_error(text: str, argument: str) -> ArgumentError:
     return error
 
 
-def _check(valid: bool, name: str, value: Any, requirement: str) -> None:
-    if not valid:
-        raise ArgumentError(name, f"must be {requirement}. Received: {name}={value!r}.")
-
-
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    valid = number >= least and not isinstance(value, bool)
-    _check(valid, name, value, f"an integer of at least {least}")
+    if number < least or isinstance(value, bool):
+        message = f"must be an integer of at least {least}. Received: {name}={value!r}."
+        raise ArgumentError(name, message)
     return number
 
 
-def check_rate(name: str, value: Any) -> float:
-    """Return `value` if it is a dropout rate, `0 <= value < 1`, else raise `ValueError`."""
-    return check_fraction(name, value, of=" (the fraction to drop)")
+def number_check(requirement: str, fits: Callable[[Any], bool]) -> Callable[[str, Any], float]:
+    """Return a function of a name and a value that returns the value, a number that `fits`.
+
+    It raises `ArgumentError` for others: the value must be `requirement`.
+    """
+
+    def check(name: str, value: Any) -> float:
+        if not is_number(value) or not fits(value):
+            raise ArgumentError(name, f"must be {requirement}. Received: {name}={value!r}.")
+        return float(value)
+
+    return check
 
 
-def check_fraction(name: str, value: Any, *, of: str = "") -> float:
-    """Return `value` if it is a number of at least 0 and below 1, else raise `ValueError`."""
-    valid = is_number(value) and 0 <= value < 1
-    _check(valid, name, value, f"a number of at least 0 and below 1{of}")
-    return float(value)
-
-
-def check_factor(name: str, value: Any) -> float:
-    """Return `value` if it is a number above 0 and at most 1, else raise `ValueError`."""
-    valid = is_number(value) and 0 < value <= 1
-    _check(valid, name, value, "a number above 0 and at most 1")
-    return float(value)
-
-
-def check_penalty(name: str, value: Any) -> float:
-    """Return `value` if it is a finite number of at least 0, else raise `ValueError`."""
-    valid = is_number(value) and 0 <= value < float("inf")
-    _check(valid, name, value, "a finite number of at least 0")
-    return float(value)
-
-
-def check_finite(name: str, value: Any) -> float:
-    """Return `value` if it is a finite number, else raise `ValueError`."""
-    _check(is_number(value) and math.isfinite(value), name, value, "a finite number")
-    return float(value)
+FRACTION = "a number of at least 0 and below 1"
+check_fraction = number_check(FRACTION, lambda value: 0 <= value < 1)
+check_rate = number_check(f"{FRACTION} (the fraction to drop)", lambda value: 0 <= value < 1)
+check_factor = number_check("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+check_penalty = number_check("a finite number of at least 0", lambda value: 0 <= value < math.inf)
+check_positive = number_check("above 0 and finite", lambda value: 0 < value < math.inf)
+check_finite = number_check("a finite number", math.isfinite)
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -101,8 +88,11 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_path(name: str, value: Any) -> str:
     """Return `value`, a string or a `Path`, as a string, else raise `ValueError`."""
-    valid = isinstance(value, (str, os.PathLike))
-    _check(valid, name, value, "a path, as a string or a pathlib.Path")
+    if not isinstance(value, (str, os.PathLike)):
+        raise ArgumentError(
+            name,
+            f"must be a path, as a string or a pathlib.Path. Received: {name}={value!r}.",
+        )
     return os.fspath(value)
 
 
@@ -156,8 +146,13 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a real number, but not a bool."""
+    """Return True for a real number that is no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def finite(value: Any) -> Any:
+    """Return `value`, or None for nan and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextlib.contextmanager

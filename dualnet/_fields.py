@@ -9,7 +9,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from dualnet._checks import (
     ArgumentError,
@@ -17,6 +17,7 @@ from dualnet._checks import (
     check_count,
     check_flag,
     check_penalty,
+    check_positive,
     check_rate,
     did_you_mean,
 )
@@ -62,13 +63,6 @@ def positive(default: Any, **option: Any) -> Any:
     return field(default, check_positive, **option)
 
 
-def check_positive(name: str, value: Any) -> float:
-    """Return `value` if it is a finite number above 0, else raise `ValueError`."""
-    if check_penalty(name, value) == 0:
-        raise ArgumentError(name, f"must be above 0. Received: {name}={value!r}.")
-    return float(value)
-
-
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -77,8 +71,11 @@ class Settings:
     A subclass is a frozen dataclass. The function that a field was made with checks it: see
     `field`. Any other is checked by its type and name: a bool is a truth value; an int is at least
     0, a size or a number of layers at least 1; a float is at least 0, and a dropout rate if its
-    name says so. Where the type allows None, it is not checked. `check` has the rules that concern
-    several fields.
+    name says so. Where the type allows None, it is not checked.
+
+    `needs` and `excludes` say, for a field, which others may only, or must not, be given with it. A
+    field is given if it differs from its default, and from False. `check` has all other rules that
+    concern several fields.
 
     The entry of a field in the section "Args" of its class documents it, in Python and on the
     command line, where the title in "Args (title)" is that of a group of options.
@@ -100,16 +97,32 @@ class Settings:
     dualnet._checks.ArgumentError: `units` must be an integer of at least 1. Received: units=0.
     """
 
+    needs: ClassVar[Mapping[str, Iterable[str]]] = {}
+    excludes: ClassVar[Mapping[str, Iterable[str]]] = {}
+
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
+        given = {name for name, value in self.changed().items() if value is not False}
+        for base in type(self).__mro__:
+            for other, names in vars(base).get("needs", {}).items():
+                for name in given & {*names} if other not in given else ():
+                    self.refuse_pair(name, other, "needs")
+            for other, names in vars(base).get("excludes", {}).items():
+                for name in given & {*names} if other in given else ():
+                    self.refuse_pair(name, other, "cannot be combined with")
         self.check()
 
     def check(self) -> None:
         """Raise `ArgumentError` for fields that contradict each other."""
+
+    def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
+        """Raise `ArgumentError` for a field whose `problem` is with the field `other`."""
+        is_flag = isinstance(getattr(self, other), bool)
+        self.refuse(name, f"{problem} {f'{other}=True' if is_flag else f'`{other}`'}.", other)
 
     def refuse(self, name: str, message: str, *beside: str, way_out: str = "") -> NoReturn:
         """Raise `ArgumentError` about the field `name`, with its value, and of those `beside` it.
@@ -148,6 +161,10 @@ class Settings:
     def arguments(self) -> dict[str, Any]:
         """Return the names and values of all fields."""
         return {name: getattr(self, name) for name in self.names()}
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return those of the fields `names` that are not None."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def changed(self) -> dict[str, Any]:
         """Return the names and values of the fields that differ from their defaults."""

@@ -76,7 +76,7 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether `error` says that a disk, or a user's share of it, is full."""
+    """Recognise the error of a full disk, or a full share of it."""
     # By the text: shutil, h5py and TensorFlow raise errors without the number.
     return any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
 
@@ -151,7 +151,7 @@ def check_new(
 
 
 def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
-    """Return whether `folder` holds files, except those named in `may_hold` and unfinished ones."""
+    """Return True if `folder` holds files, except those in `may_hold` and unfinished ones."""
     names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
     return any(not name.startswith(UNFINISHED) for name in names)
 

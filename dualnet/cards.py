@@ -153,7 +153,7 @@ def _place_of(key: str, file: str) -> str:
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-    """Return whether `name` is the path of a card of your own: whether it ends in ".toml"."""
+    """Tell the path of a card of your own, which ends in ".toml", from the name of a model."""
     return os.fspath(name).endswith(".toml")
 
 

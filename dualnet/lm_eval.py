@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_factor, check_penalty
+from dualnet._checks import ArgumentError, check_count
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
-from dualnet.generation import continuations, draw
+from dualnet.generation import continuations
+from dualnet.requests import Drawing
 from dualnet.runs import load
 
 try:
@@ -81,9 +82,7 @@ class DualnetLM(LM):
         super().__init__()
         self.seed = check_count("seed", seed, least=0)
         self.model = run if isinstance(run, LanguageModel) else load(run)
-        self.tokenizer, self._eos_id = vocabulary_with_eos(
-            self.model, begins="text", otherwise="Train it on a corpus with <eos>."
-        )
+        self.tokenizer, self._eos_id = vocabulary_with_eos(self.model)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Return log p of each continuation in nats, and whether greedy decoding gives it."""
@@ -115,23 +114,17 @@ class DualnetLM(LM):
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the continuation of each context, without the string of `until` that ends it."""
-        groups: dict[tuple[Any, ...], list[int]] = {}  # positions by settings
+        groups: dict[tuple[tuple[str, ...], Drawing], list[int]] = {}  # positions by settings
         for i, request in enumerate(requests):
-            groups.setdefault(_generation(request.args[1]), []).append(i)
+            until, settings = _generation(request.args[1])
+            stop_at_eos = not until or self.tokenizer.documents != "line"
+            drawing = Drawing(**settings, seed=self.seed, stop_at_eos=stop_at_eos)
+            groups.setdefault((until, drawing), []).append(i)
         texts = [""] * len(requests)
-        for (until, max_tokens, temperature, top_k, top_p), positions in groups.items():
-            ends_at_eos = not until or self.tokenizer.documents != "line"
+        for (until, drawing), positions in groups.items():
             streams = [self._stream(requests[i].args[0]) for i in positions]
-            drawn = continuations(
-                self.model,
-                streams,
-                functools.partial(draw, temperature=temperature, top_k=top_k, top_p=top_p),
-                max_tokens,
-                seed=self.seed,
-                stop_id=self._eos_id if ends_at_eos else None,
-                excluded_ids=self.tokenizer.unknown_ids,
-                ends=functools.partial(self._has_ended, until=until),
-            )
+            ends = functools.partial(self._has_ended, until=until)
+            drawn = continuations(self.model, streams, drawing, ends=ends)
             for i, stream, ids in zip(positions, streams, drawn):
                 text = self._continuation(stream, ids)
                 texts[i] = text[: min((at for end in until if (at := text.find(end)) >= 0),
@@ -151,8 +144,8 @@ class DualnetLM(LM):
         return any(end in text for end in until)
 
 
-def _generation(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return `until`, tokens, temperature, `top_k` and `top_p` of a task's generation_kwargs."""
+def _generation(settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return `until`, and the fields of `Drawing`, of a task's generation_kwargs."""
     known: dict[str, Any] = {**normalize_gen_kwargs(dict(settings))}
     if known.get("num_beams") == 1:
         del known["num_beams"]
@@ -164,11 +157,5 @@ def _generation(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     until = tuple(end for end in known["until"] if end)
     max_tokens = check_count("max_gen_toks", known["max_gen_toks"], least=1)
     temperature = known.get("temperature", 1.0) if known["do_sample"] else 0.0
-    top_k, top_p = known.get("top_k") or None, known.get("top_p")
-    return (
-        until,
-        max_tokens,
-        check_penalty("temperature", temperature),
-        None if top_k is None else check_count("top_k", top_k, least=1),
-        None if top_p is None else check_factor("top_p", top_p),
-    )
+    limits = {"top_k": known.get("top_k") or None, "top_p": known.get("top_p")}
+    return until, {"max_tokens": max_tokens, "temperature": temperature, **limits}

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_count, check_factor, check_fraction, is_number
+from dualnet._checks import ArgumentError, check_factor, check_fraction, number_check
 from dualnet._fields import Settings, choice, count, field, positive
+from dualnet.metrics import Measuring
 
 # --- scores, and static evaluation
 
 
-def check_temperature(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is finite and at least 1e-6."""
-    # Logits divided by much less overflow float32.
-    if not is_number(value) or not 1e-6 <= value < math.inf:
-        raise ArgumentError(
-            name,
-            f"must be a finite number above 0, of at least 1e-6. Received: {name}={value!r}.",
-        )
-
-
-def check_top_k(name: str, value: Any) -> None:
-    """Raise `ValueError` unless `value` is a list of integers of at least 1."""
-    if not isinstance(value, (list, tuple)):
-        raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
-    for k in value:
-        check_count(name, k, least=1)
+# Logits divided by much less overflow float32.
+check_temperature = number_check(
+    "a finite number above 0, of at least 1e-6", lambda value: 1e-6 <= value < math.inf
+)
 
 
 class Scoring(Settings):
@@ -52,15 +41,10 @@ class Reading(Scoring):
 
     sequence_length: int | None = count(None, least=1)
     by_sentence: bool = False
-
-    def check_read_whole(self, mode: str) -> None:
-        """Raise `ArgumentError` for a length of segments where each part is read whole."""
-        if self.sequence_length is not None:
-            message = f"must be None {mode}, since each is read whole."
-            self.refuse("sequence_length", message)
+    excludes = {"by_sentence": ["sequence_length"]}  # each sentence is read whole
 
 
-class Evaluating(Reading):
+class Evaluating(Measuring, Reading):
     """How the loss of a model on a text is computed, its weights fixed.
 
     Args (how to read):
@@ -70,9 +54,6 @@ class Evaluating(Reading):
             MC dropout. None by sentence and with a window.
         window: int, at least 1. Tokens after which the state is zeroed; by default it is carried
             over the whole text. Excludes `by_sentence`.
-        top_k: ints, at least 1. Also compute the share of tokens that are among the k likeliest
-            units, for each k. A unit as likely as the token counts as likelier, so that a model
-            that cannot tell units apart scores 0. Excludes MC dropout.
     Args (dropout samples):
         mc_dropout_samples: int. Number of passes with dropout whose probabilities are averaged; 0
             for one pass without.
@@ -87,26 +68,12 @@ class Evaluating(Reading):
     mc_dropout_samples: int = count(0, flags=["--samples"])
     dropout_scale: float = field(1.0, check_factor)
     seed: int = count(0)
-    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
-
-    def check(self) -> None:
-        super().check()
-        if self.mc_dropout_samples == 0 and self.dropout_scale != 1:
-            message = "needs `mc_dropout_samples` of at least 1."
-            self.refuse("dropout_scale", message, "mc_dropout_samples")
-        if self.by_sentence or self.window is not None:
-            mode = "by sentence" if self.by_sentence else "with a window"
-            if self.batch_size != 1:
-                self.refuse(
-                    "batch_size", f"must be 1 {mode}, since each starts from the zero state."
-                )
-            self.check_read_whole(mode)
-        if self.by_sentence and self.window is not None:
-            message = "must be None by sentence, since every sentence starts from the zero state."
-            self.refuse("window", message)
-        if self.top_k and self.mc_dropout_samples:
-            message = "cannot be combined with MC dropout, whose passes rank the units differently."
-            self.refuse("top_k", message, "mc_dropout_samples")
+    needs = {"mc_dropout_samples": ["dropout_scale"]}
+    excludes = {
+        "by_sentence": ["window", "batch_size"],  # each starts from the zero state
+        "window": ["sequence_length", "batch_size"],
+        "mc_dropout_samples": Measuring.names(),  # the answers of the passes differ
+    }
 
 
 # --- weights that learn at test time
@@ -179,11 +146,6 @@ class DynamicEvaluating(Reading, Learning):
         by_sentence: bool. Read each sentence from the zero state, and learn from it in one step.
     """
 
-    def check(self) -> None:
-        super().check()
-        if self.by_sentence:
-            self.check_read_whole("by sentence")
-
 
 class Adapting(Learning):
     """Whether weights learn, and how.
@@ -194,10 +156,7 @@ class Adapting(Learning):
     """
 
     adapt: bool = False
-
-    def check(self) -> None:
-        super().check()
-        self.check_adapts({"rule": self.changed().get("rule"), **self.learning()})
+    needs = {"adapt": [*Learning.names(), "sequence_length"]}
 
     def learning(self) -> dict[str, Any]:
         """Return the settings of the rule that were given."""
@@ -320,18 +279,8 @@ class Drawing(Beaming):
     seed: int | None = None
     stop_at_eos: bool = False
     allow_unknown: bool = False
-
-    def check(self) -> None:
-        super().check()
-        changed = self.changed()
-        for name in ("temperature", "top_k", "top_p", "seed") if self.beam else ():
-            if name in changed:
-                message = "cannot be combined with beam, which draws nothing."
-                self.refuse(name, message, "beam", way_out=" Leave one of them out.")
-        for name in ("n_best", "length_normalization") if self.beam is None else ():
-            if name in changed:
-                way_out = " Set beam, the number of hypotheses to keep."
-                self.refuse(name, "needs a beam.", way_out=way_out)
+    needs = {"beam": ["n_best", "length_normalization"]}
+    excludes = {"beam": ["temperature", "top_k", "top_p", "seed"]}  # a beam draws nothing
 
 
 class Translating(Beaming):

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
 
+POLICY = " Call keras.config.set_dtype_policy before you build the model."
+WAYS_OUT = {  # of arguments that no builder has
+    "dtype": POLICY,
+    "dtype_policy": POLICY,
+    "pretrained": " `weights` names the text that shipped weights were trained on, as in "
+    'zoo.build("dual_lstm", weights="wikitext-2"); zoo.list_models(pretrained=True) lists them.',
+}
+
+
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Return the sorted names of the models that match `pattern`.
 
@@ -158,13 +167,6 @@ def build(
                 f"{corpus!r}. Leave it out.",
             )
         return _build_shipped(os.fspath(name), weights, overrides)
-    if "pretrained" in overrides:
-        raise ArgumentError(
-            "pretrained",
-            "is not an argument: `weights` names the text that shipped weights were trained on, "
-            'as in zoo.build("dual_lstm", weights="wikitext-2"); '
-            "zoo.list_models(pretrained=True) lists them.",
-        )
     model_card = card(name, corpus)
     with located(model_card, overrides):
         arguments = arguments_of(model_card, overrides)
@@ -233,11 +235,8 @@ def arguments_of(
     unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
     if unknown:
         name = unknown[0]
-        way_out = did_you_mean(name, known)
-        if name in ("dtype", "dtype_policy"):
-            way_out = " Call keras.config.set_dtype_policy before you build the model."
-        elif not way_out:
-            way_out = f" help(dualnet.builders.{card.builder}) lists them."
+        way_out = WAYS_OUT.get(name) or did_you_mean(name, known)
+        way_out = way_out or f" help(dualnet.builders.{card.builder}) lists them."
         raise ArgumentError(
             name,
             f"must be an argument of the builder {card.builder!r}"
@@ -254,7 +253,7 @@ def arguments_of(
             )
         ensembles = (*ensembles, card.file or card.name)
         cards = [_member_card(card, member, ensembles) for member in members]
-        arguments["members"] = _member_arguments(card, cards, to_members, ensembles)
+        arguments["members"] = _member_arguments(cards, to_members, ensembles)
     return arguments
 
 
@@ -343,25 +342,14 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
 
 
 def _member_arguments(
-    ensemble: Card, cards: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
+    cards: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """Return a table of `builder` and `arguments` for each of `cards`."""
     members = []
-    names_by_size: dict[int, str] = {}
     for member in cards:
         with located(member, overrides):
             known = known_arguments(member)
             accepted = {key: overrides[key] for key in overrides if key in known}
             arguments = arguments_of(member, accepted, ensembles=ensembles)
         members.append({"builder": member.builder, "arguments": arguments})
-        size = vocabulary_size_of(arguments)
-        if size is not None:
-            names_by_size.setdefault(size, member.name)
-    if len(names_by_size) > 1:
-        sizes = ", ".join(f"{size} of {name!r}" for size, name in names_by_size.items())
-        raise ArgumentError(
-            "members",
-            f"of {ensemble.name!r} must have one vocabulary. Received: sizes {sizes}. Give "
-            "vocabulary_size, which all of them take.",
-        )
     return members

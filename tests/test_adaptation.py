@@ -198,7 +198,7 @@ def test_what_means_nothing_by_sentence_is_refused(model):
     with pytest.raises(ValueError, match=refused):
         dualnet.dynamic_evaluation(model, [1, 2], by_sentence=True)
     model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
-    with pytest.raises(ValueError, match="`sequence_length` must be None by sentence"):
+    with pytest.raises(ValueError, match="`sequence_length` cannot be combined with by_se"):
         dualnet.dynamic_evaluation(model, [1, 2], by_sentence=True, sequence_length=5)
     with pytest.raises(ValueError, match="`by_sentence` must be False for a model with a cache"):
         dualnet.dynamic_evaluation(dualnet.with_cache(model), [1, 2], by_sentence=True)

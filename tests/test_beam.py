@@ -10,7 +10,7 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.generation import beam_search, ensemble_step
-from dualnet.generation.likeliest import language_model_step
+from dualnet.generation.sampling import language_model_step
 from dualnet.text import Vocabulary
 
 SIZE, LENGTH, EOS = 6, 4, 2

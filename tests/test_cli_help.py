@@ -81,7 +81,7 @@ def test_the_shell_completes_commands_models_and_options():
 
 def test_a_terminal_gets_a_drawn_table_with_the_same_cells(capsys, monkeypatch):
     monkeypatch.setattr(console, "is_terminal", lambda: True)
-    console.print_table(["model", "perplexity"], [["lstm", "64.91"], ["dual[lstm]\x1b", "9.5"]])
+    console.Table(["model", "perplexity"], [["lstm", "64.91"], ["dual[lstm]\x1b", "9.5"]]).print()
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["model", "perplexity"]
     assert [row.split() for row in rows] == [["lstm", "64.91"], ["dual[lstm]\\x1b", "9.5"]]

@@ -346,7 +346,7 @@ def bad(run="", others=pathlib.Path(), pairs=""):
         "a missing language": ([*train, pairs, "--source", "en"], "`source` must be a language of"),
         "a missing file": ([*train, pairs, "--files", *"abcdef"], "`files` must name existing fi"),
         "a tokeniser for the source alone": (
-            [*train, pairs, *sides, "--source-tokenizer", "words"], "needs --tokenizer, which is",
+            [*train, pairs, *sides, "--source-tokenizer", "words"], "needs --tokenizer",
         ),
         "no tokens": ([*train, pairs, "--max-tokens", 0], "`max_tokens` must be an integer of at"),
         "a limit without pairs": (["data", "ptb", "--max-tokens", 9], "`--max-tokens` needs --pa"),

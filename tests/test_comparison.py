@@ -216,7 +216,7 @@ UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 )
 def test_figures_stand_beside_perplexities_on_the_command_line(run, capsys, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
-    cli_training._print_run(argparse.Namespace(json=False), run)  # as `train` does
+    cli_training._show_run(argparse.Namespace(json=False), run)  # as `train` does
     line = f"validation: {results['valid_bits_per_byte']:.3f} bits per byte, "
     out = capsys.readouterr().out
     assert (
@@ -326,7 +326,7 @@ def test_ranks_need_the_logits_of_few_tokens_at_a_time(monkeypatch):
         ({"top_k": 3}, "`top_k` must be a list of integers. Received: top_k=3"),
         ({"top_k": [0]}, "`top_k` must be an integer of at least 1. Received: top_k=0"),
         ({"top_k": [1, 258]}, "`top_k` must be at most 257, .* Received: top_k=258"),
-        ({"top_k": [1], "mc_dropout_samples": 2}, "`top_k` cannot be combined with MC dropout"),
+        ({"top_k": [1], "mc_dropout_samples": 2}, "`top_k` cannot be combined with `mc_dr"),
     ],
 )
 def test_a_bad_top_k_is_refused_by_name(uniform, settings, message):

@@ -11,7 +11,7 @@ from keras import ops
 import dualnet
 from dualnet import zoo
 from dualnet.corpora import Vocabulary
-from dualnet.evaluation import scoring, temperatures
+from dualnet.evaluation import perplexities, scoring
 from dualnet.evaluation.mc_dropout import DropoutReader
 from tests.conftest import NO_DROPOUT, nll, values
 
@@ -72,8 +72,8 @@ def test_a_text_of_one_sentence_is_read_after_eos(plain, text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 2}, "`batch_size` must be 1 by sentence.*Received: batch_size=2"),
-        ({"sequence_length": 9}, "`sequence_length` must be None by sentence.*Received: sequence_"),
+        ({"batch_size": 2}, "`batch_size` cannot be combined with by_sentence=True"),
+        ({"sequence_length": 9}, "`sequence_length` cannot be combined with by_sentence"),
         ({"tokens": np.zeros(0, "int32")}, "`tokens` must hold at least 1 tokens"),
     ],
 )
@@ -118,9 +118,9 @@ def test_a_window_as_long_as_the_text_carries_the_state_all_the_way(model):
     ("arguments", "message"),
     [
         ({"window": 0}, "`window` must be an integer of at least 1"),
-        ({"by_sentence": True}, "`window` must be None by sentence.*Received: window=9"),
-        ({"batch_size": 2}, "`batch_size` must be 1 with a window.*Received: batch_size=2"),
-        ({"sequence_length": 5}, "`sequence_length` must be None with a window"),
+        ({"by_sentence": True}, "`window` cannot be combined with by_sentence.*: window=9"),
+        ({"batch_size": 2}, "`batch_size` cannot be combined with `window`.*batch_size=2"),
+        ({"sequence_length": 5}, "`sequence_length` cannot be combined with `window`"),
     ],
 )
 def test_what_means_nothing_with_a_window_is_refused(plain, arguments, message):
@@ -276,7 +276,7 @@ def test_temperatures_are_tried_until_two_are_no_better(monkeypatch, plain, best
         tried.append(temperature)
         return abs(temperature - best)
 
-    monkeypatch.setattr(temperatures, "perplexity", perplexity)
+    monkeypatch.setattr(perplexities, "perplexity", perplexity)
     assert dualnet.best_temperature(plain, TOKENS) == pytest.approx(best)
     expected = [1 / (factor / 100) for factor in range(106, 78, -2)]
     assert tried == pytest.approx(expected[:num_tried])
@@ -284,7 +284,7 @@ def test_temperatures_are_tried_until_two_are_no_better(monkeypatch, plain, best
 
 def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
     order = iter([3.0, 4.0, 4.0, 4.0, 2.0, 2.0])
-    monkeypatch.setattr(temperatures, "perplexity", lambda *args, **settings: next(order))
+    monkeypatch.setattr(perplexities, "perplexity", lambda *args, **settings: next(order))
     found = dualnet.best_temperature(plain, TOKENS, temperatures=[1, 2, 3, 4, 5, 6])
     assert found == 5 and isinstance(found, float)
     for given, message in (([], "`temperatures` must hold at"), ([1, 0], "`temperature` must be")):

@@ -34,8 +34,8 @@ from dualnet import corpora, serving, training, zoo
 from dualnet.builders import language_model
 from dualnet.cli import main
 from dualnet.serving import exporting, one_step, sampling, saved_model
-from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import in_graph
+from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import needed, normal
 from tests.serving_clients import asker, check_table, client_of, close, remote_process
@@ -83,7 +83,7 @@ def graph_client(model):
         graph = tf.function(lambda **inputs: function(inputs), autograph=False)
         return graph.get_concrete_function(**specs)
 
-    parts = ChunkedReader(model), in_graph(model.vocabulary)
+    parts = ServedReader(model), in_graph(model.vocabulary)
     score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts, 100)
     return asker({"score_text": graph(*score), "generate_text": graph(*generate)})
 
@@ -152,7 +152,7 @@ def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
     model, rng = served.model, np.random.default_rng(0)
     spec = tf.TensorSpec((None, None), tf.int32)
     for max_tokens in (1, 5):
-        reader = ChunkedReader(model)
+        reader = ServedReader(model)
         reader.max_tokens = max_tokens
         score = tf.function(reader.log_probabilities, input_signature=[spec, spec])
         last = tf.function(reader.last, input_signature=[spec, tf.TensorSpec((None,), tf.int32)])

@@ -22,6 +22,7 @@ from dualnet.builders import encoder_decoder
 from dualnet.cli import main
 from dualnet.serving import beam as graph
 from dualnet.serving import saved_model, translator_endpoints
+from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array
 from tests.serving_clients import asker, check_table, client_of, close, remote_process
@@ -254,7 +255,7 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         )  # fmt: skip
     finally:
         keras.config.set_dtype_policy("float32")
-    ask = graph_client(model, ["encode", "step"])
+    ask = graph_client(model)
     source, target = [[5, 9, 7]], [[model.vocabulary.eos_id, 8]]
     found = ask("encode", ids=source, lengths=[3])
     logits, state = model.advance(target, model.encode(source))
@@ -266,15 +267,16 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         close(answer[name], array(expected), rtol=1e-5)
 
 
-def graph_client(model, names):
-    """Return a function that sends requests to the endpoints `names` as graphs, without export."""
+def graph_client(model):
+    """Return a function that sends requests to `encode` and `step` as graphs, without export."""
 
     def graph(function, specs):
         graph = tf.function(lambda **inputs: function(inputs), autograph=False)
         return graph.get_concrete_function(**specs)
 
-    built = translator_endpoints.endpoints(model, names, BOUND)
-    return asker({name: graph(*built[name]) for name in names})
+    reader = ServedReader(model)
+    built = translator_endpoints.endpoints(model, reader, BOUND)
+    return asker({"encode": graph(*built["encode"]), "step": graph(*saved_model._step(reader))})
 
 
 # --- bad requests

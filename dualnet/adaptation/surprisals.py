@@ -85,9 +85,7 @@ def records(
     texts = check_texts("texts", texts)
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     words, entropy, temperature = request.words, request.entropy, request.temperature
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="text", otherwise="Use `evaluate` for a stream of ids."
-    )
+    vocabulary, eos_id = vocabulary_with_eos(model)
     units = [words_of(vocabulary, text) if words else _tokens(vocabulary, text) for text in texts]
     streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
     if request.adapt:

@@ -69,7 +69,9 @@ def ensemble_model(
     sizes = [model.vocabulary_size for model in models]
     if len(set(sizes)) > 1:
         raise ArgumentError(
-            "members", f"must have one vocabulary. Received: models of {sizes} words."
+            "members",
+            f"must have one vocabulary. Received: models of {sizes} words. Give "
+            "vocabulary_size, which all of them take.",
         )
     hidden = sum(model.graph.hidden.shape[-1] for model in models)
     check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
-        print(WHERE_TO_BEGIN)
+        print(_version() if options.version else WHERE_TO_BEGIN)
         return 0
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
@@ -92,8 +92,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return f"dualnet {metadata.version('dualnet')}"
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        return "dualnet, not installed: run from a checkout"
+
+
 def _unknown_command(arguments: list[str]) -> str:
-    """Return what to say of a first argument that is no command, or an empty string."""
+    """Return an error message for a first argument that is no command, or ""."""
     commands = command_names()
     command = arguments[0] if arguments else "-"
     if command.startswith("-") or command in commands:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import Any
 
 import dualnet
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import print_table, quietly
-from dualnet.cli.options import OfCorpus, check_corpus, open_language_model
+from dualnet.cli.console import Table, quietly, report
+from dualnet.cli.options import OfCorpus, check_corpus, corpus_of, open_language_model
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 
@@ -76,25 +76,27 @@ class Rank(Experts):
     tolerance: float | None = None
 
 
-def _opened(options: Experts, *, translates: bool = False) -> list[Run]:
-    """Open the RUNs, which may be of models that translate if `translates`, and start Keras."""
+def _opened(options: Experts, *, translates: bool = False) -> Iterator[tuple[Run, Any, Any]]:
+    """Yield each RUN, its model and the split to read.
+
+    All RUNs are opened before Keras starts; they may be of models that translate if `translates`.
+    """
     runs = [(Run.open if translates else open_language_model)(run) for run in options.run_folders]
     if options.corpus is not None and runs[0].translates:
         raise ArgumentError("--corpus", "is for language models. Received: a RUN that translates.")
     check_corpus(options.corpus)
     quietly("dualnet.analysis")
-    return runs
+    for run in runs:
+        model = run.model()
+        yield run, model, corpus_of(run, model, options.corpus).split(options.split)
 
 
-def _print(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> None:
+def _show(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> None:
+    plotted = ""
     if options.output is not None:
         result["output"] = options.output
-    if options.json:
-        print(json.dumps(result))
-        return
-    print_table(head, rows)
-    if options.output is not None:
-        print(f"\nplotted in {options.output}")
+        plotted = f"\nplotted in {options.output}"
+    report(options, result, Table(head, rows), plotted)
 
 
 def gates(options: Gates) -> None:
@@ -103,13 +105,12 @@ def gates(options: Gates) -> None:
     Examples:
         dualnet analyse gates runs/gated --words great the
     """
-    run, *_ = _opened(options)
-    model, corpus = _read(options, run)
+    [(_, model, tokens)] = _opened(options)
     favoured = dualnet.analysis.favoured_words(
         model,
         options.words,
         count=options.count,
-        corpus_tokens=corpus.split(options.split),
+        corpus_tokens=tokens,
         least_occurrences=options.least_occurrences,
     )
     if options.output is not None:
@@ -118,7 +119,7 @@ def gates(options: Gates) -> None:
         [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
         for word, pairs in favoured.items()
     ]
-    _print(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
+    _show(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
 
 
 def _shown(unit: str) -> str:
@@ -132,23 +133,16 @@ def experts(options: Experts) -> None:
     Examples:
         dualnet analyse experts runs/doc
     """
-    run, *_ = _opened(options, translates=True)
-    model, corpus = _read(options, run)
-    used = dualnet.analysis.expert_shares(model, corpus.split(options.split))
+    [(_, model, tokens)] = _opened(options, translates=True)
+    used = dualnet.analysis.expert_shares(model, tokens)
     if options.output is not None:
         dualnet.analysis.plot_expert_shares(used, options.output)
-    result = {
-        "shares": used.shares.tolist(),
-        "coefficient_of_variation": used.coefficient_of_variation,
-        "layers": list(used.layers),
-        "tokens": used.tokens,
-    }
     rows = [
         [str(i), f"{share:.4f}", layer]
         for i, (share, layer) in enumerate(zip(used.shares, used.layers), start=1)
     ]
     rows.append(["", f"{used.coefficient_of_variation:.4f}", "coefficient of variation"])
-    _print(options, result, ["expert", "share", "layer"], rows)
+    _show(options, vars(used), ["expert", "share", "layer"], rows)
 
 
 def rank(options: Rank) -> None:
@@ -157,34 +151,19 @@ def rank(options: Rank) -> None:
     Examples:
         dualnet analyse rank runs/one runs/two
     """
-    ranks = {}
-    for run in _opened(options):
-        model, corpus = _read(options, run)
-        tokens = corpus.split(options.split)
-        ranks[str(run.path)] = dualnet.analysis.rank(
-            model, tokens, rows=options.rows, tolerance=options.tolerance
-        )
+    limits: dict[str, Any] = {"rows": options.rows, "tolerance": options.tolerance}
+    ranks = {
+        str(run.path): dualnet.analysis.rank(model, tokens, **limits)
+        for run, model, tokens in _opened(options)
+    }
     if options.output is not None:
         dualnet.analysis.plot_singular_values(ranks, options.output)
-    result = {
-        run: {
-            "rank": measured.rank,
-            "tolerance": measured.tolerance,
-            "shape": list(measured.shape),
-            "singular_values": measured.singular_values.tolist(),
-        }
-        for run, measured in ranks.items()
-    }
     rows = [
-        [
-            f"{measured.rank:,}",
-            *(f"{size:,}" for size in measured.shape),
-            f"{measured.tolerance:.3g}",
-            run,
-        ]
-        for run, measured in ranks.items()
+        [*map("{:,}".format, (found.rank, *found.shape)), f"{found.tolerance:.3g}", run]
+        for run, found in ranks.items()
     ]
-    _print(options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows)
+    result = {run: vars(found) for run, found in ranks.items()}
+    _show(options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows)
 
 
 def curves(options: Curves) -> None:
@@ -193,9 +172,8 @@ def curves(options: Curves) -> None:
     Examples:
         dualnet analyse curves runs/one runs/two --output curves.png
     """
-    paths = [str(Run.open(run).path) for run in options.run_folders]
+    runs = {path: path for path in (str(Run.open(run).path) for run in options.run_folders)}
     quietly("dualnet.analysis")
-    runs = {path: path for path in paths}
     perplexities = {
         split: dualnet.analysis.learning_curves(runs, split=key)
         for split, key in (("train", "train"), ("valid", "val"))
@@ -203,26 +181,12 @@ def curves(options: Curves) -> None:
     if options.output is not None:
         dualnet.analysis.plot_learning_curves(runs, options.output, split="both")
     result = {
-        run: {split: perplexities[split][run].tolist() for split in perplexities} for run in runs
+        run: {split: of_runs[run].tolist() for split, of_runs in perplexities.items()}
+        for run in runs
     }
     rows = [
         [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]
         for run, values in result.items()
         for epoch, (train, valid) in enumerate(zip(*values.values()), start=1)
     ]
-    _print(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)
-
-
-def _read(options: Experts, run: Run) -> tuple[Any, Any]:
-    """Return the model of a RUN, and the corpus to read: that of the RUN, or of --corpus."""
-    from dualnet import corpora
-
-    model = run.model()
-    if options.corpus is None:
-        if not run.is_folder:
-            message = "must be given for a .keras file, which records no corpus."
-            raise ArgumentError("--corpus", message)
-        return model, run.corpus()
-    words = model.vocabulary
-    lowercase = words is not None and words.lowercase
-    return model, corpora.load(options.corpus, lowercase=lowercase, vocabulary=words)
+    _show(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)

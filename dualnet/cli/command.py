@@ -9,9 +9,9 @@ import re
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from dualnet._checks import is_number
+from dualnet._checks import ArgumentError, is_number
 from dualnet._fields import Settings, default_of, field, kind_of
 
 Function = Callable[[Any], None]  # of the options; its docstring has a text, and "Examples:"
@@ -30,6 +30,15 @@ class Options(Settings):
     """
 
     json: bool = False
+
+    def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        flag, other_flag = (flags_of(fields[field])[0] for field in (name, other))
+        metavar = option_of(fields[other]).get("metavar", "")
+        message = (
+            f"{problem} {f'{other_flag} {metavar}'.rstrip()}. Received: {getattr(self, name)}."
+        )
+        raise ArgumentError(flag, message)
 
     @classmethod
     def by_set(cls) -> dict[str, str]:
@@ -83,13 +92,15 @@ def options_of(function: Function) -> type[Options]:
 
 
 def option_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """Return what `field` was told of its option: arguments of argparse, `hidden` and others."""
+    """Return the arguments of argparse for the option of `field`, `hidden` and others."""
     return dict(field.metadata.get("option", {}))
 
 
 def flags_of(field: dataclasses.Field[Any]) -> list[str]:
     """Return the names of the option of a field, such as "--top-k"; "--set decay" without one."""
     option = option_of(field)
+    if option.get("positional"):
+        return [option["metavar"]]
     dashes = "--set " + field.name if option.get("hidden") else f"--{field.name.replace('_', '-')}"
     return option.get("flags", [dashes])
 

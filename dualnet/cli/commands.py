@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from typing import Any
 
@@ -12,14 +11,14 @@ import numpy as np
 from dualnet._checks import ArgumentError
 from dualnet._fields import field
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import printable, quietly, texts_of
-from dualnet.cli.options import OfRun, OfTexts, Reading, ReadingPairs, open_language_model
-from dualnet.cli.pair_corpora import check_no_pairs, show_pairs
+from dualnet.cli.console import quietly, report, texts_of
+from dualnet.cli.options import OfRun, OfTexts, ReadingPairs, open_language_model
+from dualnet.cli.pair_corpora import show_pairs
 from dualnet.requests import Beaming, Drawing, Exporting
 from dualnet.runs import Run
 
 
-class Data(ReadingPairs, Reading):
+class Data(ReadingPairs):
     """Options of `data`.
 
     Args:
@@ -32,6 +31,12 @@ class Data(ReadingPairs, Reading):
     name: str | None = argument(None, nargs="?", metavar="CORPUS")
     path: str | None = field(None, metavar="FOLDER")
     lowercase: bool = False
+    excludes = {"pairs": ["name", "path"]}
+
+    def check(self) -> None:
+        super().check()
+        if self.name is None and self.pairs is None:
+            raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
 
 
 def data(options: Data) -> None:
@@ -45,44 +50,34 @@ def data(options: Data) -> None:
     if options.pairs is not None:
         show_pairs(options)
         return
-    check_no_pairs(options)
-    if options.name is None:
-        raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
-
+    assert options.name is not None
     settings = {"path": options.path, "lowercase": options.lowercase, **options.reading()}
     corpus = corpora.load(options.name, **settings)
     tokenizer = corpus.vocabulary
     reads_words = tokenizer.kind == "words"
     sizes = {} if reads_words else _bytes_per_token(corpus, options)
-    if options.json:
-        summary = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
-        summary |= {"tokenizer": corpus.tokenizer, "documents": tokenizer.documents}
-        summary |= {"fractions": corpus.fractions} if corpus.fractions else {}
-        summary["tokens"] = {split: len(corpus.split(split)) for split in corpora.SPLITS}
-        summary["sentences"] = {split: _sentences(corpus, split) for split in corpora.SPLITS}
-        summary |= {"bytes_per_token": sizes} if sizes else {}
-        summary["vocabulary_size"] = len(tokenizer)
-        summary["vocabulary_sha256"] = tokenizer.sha256
-        summary["sha256"] = corpus.sha256
-        print(json.dumps(summary))
-        return
-    print(f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}")
+    splits = {split: corpus.split(split) for split in corpora.SPLITS}
+    counts = {
+        split: int(np.count_nonzero(ids == tokenizer.eos_id))  # each document ends in <eos>
+        for split, ids in splits.items()
+    }
+    result = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
+    result |= {"tokenizer": corpus.tokenizer, "documents": tokenizer.documents}
+    result |= {"fractions": corpus.fractions} if corpus.fractions else {}
+    result |= {"tokens": {split: len(ids) for split, ids in splits.items()}, "sentences": counts}
+    result |= {"bytes_per_token": sizes} if sizes else {}
+    result |= {"vocabulary_size": len(tokenizer), "vocabulary_sha256": tokenizer.sha256}
+    lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
     ended = "sentences" if tokenizer.documents == "line" else "documents"
-    for split in corpora.SPLITS:
-        ids = corpus.split(split)
+    for split, ids in splits.items():
         size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
-        print(f"{split:6}{len(ids):>12,} tokens {_sentences(corpus, split):>10,} {ended}{size}   "
-              f"{tokenizer.decode(ids[: 10 if reads_words else 40])!r} ...")  # fmt: skip
-    if reads_words:
-        print(f"{'words':6}{len(tokenizer):>12,} in the vocabulary, including <eos>")
-    else:
-        print(f"{'units':6}{len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>"
-              + f"; {tokenizer.loses}" * bool(tokenizer.loses))  # fmt: skip
-
-
-def _sentences(corpus: Any, split: str) -> int:
-    """Return the number of documents of a split, each of which ends in `<eos>`."""
-    return int(np.count_nonzero(corpus.split(split) == corpus.vocabulary.eos_id))
+        lines.append(f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}   "
+                     f"{tokenizer.decode(ids[: 10 if reads_words else 40])!r} ...")  # fmt: skip
+    units = f"{len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>"
+    loses = f"; {tokenizer.loses}" * bool(tokenizer.loses)
+    words = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
+    lines.append(words if reads_words else f"units {units}{loses}")
+    report(options, {**result, "sha256": corpus.sha256}, *lines)
 
 
 def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:
@@ -113,6 +108,7 @@ class Generate(OfTexts, Drawing):
     texts: list[str] | None = field(None, flags=["--prompt"], action="append", metavar="TEXT")
     temperature: float | None = field(None, metavar="T")  # type: ignore[assignment]
     greedy: bool = False
+    excludes = {"greedy": ["temperature", "beam"]}
 
 
 # What the JSON of `generate` holds of its settings.
@@ -126,11 +122,6 @@ def generate(options: Generate) -> None:
     Examples:
         dualnet generate runs/dual --prompt "The cat" --temperature 0.8 --seed 1
     """
-    if options.greedy and options.temperature is not None:
-        message = "means --temperature 0 and cannot be combined with --temperature."
-        raise ArgumentError("--greedy", message)
-    if options.greedy and options.beam is not None:
-        raise ArgumentError("--greedy", "cannot be combined with --beam; --beam 1 is greedy.")
     settings = Drawing.fields_of(options.arguments())
     if options.temperature is None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
@@ -142,13 +133,10 @@ def generate(options: Generate) -> None:
     run = open_language_model(options.run_folder)
     generation = quietly("dualnet.generation")
     texts = generation.generate(run.model(), prompts, **settings)
-    if options.json:
-        used = DRAWN if options.beam is None else SEARCHED
-        settings = {name: settings[name] for name in used}
-        print(json.dumps({"texts": texts, "prompts": prompts, **settings}))
-    else:
-        several = texts if options.n_best is None else itertools.chain(*texts)
-        print(printable("\n\n".join(several)))
+    used = DRAWN if options.beam is None else SEARCHED
+    result = {"texts": texts, "prompts": prompts, **{name: settings[name] for name in used}}
+    several = texts if options.n_best is None else itertools.chain(*texts)
+    report(options, result, "\n\n".join(several))
 
 
 class Export(OfRun, Exporting):
@@ -175,20 +163,17 @@ def export(options: Export) -> None:
     format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)
-    shared = serving.token_map(options.tokens, model.vocabulary) if options.tokens else None
-    if options.json:
-        result = {"path": str(path), "format": format, "endpoints": endpoints}
-        if shared:
-            result |= {"unknown_tokens": shared.unknown, "unused_units": shared.unused}
-        print(json.dumps(result))
-    elif format == "saved_model":
-        print(f"SavedModel with the endpoints {', '.join(endpoints)} in {path}")
+    result = {"path": path, "format": format, "endpoints": endpoints}
+    lines = [f"A single step of the model in {path}"]
+    if format == "saved_model":
+        lines = [f"SavedModel with the endpoints {', '.join(endpoints)} in {path}"]
         if reason := serving.why_no_text(model):
-            print(f"No text endpoints: {reason}")
-    else:
-        print(f"A single step of the model in {path}")
-        if shared:
-            print(printable(shared.summary()))
+            lines.append(f"No text endpoints: {reason}")
+    if options.tokens:
+        shared = serving.token_map(options.tokens, model.vocabulary)
+        result |= {"unknown_tokens": shared.unknown, "unused_units": shared.unused}
+        lines.append(shared.summary())
+    report(options, result, *lines)
 
 
 class Demo(Options):
@@ -208,6 +193,4 @@ def demo(options: Demo) -> None:
         dualnet demo --output demo
     """
     demo = quietly("dualnet.demo", seeds=True)
-    results = demo.run(options.output)
-    if options.json:
-        print(json.dumps(results))
+    report(options, demo.run(options.output))

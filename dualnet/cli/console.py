@@ -1,21 +1,23 @@
-"""Console helpers: parse settings, print tables, silence start-up messages."""
+"""Console helpers: parse settings, print results, silence start-up messages."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import math
+import json
 import os
 import re
 import sys
 import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dualnet._checks import ArgumentError, did_you_mean
+import numpy as np
+
+from dualnet._checks import ArgumentError, did_you_mean, finite
 
 
 def quietly(module: str, *, seeds: bool = False) -> Any:
@@ -51,28 +53,61 @@ def silence() -> Iterator[None]:
             os.close(stderr)
 
 
-def print_table(head: list[str], rows: list[list[str]], columns: int | None = None) -> None:
-    """Print `rows` under `head`; the last cell is truncated if a row would exceed `columns`.
+class Table(NamedTuple):
+    """Rows of cells under a head.
 
-    On a terminal, rich draws the table.
+    The last cell is truncated if a row would exceed `columns`. On a terminal, rich draws the table.
     """
-    if is_terminal():
-        _draw_table(head, rows)
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    columns: int | None = None
+
+    def print(self) -> None:
+        if is_terminal():
+            _draw_table(self.head, self.rows)
+            return
+        widths = [max(map(len, cells)) for cells in zip(self.head, *self.rows)][:-1]
+        for *cells, last in [self.head, *self.rows]:
+            if self.columns is not None:
+                last = truncate(last, self.columns - sum(widths) - 2 * len(widths))
+            padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
+            print(printable("  ".join([*padded, last]).rstrip()))
+
+
+def report(options: Any, result: Any, *parts: str | Table) -> None:
+    """Print `result` as JSON with --json, else its `parts`: tables, and lines that are not empty.
+
+    An empty line stands before a table, unless that is the first part.
+    """
+    if options.json:
+        print(json.dumps(_jsonable(result), allow_nan=False, default=str))
         return
-    widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
-    for *cells, last in [head, *rows]:
-        if columns is not None:
-            last = truncate(last, columns - sum(widths) - 2 * len(widths))
-        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
-        print(printable("  ".join([*padded, last]).rstrip()))
+    for number, part in enumerate(parts):
+        if isinstance(part, Table):
+            print("\n" * (number > 0), end="")
+            part.print()
+        elif part:
+            print(printable(part))
+
+
+def _jsonable(value: Any) -> Any:
+    """Return `value` with lists for arrays, and None for nan and infinity, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    return finite(value)
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is a terminal that shows colours."""
+    """Return True if standard output is a terminal that shows colours."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _draw_table(head: list[str], rows: list[list[str]]) -> None:
+def _draw_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -136,11 +171,6 @@ def truncate(text: str, columns: int) -> str:
             return text[:fits].rstrip() + "..."
         fits = i + 1 if used <= columns - 3 else fits
     return text
-
-
-def finite(value: Any) -> Any:
-    """Return `value`, or None for nan and infinity, which JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: float) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,19 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, default_of, field
 from dualnet._files import check_new
 from dualnet.cli.command import flags_of
-from dualnet.cli.console import check_known, comparison, finite, quietly, settings_of
-from dualnet.cli.options import OfCorpus, OfRun, Pairs, Setting, check_corpus, number_or
+from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
+from dualnet.cli.options import (
+    OfCorpus,
+    OfRun,
+    Pairs,
+    Setting,
+    check_corpus,
+    corpus_of,
+    number_or,
+)
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
+from dualnet.metrics import METRICS
 from dualnet.requests import RULES, DynamicEvaluating, Evaluating, Learning, check_temperature
 from dualnet.runs import Run
 from dualnet.runs.folder import EARLY_FILES
@@ -85,6 +93,9 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
     cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
     beam: int | None = count(None, least=1)
     protocol: str | None = choice(None, PROTOCOLS)
+    needs = {"dynamic": ["plot", "keep", *Learning.names()], "mc_dropout_samples": ["seed"]}
+    excludes = {"dynamic": [*{*Evaluating.names()} - {*DynamicEvaluating.names()}],
+                "keep": ["cache"]}  # fmt: skip
 
     @classmethod
     def by_set(cls) -> dict[str, str]:
@@ -93,29 +104,7 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
         flags = [re.sub("--(set )?", "", flags_of(field)[0]) for field in fields]
         return {flag.replace("-", "_"): field.name for flag, field in zip(flags, fields)}
 
-    def check(self) -> None:
-        static = [name for name in Evaluating.names() if name not in DynamicEvaluating.names()]
-        if self.dynamic:
-            problem = (
-                "cannot be combined with --dynamic, which reads the text once without dropout."
-            )
-            self.refuse_options(static, problem)
-            if self.keep is not None:
-                self.refuse_options(["cache"], "cannot be combined with --keep.")
-        else:
-            self.refuse_options(["rule", "plot", "keep", *Learning.names()], "needs --dynamic.")
-            if not self.mc_dropout_samples:
-                self.refuse_options(["dropout_scale", "seed"], "needs --samples.")
-        super().check()
-
-    def refuse_options(self, names: Collection[str], problem: str) -> None:
-        """Raise `ArgumentError` for an option of `names` that was given."""
-        for option in dataclasses.fields(self):
-            value = getattr(self, option.name)
-            if option.name in names and value != default_of(option):
-                raise ArgumentError(flags_of(option)[0], f"{problem} Received: {value}.")
-
-    def given(self) -> dict[str, Any]:
+    def evaluation(self) -> dict[str, Any]:
         """Return the settings of the evaluation that were given, other than the rule."""
         request = DynamicEvaluating if self.dynamic else Evaluating
         settings = request.fields_of(self.changed())
@@ -140,11 +129,11 @@ def evaluate(options: Evaluate) -> None:
     if options.keep is not None:
         _check_keep(options.keep, run)
     check_corpus(options.corpus)
-    settings = options.given()
+    settings = options.evaluation()
     if options.dynamic and options.rule != "published":
         DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
-    from dualnet import adaptation, builders, corpora, evaluation
+    from dualnet import adaptation, builders, evaluation
 
     model = run.model()
     translates = isinstance(model, builders.TranslationModel)
@@ -152,20 +141,13 @@ def evaluate(options: Evaluate) -> None:
     if translates:
         evaluate_translator(options, run, model)
         return
-    if options.corpus is None and not run.is_folder:
-        raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
-    vocabulary = model.vocabulary
-    if vocabulary is None:
+    corpus = corpus_of(run, model, options.corpus)
+    if model.vocabulary is None:
         raise ArgumentError(
             "RUN",
             "must have a vocabulary. Received: a .keras file without one. Set model.vocabulary "
             "before model.save.",
         )
-    corpus: Any
-    if options.corpus is None:
-        corpus = run.corpus()
-    else:
-        corpus = corpora.load(options.corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary)
     tokens = corpus.split(options.split)
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
@@ -177,31 +159,30 @@ def evaluate(options: Evaluate) -> None:
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
+        shared = settings.keys() & {"by_sentence", "window"}
         settings["temperature"] = evaluation.best_temperature(
-            model,
-            valid,
-            **{key: settings[key] for key in ("by_sentence", "window") if key in settings},
+            model, valid, **{key: settings[key] for key in shared}
         )
+    lines = []
     if options.dynamic:
-        fixed: dict[str, Any] = {"keep": options.keep is not None}
-        if options.rule == "published":
-            published = published_rule(run, corpus.name)
-            if settings.get("by_sentence"):
-                published.pop("sequence_length", None)
-            settings = {**published, **settings}
-        else:
-            settings = run.learning(options.rule, settings)
+        settings = learning_of(run, options.rule, settings, corpus.name)
+        statistics = None
         if settings["rule"] == "rms":  # its statistics are those of the training text
-            fixed["statistics"] = run.training_text() if run.is_folder else corpus.train
+            statistics = run.training_text() if run.is_folder else corpus.train
         # Read before --keep changes the weights.
         shared = settings.keys() & {"temperature", "by_sentence"}
         static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
-        dynamic = adaptation.dynamic_evaluation(model, tokens, **fixed, **settings)
+        dynamic = adaptation.dynamic_evaluation(
+            model, tokens, keep=options.keep is not None, statistics=statistics, **settings
+        )
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
+        used = ", ".join(f"{k}={v:g}" for k, v in dynamic.settings.items() if v is not None)
+        lines.append(f"dynamic evaluation, rule {dynamic.rule}: {used}")
         if options.keep is not None:
             _keep(options.keep, options, run, model, dynamic)
             notes["keep"] = options.keep
+            lines.append(f"the adapted model is in {options.keep}")
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                   "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
                   **dynamic.figures(), "static_perplexity": static.perplexity}  # fmt: skip
@@ -210,51 +191,41 @@ def evaluate(options: Evaluate) -> None:
         names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
                  "by_sentence", "window"]  # fmt: skip
         names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
+        names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
         result = {name: getattr(static, name) for name in names}
-        result["samples"] = static.mc_dropout_samples
-        result |= static.figures()
-        if static.top_k_accuracy:
-            result["top_k_accuracy"] = static.top_k_accuracy
+        result |= {"samples": static.mc_dropout_samples, **static.figures()}
     result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
-    if options.json:
-        print(json.dumps({key: finite(value) for key, value in result.items()}))
-        return
-    _print_result(result, trained_by_sentence)
-    if options.dynamic:
-        used_settings = ", ".join(
-            f"{key}={value:g}" for key, value in dynamic.settings.items() if value is not None
-        )
-        print(f"dynamic evaluation, rule {dynamic.rule}: {used_settings}")
-    if "keep" in notes:
-        print(f"the adapted model is in {options.keep}")
+    report(options, result, *_lines(result, trained_by_sentence), *lines)
 
 
-def _print_result(result: Mapping[str, Any], trained_by_sentence: bool) -> None:
+def _lines(result: Mapping[str, Any], trained_by_sentence: bool) -> Iterator[str]:
+    """Yield what is printed of a result, whether static or dynamic."""
     static = result.get("static_perplexity")
     beside = "" if static is None else f", where static evaluation has {static:.2f}"
-    print(f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
-          f"{result['corpus']} {result['split']}{beside}")  # fmt: skip
-    print(comparison(result))
-    for k, accuracy in result.get("top_k_accuracy", {}).items():
-        print(f"top-{k} accuracy {accuracy:.2%}")
+    yield (f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
+           f"{result['corpus']} {result['split']}{beside}")  # fmt: skip
+    yield comparison(result)
+    for metric in METRICS:
+        if metric.figure in result:
+            yield from metric.lines(result[metric.figure])
     if result["batch_size"] != 1:
-        print(f"read as {result['batch_size']} streams, each from the zero state; the reference "
-              "is --batch-size 1")  # fmt: skip
+        yield (f"read as {result['batch_size']} streams, each from the zero state; the reference "
+               "is --batch-size 1")  # fmt: skip
     if result.get("by_sentence"):
-        print("read by sentence, each after <eos> from the zero state")
+        yield "read by sentence, each after <eos> from the zero state"
     elif result.get("window"):
-        print(f"read in windows of {result['window']} tokens, each from the zero state")
+        yield f"read in windows of {result['window']} tokens, each from the zero state"
     elif trained_by_sentence:
-        print("read as one stream, although the model was trained by sentence")
+        yield "read as one stream, although the model was trained by sentence"
     if "cache" in result:
         cache = ", ".join(f"{key}={value}" for key, value in result["cache"].items())
-        print(f"with a neural cache, {cache}")
+        yield f"with a neural cache, {cache}"
     if "tuning_tokens" in result:
-        print(f"temperature {result['temperature']:.4g}, the best on the first "
-              f"{result['tuning_tokens']:,} tokens of the validation split")  # fmt: skip
+        yield (f"temperature {result['temperature']:.4g}, the best on the first "
+               f"{result['tuning_tokens']:,} tokens of the validation split")  # fmt: skip
     if result.get("samples"):
-        print(f"probabilities averaged over {result['samples']} passes with dropout, rates scaled "
-              f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
+        yield (f"probabilities averaged over {result['samples']} passes with dropout, rates scaled "
+               f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
 
 
 def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
@@ -274,8 +245,12 @@ def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     return {**defaults, **settings}
 
 
-def published_rule(run: Run, corpus: str) -> dict[str, Any]:
-    """Return rule and settings of the dynamic evaluation published for card and corpus."""
+def learning_of(
+    run: Run, rule: str | None, settings: Mapping[str, Any], corpus: str, *, by_text: bool = False
+) -> dict[str, Any]:
+    """Return rule and settings, as `Run.learning` does; those of "published" are of `corpus`."""
+    if rule != "published":
+        return run.learning(rule, settings, by_text=by_text)
     published = _published_evaluation(run, corpus)
     if "rule" not in published:
         raise ArgumentError(
@@ -284,7 +259,10 @@ def published_rule(run: Run, corpus: str) -> dict[str, Any]:
             f"corpus. Received: {run.table.get('name', 'a .keras file')!r} on {corpus!r}, without. "
             "Choose nadam, sgd or rms.",
         )
-    return {key: value for key, value in published.items() if not key.startswith("cache_")}
+    own = {key: value for key, value in published.items() if not key.startswith("cache_")}
+    if by_text or settings.get("by_sentence"):
+        own.pop("sequence_length", None)
+    return {**own, **settings}
 
 
 def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:

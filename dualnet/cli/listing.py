@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import is_number
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import finite, print_table, printable
-from dualnet.cli.model_table import measured_result, model_table, translation_results
+from dualnet.cli.console import Table, report
 from dualnet.cli.options import OfModel
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_shipped, find_run
+
+COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
 
 class List(Options):
@@ -29,6 +32,7 @@ class List(Options):
     pattern: str = argument("*", nargs="?", metavar="PATTERN")
     pretrained: bool = False
     markdown: bool = False
+    excludes = {"json": ["markdown"], "pretrained": ["markdown"]}
 
 
 def list_models(options: List) -> None:
@@ -38,55 +42,55 @@ def list_models(options: List) -> None:
         dualnet list "dual_*"
     """
     names = zoo.list_models(options.pattern, pretrained=options.pretrained)
-    if options.pretrained:
-        _list_pretrained(options, names)
-        return
     if options.markdown:
-        if options.json:
-            raise ArgumentError("--markdown", "cannot be combined with --json. Choose one of them.")
         print(model_table(names))
-    elif options.json:
-        print(json.dumps(names))
     elif not names:
+        report(options, names, _no_match(options))
+    elif options.pretrained:
+        report(options, names, _pretrained_table(names), PRETRAINED_NOTE)
+    else:
+        report(options, names, _published_table(names), PUBLISHED_NOTE)
+
+
+PUBLISHED_NOTE = """
+Parameters and perplexities (validation/test) are for the first corpus. Where the paper reports
+no static perplexity, the one after fine-tuning or over dropout samples is shown.
+`dualnet list --pretrained` lists trained models."""
+PRETRAINED_NOTE = """
+Figures of the test text: perplexity per token and bits per byte, each static and with
+dynamic evaluation. A name may stand wherever a command takes a RUN."""
+
+
+def _no_match(options: List) -> str:
+    if not options.pretrained:
         trained = zoo.list_models(options.pattern, pretrained=True)
         way_out = " `dualnet list --pretrained` lists trained models." if trained else ""
-        print(f"No model matches {options.pattern!r}.{way_out}")
-    else:
-        rows = [
-            [card.name, f"{card.parameters:,}",
-             translation_results(card) or _pair(card, "static", "finetuned", "samples"),
-             _pair(card, "dynamic"), ", ".join(card.corpora)]
-            for card in map(zoo.card, names)
-        ]  # fmt: skip
-        print_table(["model", "parameters", "published", "dynamic", "corpora"], rows)
-        print("\nParameters and perplexities (validation/test) are for the first corpus. Where the "
-              "paper reports\nno static perplexity, the one after fine-tuning or over dropout "
-              "samples is shown.\n"
-              "`dualnet list --pretrained` lists trained models.")  # fmt: skip
+        return f"No model matches {options.pattern!r}.{way_out}"
+    if zoo.list_models(pretrained=True):
+        return f"No shipped model matches {options.pattern!r}."
+    return "No model is shipped."
 
 
-def _list_pretrained(options: List, names: list[str]) -> None:
-    if options.markdown:
-        raise ArgumentError("--markdown", "cannot be combined with --pretrained.")
-    if options.json:
-        print(json.dumps(names))
-    elif not names:
-        print(f"No shipped model matches {options.pattern!r}." if zoo.list_models(pretrained=True)
-              else "No model is shipped.")  # fmt: skip
-    else:
-        rows = []
-        for name in names:
-            results = json.loads((find_run(name) / RESULTS).read_text("utf-8"))
-            figures = [results[protocol]["test"] for protocol in ("static", "dynamic")]
-            rows.append([name, f"{results['parameters']:,}",
-                         *(f"{figure['perplexity']:.2f}" for figure in figures),
-                         *(f"{figure['bits_per_byte']:.3f}" for figure in figures)])  # fmt: skip
-        print_table(["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"],
-                    rows)  # fmt: skip
-        print(
-            "\nFigures of the test text: perplexity per token and bits per byte, each static and "
-            "with\ndynamic evaluation. A name may stand wherever a command takes a RUN."
-        )
+def _published_table(names: list[str]) -> Table:
+    rows = [
+        [card.name, f"{card.parameters:,}",
+         translation_results(card) or _pair(card, "static", "finetuned", "samples"),
+         _pair(card, "dynamic"), ", ".join(card.corpora)]
+        for card in map(zoo.card, names)
+    ]  # fmt: skip
+    return Table(["model", "parameters", "published", "dynamic", "corpora"], rows)
+
+
+def _pretrained_table(names: list[str]) -> Table:
+    rows = []
+    for name in names:
+        results = json.loads((find_run(name) / RESULTS).read_text("utf-8"))
+        figures = [results[protocol]["test"] for protocol in ("static", "dynamic")]
+        rows.append([name, f"{results['parameters']:,}",
+                     *(f"{figure['perplexity']:.2f}" for figure in figures),
+                     *(f"{figure['bits_per_byte']:.3f}" for figure in figures)])  # fmt: skip
+    head = ["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"]
+    return Table(head, rows)
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:
@@ -116,54 +120,101 @@ def card(options: ShownCard) -> None:
         dualnet card dual_mdlstm --corpus wikitext-2
     """
     card = zoo.card(options.name, options.corpus)
-    if options.json:
-        table = dataclasses.asdict(card)
-        for key, pair in table["published"].items():
-            table["published"][key] = list(map(finite, pair))
-        table["also_published"] = [
-            {k: list(map(finite, v)) if isinstance(v, list) else v for k, v in result.items()}
-            for result in card.also_published
-        ]
-        print(json.dumps(table, default=str))
-        return
-    if card_of_shipped(options.name):
-        print(f"{Path(card.file).parent.name}, a trained model that is shipped, of the model "
-              f"{card.name}: {card.file}")  # fmt: skip
+    is_shipped = bool(card_of_shipped(options.name))
+    report(options, dataclasses.asdict(card), *_about(card, is_shipped), *_settings(card))
+
+
+def _about(card: zoo.Card, is_shipped: bool) -> Iterator[str]:
+    """Yield the lines about a model: paper, sizes and results."""
+    if is_shipped:
+        yield (f"{Path(card.file).parent.name}, a trained model that is shipped, of the model "
+               f"{card.name}: {card.file}")  # fmt: skip
     elif card.file:
-        print(printable(f"{card.name}, your own card: {card.file}"))
+        yield f"{card.name}, your own card: {card.file}"
     else:
-        print(f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})")
-    about = "\n".join(filter(None, (card.paper, card.table, card.note)))
-    print(printable(about), end="\n\n")
+        yield f"{card.name} on {card.corpus} (cards for: {', '.join(card.corpora)})"
+    yield "\n".join([*filter(None, (card.paper, card.table, card.note)), ""])
     if card.parameters is not None:
-        printed = printable(f" (in the paper: {card.printed})") if card.printed else ""
-        print(f"parameters  {card.parameters:,}{printed}")
+        printed = f" (in the paper: {card.printed})" if card.printed else ""
+        yield f"parameters  {card.parameters:,}{printed}"
     if card.seed is not None:
-        print(f"seed        {card.seed}")
+        yield f"seed        {card.seed}"
     if card.lowercase:
-        print("text        lower-cased")
+        yield "text        lower-cased"
     for key, pair in card.published.items():
         valid, test = map(_perplexity, pair)
-        name = printable(key)
         if key == "bleu" or key.startswith("rouge"):
-            print(f"published   {name.upper().replace('_', '-')} {test} test")
+            yield f"published   {key.upper().replace('_', '-')} {test} test"
         else:
-            print(f"published   {name}: perplexity {valid} validation, {test} test")
+            yield f"published   {key}: perplexity {valid} validation, {test} test"
     for result in card.also_published:
         where = [str(value) for value in result.values() if not isinstance(value, list)]
-        pairs = {key: pair for key, pair in result.items() if isinstance(pair, list)}
         figures = [
             f"{key} {'/'.join('-' if math.isnan(value) else str(value) for value in pair)}"
-            for key, pair in pairs.items()
+            for key, pair in result.items()
+            if isinstance(pair, list)
         ]
-        print(printable(f"also        {', '.join(where)}: {', '.join(figures)}"))
+        yield f"also        {', '.join(where)}: {', '.join(figures)}"
     for result in card.measured:
         command = f" ({result['command']})" if "command" in result else ""
-        print(printable(f"measured    {measured_result(result)}{command}"))
+        yield f"measured    {measured_result(result)}{command}"
+
+
+def _settings(card: zoo.Card) -> Iterator[str]:
+    """Yield the lines of the settings of a model, as TOML."""
     for section in ("config", "recipe", "evaluation"):
         settings = getattr(card, section)
         if settings:
-            print(f"\n[{section}]")
+            yield f"\n[{section}]"
         for key, value in settings.items():
             ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
-            print(f"{printable(key)} = {json.dumps(value, default=str)}{ours}")
+            yield f"{key} = {json.dumps(value, default=str)}{ours}"
+
+
+# --- the table of `--markdown`
+
+
+def model_table(names: Iterable[str]) -> str:
+    """Return a Markdown table with a row per corpus of each model in `names`."""
+    columns = [key.replace("finetuned", "fine-tuned") for key in COLUMNS]
+    head = ["model", "corpus", "parameters", *columns, "measured"]
+    rows = [_row(zoo.card(name, corpus)) for name in names for corpus in zoo.card(name).corpora]
+    rule = ["---", "---", "---:", *["---"] * (len(COLUMNS) + 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
+
+
+def _row(card: zoo.Card) -> list[str]:
+    results = {key: _figures(card.published.get(key, ())) for key in COLUMNS}
+    results["static"] = results["static"] or translation_results(card)
+    if "refinetuned" in card.published:
+        results["finetuned"] += f"; until no gain {_figures(card.published['refinetuned'])}"
+    measured = "; ".join(map(measured_result, card.measured)).replace("|", "\\|")
+    return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
+
+
+def translation_results(card: zoo.Card) -> str:
+    """Return the published BLEU or ROUGE of a model that translates, or ""."""
+    if "bleu" in card.published:
+        return f"BLEU {_figures(card.published['bleu'][1:])}"
+    if "rouge_1" in card.published:
+        figures = (card.published[name][1:] for name in ("rouge_1", "rouge_2", "rouge_l"))
+        return f"ROUGE-1/2/L {'/'.join(map(_figures, figures))}"
+    return ""
+
+
+def measured_result(result: Mapping[str, Any]) -> str:
+    """Return the settings, parameters and figures of one of our own results."""
+    setup, figures = [], []
+    for key, value in result.items():
+        if isinstance(value, list) and all(map(is_number, value)):
+            figures.append(f"{key.replace('_', ' ')} {_figures(value)}")
+        elif key == "parameters" and is_number(value):
+            setup.append(f"{value:,} parameters")
+        elif key != "command":
+            setup.append(str(value) if key == "settings" else f"{key} {value}")
+    return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
+
+
+def _figures(values: Iterable[float]) -> str:
+    """Return "validation/test", with "-" for a missing perplexity."""
+    return "/".join("-" if math.isnan(x) else f"{x:.2f}".removesuffix("0") for x in values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 
@@ -11,7 +10,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import field
 from dualnet._files import check_output_file
 from dualnet.cli.command import argument
-from dualnet.cli.console import finite, number, print_table, quietly, texts_of
+from dualnet.cli.console import Table, number, quietly, report, texts_of
 from dualnet.cli.options import AdaptingOptions, open_language_model
 from dualnet.requests import DynamicEvaluating, Looking, check_reading
 from dualnet.runs.shipped import list_shipped, require_shipped
@@ -75,18 +74,15 @@ def look(options: Look) -> None:
         print(f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
               "nothing is learnt. Try --set sequence_length=5.",
               file=sys.stderr)  # fmt: skip
-    if options.json:
-        models = [{key: finite(value) for key, value in row.items()} for row in page.perplexities]
-        print(json.dumps({"output": options.output, "tokens": page.units, "models": models}))
-        return
+    result = {"output": options.output, "tokens": page.units, "models": page.perplexities}
     head = ["fixed weights", *["learning"] * options.adapt, "model"]
     rows = [
         [*(number(value) for key, value in row.items() if key != "name"), row["name"]]
         for row in page.perplexities
     ]
-    print_table(head, rows)
     tokens = f"{page.units:,} token{'s' * (page.units != 1)}"
-    print(f"\nperplexity on {tokens}; the page is {options.output}")
+    note = f"\nperplexity on {tokens}; the page is {options.output}"
+    report(options, result, Table(head, rows), note)
 
 
 def _with_file(options: Look) -> Look:

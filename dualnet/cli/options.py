@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualnet import zoo
+from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet.cli.command import Options, argument
@@ -112,12 +112,8 @@ class Reading(Fractions):
     documents: str | None = field(None, metavar="END")
 
     def reading(self) -> dict[str, Any]:
-        """Return how a corpus is to be read: the arguments of `corpora.load` that are given."""
-        return {
-            name: value
-            for name in Reading.names()
-            if name != "json" and (value := getattr(self, name)) is not None
-        }
+        """Return the arguments of `corpora.load` that say how to read a corpus, if given."""
+        return self.given(["tokenizer", "documents", "fractions"])
 
 
 class Pairs(Options):
@@ -139,9 +135,10 @@ class Pairs(Options):
         metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE", "VALID_TARGET", "TEST_SOURCE",
                  "TEST_TARGET"),
     )  # fmt: skip
+    needs = {"pairs": ["source", "target", "files"]}
 
 
-class ReadingPairs(Pairs):
+class ReadingPairs(Pairs, Reading):
     """How pairs of texts are read.
 
     Args (models that translate):
@@ -153,6 +150,14 @@ class ReadingPairs(Pairs):
 
     source_tokenizer: str | None = field(None, metavar="TOKENIZER")
     max_tokens: int | None = count(None, least=1)
+    needs = {"pairs": ["source_tokenizer", "max_tokens"], "tokenizer": ["source_tokenizer"]}
+    excludes = {"pairs": ["corpus", "documents", "fractions"]}
+
+    def asked_tokenizers(self) -> Any:
+        """Return the tokeniser of both sides, or those of source and target, for `load_pairs`."""
+        if self.source_tokenizer is None:
+            return self.tokenizer
+        return self.source_tokenizer, self.tokenizer
 
 
 class Setting(Options):
@@ -169,12 +174,7 @@ class AdaptingOptions(Setting, Adapting):
     """Whether models learn while they read."""
 
     rule: str | None = choice(None, RULES)  # type: ignore[assignment]
-
-    def check(self) -> None:
-        for name in ("rule", "set"):
-            if getattr(self, name) and not self.adapt:
-                raise ArgumentError(f"--{name}", "needs --adapt.")
-        super().check()
+    needs = {"adapt": ["set"]}
 
 
 class Resuming(Setting):
@@ -194,6 +194,16 @@ class Resuming(Setting):
     checkpoint_steps: int = count(500, least=1)
     quiet: bool = False
 
+    def arguments_of(self, *own: str) -> dict[str, Any]:
+        """Return the options that were given, as arguments of the function of the command.
+
+        `own` are further options that the command reads itself. The function refuses any other
+        that it does not know.
+        """
+        own = ("json", "set", "quiet", "corpus", *own)
+        arguments = {name: value for name, value in self.changed().items() if name not in own}
+        return {**arguments, "progress": not self.quiet}
+
 
 def open_language_model(
     path: str, *, name: str = "path", way_out: str = "dualnet translate"
@@ -207,6 +217,17 @@ def open_language_model(
             f"`{way_out}`.",
         )
     return run
+
+
+def corpus_of(run: Run, model: Any, name: str | None) -> Any:
+    """Return the corpus `name`, as `model` reads it; by default that which it was trained on."""
+    if name is None and not run.is_folder:
+        raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
+    if name is None:
+        return run.corpus()
+    words = model.vocabulary
+    lowercase = words is not None and words.lowercase
+    return corpora.load(name, lowercase=lowercase, vocabulary=words)
 
 
 def check_corpus(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.command import argument
-from dualnet.cli.console import print_table, quietly
+from dualnet.cli.console import Table, quietly, report
 from dualnet.cli.options import OfRun, open_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
 
@@ -48,16 +47,14 @@ def minimal_pairs(options: Pairs) -> None:
     ]
     if warning := tokenisation_warning(words, what="the sentences"):
         print(warning, file=sys.stderr)
-    if options.json:
-        print(json.dumps({
-            **_as_json(result.overall),
-            "mean_accuracy": result.mean_accuracy,
-            "unknown": result.unknown,
-            "UID": {name: _as_json(each) for name, each in result.by_uid.items()},
-            "field": {name: _as_json(each) for name, each in result.by_field.items()},
-            "model": model.name,
-        }))  # fmt: skip
-        return
+    as_json = {
+        **_as_json(result.overall),
+        "mean_accuracy": result.mean_accuracy,
+        "unknown": result.unknown,
+        "UID": {name: _as_json(each) for name, each in result.by_uid.items()},
+        "field": {name: _as_json(each) for name, each in result.by_field.items()},
+        "model": model.name,
+    }
     groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
     rows = []
     for kind, group in groups.items():
@@ -66,10 +63,11 @@ def minimal_pairs(options: Pairs) -> None:
             interval = f"{100 * low:.1f} to {100 * high:.1f}"
             rows.append([kind, name, f"{each.accuracy:.1%}", interval, str(each.pairs),
                          str(each.ties)])  # fmt: skip
-    print_table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
+    table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
     overall = result.overall
-    print(f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
-          f"{result.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
+    note = (f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
+            f"{result.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
+    report(options, as_json, table, note)
 
 
 def _as_json(result: Accuracy) -> dict[str, Any]:

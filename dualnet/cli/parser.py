@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from typing import Any
 
 from dualnet.cli.command import Actions, Function, add_command, grouped
 
@@ -59,22 +58,6 @@ def _function(place: str) -> Function:
     return getattr(importlib.import_module(f"dualnet.cli.{module}"), name)
 
 
-class Version(argparse.Action):
-    """Prints the version, which is looked up only when asked for."""
-
-    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **kwargs)
-
-    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
-        from importlib import metadata
-
-        try:
-            print(f"dualnet {metadata.version('dualnet')}")
-        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-            print("dualnet, not installed: run from a checkout")
-        parser.exit()
-
-
 def make_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command line, of one `command` alone if it is given."""
     parser = argparse.ArgumentParser(
@@ -83,7 +66,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=Version, help="print the version and exit")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="dualnet", help=argparse.SUPPRESS
     )

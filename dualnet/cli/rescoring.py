@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import check_output_file, written_beside
 from dualnet.cli.command import argument
-from dualnet.cli.console import print_table, printable, quietly
+from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.options import AdaptingOptions
 from dualnet.requests import Rescoring
 from dualnet.rescoring.formats import (
@@ -72,20 +71,16 @@ class Rescore(AdaptingOptions, Rescoring):
     metric: str | None = choice(None, METRICS)
     save_weights: str | None = field(None, metavar="FILE")
     seed: int | None = count(None)
+    needs = {"tune": ["save_weights"]}
+    excludes = {"compare": ["tune"], "feature_weights": ["tune"]}
 
     def check(self) -> None:
         super().check()
         table = self.tune or self.compare
         changed = self.changed()
-        needs = {"--tune": (self.tune, ["save_weights"]),
-                 "--tune or --compare": (table, ["metric", "seed", "json"])}  # fmt: skip
-        for needed, (there, names) in needs.items():
-            for name in names:
-                if name in changed and not there:
-                    raise ArgumentError(f"--{name.replace('_', '-')}", f"needs {needed}.")
-        if self.tune and (self.compare or self.feature_weights):
-            other = "--compare" if self.compare else "--feature-weights"
-            raise ArgumentError("--tune", f"learns weights, and cannot be combined with {other}.")
+        for name in ("metric", "seed", "json") if not table else ():
+            if name in changed:
+                raise ArgumentError(f"--{name}", "needs --tune or --compare.")
         if self.best and table and self.output is None:
             raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
         if self.format == "kaldi" and self.output is None and not (self.best or table):
@@ -189,17 +184,17 @@ def _tune(
         save_weights(options.save_weights, weights, **about)
     if options.output is not None:
         _write(options, (weighted(nbest, weights) for nbest in lists))
-    if options.json:
-        print(json.dumps({"metric": name, "lists": len(lists), **figures, "weights": weights}))
-        return
+    result = {"metric": name, "lists": len(lists), **figures, "weights": weights}
     rows = [
         [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
         for what, figure in figures.items()
     ]
-    print_table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
-    print()
-    print_table(
-        ["feature", "weight"], [[name, f"{weight:.6g}"] for name, weight in weights.items()]
+    features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
+    report(
+        options,
+        result,
+        Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows),
+        Table(["feature", "weight"], features),
     )
 
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import sys
 import textwrap
 from typing import Any
 
-import numpy as np
-
-from dualnet._checks import ArgumentError
 from dualnet._fields import choice
-from dualnet.cli.console import (
-    comparison,
-    finite,
-    number,
-    print_table,
-    printable,
-    quietly,
-    texts_of,
-)
-from dualnet.cli.evaluating import published_rule
+from dualnet.cli.console import Table, comparison, number, printable, quietly, report, texts_of
+from dualnet.cli.evaluating import learning_of
 from dualnet.cli.options import AdaptingOptions, OfTexts, open_language_model
 from dualnet.requests import RULES, Surprising
 from dualnet.runs import Run
@@ -46,12 +34,7 @@ class Score(OfTexts, AdaptingOptions, Surprising):
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal")
     rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
-
-    def check(self) -> None:
-        for name in ("entropy", "words", "adapt"):
-            if getattr(self, name) and self.format is None:
-                raise ArgumentError(f"--{name}", "needs --format surprisal.")
-        super().check()
+    needs = {"format": ["entropy", "words", "adapt"]}
 
 
 def score(options: Score) -> None:
@@ -82,36 +65,29 @@ def score(options: Score) -> None:
     if warning := tokenisation_warning(words, what="the text"):
         print(warning, file=sys.stderr)
     of_words = model.vocabulary.kind == "words"  # then the tokens are the words
-    if options.json:
-        fields = ["log_probabilities"]
-        fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
-        result = {
-            "perplexity": finite(perplexity),
-            "tokens": tokens,
-            "texts": [
-                {
-                    "perplexity": finite(score.perplexity),
-                    "tokens": score.tokens,
-                    "words": score.words,
-                    **{name: _listed(getattr(score, name)) for name in fields},
-                }
-                for score in scores
-            ],
-            "temperature": options.temperature,
-            **figures,
-        }
-        print(json.dumps(result, allow_nan=False))
-        return
+    fields = ["perplexity", "tokens", "words", "log_probabilities"]
+    fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
+    result = {
+        "perplexity": perplexity,
+        "tokens": tokens,
+        "texts": [{name: getattr(score, name) for name in fields} for score in scores],
+        "temperature": options.temperature,
+        **figures,
+    }
     rows = [
         [number(score.perplexity), f"{score.tokens:,}",
          " ".join(score.words if of_words else score.whole_words)]
         for score in scores
     ]  # fmt: skip
     columns = shutil.get_terminal_size().columns
-    print_table(["perplexity", "tokens", "text"], rows, columns=columns)
-    print(f"\nperplexity {number(perplexity)} on {tokens:,} tokens of "
-          f"{len(scores):,} text{'s' * (len(scores) != 1)}")  # fmt: skip
-    print(textwrap.fill(comparison(figures), max(columns, 20)))
+    report(
+        options,
+        result,
+        Table(["perplexity", "tokens", "text"], rows, columns),
+        f"\nperplexity {number(perplexity)} on {tokens:,} tokens of "
+        f"{len(scores):,} text{'s' * (len(scores) != 1)}",
+        textwrap.fill(comparison(figures), max(columns, 20)),
+    )
 
 
 def print_surprisal(options: Score, texts: list[str]) -> None:
@@ -126,7 +102,7 @@ def print_surprisal(options: Score, texts: list[str]) -> None:
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
     rows = records(run.model(), texts, request, statistics=statistics)
     if options.json:
-        print(json.dumps([dict(zip(row, map(finite, row.values()))) for row in rows]))
+        report(options, list(rows))
         return
     first = next(rows, None)  # which is computed, and errors raised, before anything is printed
     print("sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy, sep="\t")
@@ -135,13 +111,11 @@ def print_surprisal(options: Score, texts: list[str]) -> None:
 
 
 def _surprising(options: Score, run: Run) -> Surprising:
-    """Return what is asked of the model of `run`, with the rule that --rule stands for."""
-    request = Surprising.fields_of({**options.arguments(), "rule": "nadam"})
-    if options.adapt and options.rule == "published":
-        published = published_rule(run, run.trained_on.get("name", ""))
-        request |= {**published, **options.learning()}
-    elif options.adapt:
-        request |= run.learning(options.rule, options.learning(), by_text=True)
+    """Return the request to the model of `run`, with the rule that --rule stands for."""
+    request = {**options.arguments(), "rule": "nadam"}
+    if options.adapt:
+        corpus = run.trained_on.get("name", "")
+        request |= learning_of(run, options.rule, options.learning(), corpus, by_text=True)
     return Surprising(**Surprising.fields_of(request))
 
 
@@ -150,8 +124,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
-
-
-def _listed(values: Any) -> list[Any]:
-    """Return an array, or strings, as a list for JSON."""
-    return list(map(finite, values.tolist())) if isinstance(values, np.ndarray) else list(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import count, field
 from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import print_table
+from dualnet.cli.console import Table, report
 from dualnet.cli.options import Fractions
 from dualnet.runs import Run
 
@@ -79,17 +78,15 @@ def train(options: TrainTokenizer) -> None:
     )
     tokenizer.save(path)
     first = next(filter(str.strip, next(text.read("train", True)).split(END)), "")[:SAMPLE]
-    units = _units(tokenizer, first)
-    if options.json:
-        result = {"path": str(path), **_about(tokenizer), "example": {"text": first}}
-        result["example"]["units"] = [unit["unit"] for unit in units]
-        print(json.dumps(result))
-        return
-    print(f"{_sentence(tokenizer)}, learnt from train of {text.name}: {path}")
-    if len(tokenizer) < (options.size or 0):
-        print(f"Fewer than {options.size:,}, since train has no more.")
-    if units:
-        print(" ".join(f"'{_shown(unit['unit'])}'" for unit in units))
+    units = [unit["unit"] for unit in _units(tokenizer, first)]
+    report(
+        options,
+        {"path": path, **_about(tokenizer), "example": {"text": first, "units": units}},
+        f"{_sentence(tokenizer)}, learnt from train of {text.name}: {path}",
+        f"Fewer than {options.size or 0:,}, since train has no more."
+        * (len(tokenizer) < (options.size or 0)),
+        " ".join(f"'{_shown(unit)}'" for unit in units),
+    )
 
 
 def show(options: ShowTokenizer) -> None:
@@ -113,17 +110,14 @@ def show(options: ShowTokenizer) -> None:
     texts: list[dict[str, Any]] = [
         {"text": text, "tokens": _units(tokenizer, text)} for text in options.texts
     ]
-    if options.json:
-        print(json.dumps({**_about(tokenizer), "texts": texts}))
-        return
-    print(_sentence(tokenizer))
+    parts: list[str | Table] = [_sentence(tokenizer)]
     for text in texts:
-        print()
         rows = [
             [str(row["id"]), str(row["start"]), str(row["end"]), f"'{_shown(row['unit'])}'"]
             for row in text["tokens"]
         ]
-        print_table(["id", "start", "end", "unit"], rows)
+        parts.append(Table(["id", "start", "end", "unit"], rows))
+    report(options, {**_about(tokenizer), "texts": texts}, *parts)
 
 
 def _about(tokenizer: Any) -> dict[str, Any]:

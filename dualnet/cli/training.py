@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from dualnet._fields import count, field
 from dualnet._files import check_new
 from dualnet.cards import Card
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import check_overrides, comparison, print_table, quietly, settings_of
+from dualnet.cli.console import Table, check_overrides, comparison, quietly, report, settings_of
 from dualnet.cli.options import (
     OfCorpus,
     OfModel,
@@ -47,11 +46,12 @@ class Training(OfCorpus, Resuming):
     )
 
 
-class Train(Reading, ReadingPairs, Training, OfModel):
+class Train(ReadingPairs, Training, OfModel):
     """Options of `train`.
 
     Args (models that translate):
-        lowercase: Convert the pairs to lower case first.
+        lowercase: Convert the pairs to lower case first; for --corpus, a card of your own may say
+            lowercase = true.
     Args (training):
         card_for: Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k
             (default: those for the corpus itself, else the first).
@@ -63,6 +63,8 @@ class Train(Reading, ReadingPairs, Training, OfModel):
     card_for: str | None = field(None, metavar="CORPUS")
     weights: str | None = field(None, metavar="RUN")
     seeds: list[int] | None = field(None, nargs="+")
+    needs = {"pairs": ["lowercase"]}
+    excludes = {"seed": ["seeds"]}
 
 
 class Gate(Training, OfRun):
@@ -93,27 +95,19 @@ def train(options: Train) -> None:
     """  # noqa: E501
     model = _model_to_train(options)
     settings = settings_of(options.set)
-    if options.seeds is not None and options.seed is not None:
-        message = f"cannot be combined with --seed. Received: --seed {options.seed}."
-        raise ArgumentError("--seeds", message)
     if options.weights is not None and not options.resume:
         Run.open(options.weights, name="weights")
     _check_training(options, settings)
-    corpus, read_as = corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
+    corpus = corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
+    read_as = options.reading() if options.pairs is None else {}
     training = quietly("dualnet.training", seeds=True)
-    arguments = {
-        **_training_arguments(options, settings, "train"),
-        **read_as,
-        "weights": options.weights,
-    }
+    check_overrides(settings, "the builder or the recipe", training.train, "train")
+    own = {"name", "card_for", "lowercase", *ReadingPairs.names()}
+    arguments = {**options.arguments_of(*own), **read_as, **settings}
     if options.seeds is None:
-        _print_run(options, training.train(model, corpus, **arguments))
+        _show_run(options, training.train(model, corpus, **arguments))
         return
-    del arguments["seed"]
-    result = training.train_seeds(model, corpus, seeds=options.seeds, **arguments)
-    if options.json:
-        print(json.dumps(result))
-        return
+    result = training.train_seeds(model, corpus, **arguments)
     columns = {"valid_perplexity": "validation", "test_perplexity": "test",
                "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
     shown = {key: title for key, title in columns.items() if key in result["mean"]}
@@ -125,7 +119,8 @@ def train(options: Train) -> None:
     ]  # fmt: skip
     summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
                for key in shown)  # fmt: skip
-    print_table(["seed", "best epoch", *shown.values()], [*rows, ["mean", "", *summary]])
+    head = ["seed", "best epoch", *shown.values()]
+    report(options, result, Table(head, [*rows, ["mean", "", *summary]]))
 
 
 def _model_to_train(options: Train) -> str | Card:
@@ -160,10 +155,10 @@ def gate(options: Gate) -> None:
     opened = open_language_model(options.run_folder)
     _check_training(options, settings)
     training = quietly("dualnet.training", seeds=True)
+    check_overrides(settings, "the builder or the recipe", training.train, "gate")
     corpus = opened.corpus() if options.corpus is None else options.corpus
-    arguments = _training_arguments(options, settings, "gate")
-    run = training.train_gate(options.run_folder, corpus, **arguments)
-    _print_run(options, run)
+    arguments = {**options.arguments_of("run_folder"), **settings}
+    _show_run(options, training.train_gate(options.run_folder, corpus, **arguments))
 
 
 def ensemble(options: Ensemble) -> None:
@@ -177,24 +172,8 @@ def ensemble(options: Ensemble) -> None:
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(runs, options.output)
-    if options.json:
-        print(json.dumps({"path": str(folder), "members": runs}))
-    else:
-        print(f"An ensemble of {len(runs)} models in {folder}")
-
-
-def _training_arguments(
-    options: Training, settings: dict[str, Any], command: str
-) -> dict[str, Any]:
-    """Return the arguments of `training.train` that `train` and `gate` share."""
-    from dualnet import training
-
-    check_overrides(settings, "the builder or the recipe", training.train, command)
-    if options.epochs is not None:
-        settings = {**settings, "epochs": options.epochs}
-    names = ("output", "seed", "resume", "checkpoint_steps", "devices")
-    arguments = {name: getattr(options, name) for name in names}
-    return {**arguments, "progress": not options.quiet, **settings}
+    result = {"path": folder, "members": runs}
+    report(options, result, f"An ensemble of {len(runs)} models in {folder}")
 
 
 def _check_training(options: Training, settings: Mapping[str, Any]) -> None:
@@ -210,20 +189,19 @@ def _check_training(options: Training, settings: Mapping[str, Any]) -> None:
     check_corpus(options.corpus, read_as, resume=options.resume)
 
 
-def _print_run(options: Options, run: Any) -> None:
+def _show_run(options: Options, run: Any) -> None:
     results = run.results
-    if options.json:
-        print(json.dumps(results))
-        return
-    print(f"{results['name']}: {results['parameters']:,} parameters, "
-          f"best epoch {results['best_epoch']}")  # fmt: skip
     protocol = "by sentence" if results["by_sentence"] else "batch size 1"
-    print(f"perplexity {results['valid_perplexity']:.2f} validation, "
-          f"{results['test_perplexity']:.2f} test ({protocol})")  # fmt: skip
-    lines = {split: comparison(results, f"{split}_") for split in ("valid", "test")}
-    if results["valid_not_comparable"] == results["test_not_comparable"] is not None:
-        print(lines["test"])
-    else:
-        print(f"validation: {lines['valid']}\ntest: {lines['test']}")
-    print(f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
-          f"all files are in {run.folder}")  # fmt: skip
+    valid, test = (comparison(results, f"{split}_") for split in ("valid", "test"))
+    no_figures = results["valid_not_comparable"] == results["test_not_comparable"] is not None
+    report(
+        options,
+        results,
+        f"{results['name']}: {results['parameters']:,} parameters, "
+        f"best epoch {results['best_epoch']}",
+        f"perplexity {results['valid_perplexity']:.2f} validation, "
+        f"{results['test_perplexity']:.2f} test ({protocol})",
+        test if no_figures else f"validation: {valid}\ntest: {test}",
+        f"trained at {results['tokens_per_second']:,.0f} tokens per second; "
+        f"all files are in {run.folder}",
+    )

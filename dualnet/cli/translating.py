@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet._files import check_output_file, is_used, make_folder
-from dualnet.cli.console import finite, printable, quietly, texts_of
+from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfTexts
 from dualnet.cli.pair_corpora import pairs_to_evaluate
 from dualnet.requests import Translating
@@ -33,6 +32,7 @@ class Translate(OfTexts, Translating):
     ensemble: list[str] = field([], nargs="+", metavar="RUN")
     format: str = choice("text", FORMATS)
     plot: str | None = field(None, metavar="PNG")
+    excludes = {"ensemble": ["plot"]}
 
 
 def translate(options: Translate) -> None:
@@ -53,7 +53,7 @@ def translate(options: Translate) -> None:
                 "model. Use `dualnet generate`.",
             )
     if options.plot is not None:
-        _check_plot(options, Path(options.plot), texts)
+        _check_plot(Path(options.plot), texts)
     generation = quietly("dualnet.generation")
     models = [run.model() for run in runs]
     settings = Translating.fields_of(options.arguments())
@@ -63,31 +63,23 @@ def translate(options: Translate) -> None:
     if options.json:
         fields = ("text", "score", "normalized_score")
         rows = [
-            {
-                "text": text,
-                "translations": [
-                    {name: getattr(each, name) for name in fields} for each in several
-                ],
-            }
-            for text, several in zip(texts, translated)
+            {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
+            for text, best in zip(texts, translated)
         ]
         shown = {name: settings[name] for name in ("beam", "length_normalization")}
-        print(json.dumps({"texts": rows, **shown}))
+        report(options, {"texts": rows, **shown})
         return
     for number, several in enumerate(translated):
         for each in several:
             line = " ".join(each.text.splitlines())  # one line for each, always
             if options.format == "moses":
                 line = line.replace("|||", "&#124;" * 3)  # which separates the fields
-                line = f"{number} ||| {line} ||| dualnet= {each.score:.6f} ||| " + (
-                    f"{each.normalized_score:.6f}"
-                )
+                scores = f"dualnet= {each.score:.6f} ||| {each.normalized_score:.6f}"
+                line = f"{number} ||| {line} ||| {scores}"
             print(printable(line))
 
 
-def _check_plot(options: Translate, path: Path, texts: list[str]) -> None:
-    if options.ensemble:
-        raise ArgumentError("--plot", "cannot be combined with --ensemble. Draw each RUN alone.")
+def _check_plot(path: Path, texts: list[str]) -> None:
     if path.suffix.lower() != ".png":
         if path.exists() and (not path.is_dir() or is_used(path)):
             raise ArgumentError(
@@ -153,18 +145,16 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
         "target": corpus.target,
         "model": model.name,
     }
-    if options.json:
-        print(json.dumps({key: finite(value) for key, value in result.items()}))
-        return
-    print(
+    lines = [
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
         f"{corpus.name} {options.split}, {corpus.source} to {corpus.target}"
-    )
-    if protocol == "rouge":
-        for name in ("rouge_1", "rouge_2", "rouge_l"):
-            figures = ", ".join(f"{key} {value:.2f}" for key, value in scores[name].items())
-            print(f"{name.upper().replace('_', '-')}: {figures}")
-        return
-    print(f"BLEU {result['bleu']:.2f}, beam {beam} ({result['bleu_signature']})")
-    if "chrf" in result:
-        print(f"chrF {result['chrf']:.2f} ({result['chrf_signature']})")
+    ]
+    for name, value in scores.items():
+        if name.startswith("rouge"):
+            figures = ", ".join(f"{key} {figure:.2f}" for key, figure in value.items())
+            lines.append(f"{name.upper().replace('_', '-')}: {figures}")
+    if "bleu" in scores:
+        lines.append(f"BLEU {scores['bleu']:.2f}, beam {beam} ({scores['bleu_signature']})")
+    if "chrf" in scores:
+        lines.append(f"chrF {scores['chrf']:.2f} ({scores['chrf_signature']})")
+    report(options, result, *lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from dualnet._fields import count, field
 from dualnet._files import check_new
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import (
+    Table,
     check_overrides,
     comparison,
-    print_table,
     quietly,
+    report,
     settings_of,
     silence,
 )
@@ -79,13 +81,13 @@ def jobs(options: Jobs) -> None:
         if zoo.is_file(options.name):
             quietly("dualnet.training")  # a job of your own is checked with it
         job = load_job(options.name)
-        print(json.dumps(dataclasses.asdict(job)) if options.json else describe(job))
-    elif options.json:
-        print(json.dumps(list_jobs()))
-    else:
-        table = [load_job(name) for name in list_jobs()]
-        rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in table]
-        print_table(["job", "kind", "tuner", "searched", "source"], rows)
+        report(options, dataclasses.asdict(job), describe(job))
+        return
+    rows = [
+        [job.name, job.kind, job.tuner, str(len(job.space)), job.table]
+        for job in map(load_job, list_jobs())
+    ]
+    report(options, list_jobs(), Table(["job", "kind", "tuner", "searched", "source"], rows))
 
 
 def tune(options: Tune) -> None:
@@ -107,35 +109,26 @@ def tune(options: Tune) -> None:
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS
     check_overrides(settings, "the model, its training or its evaluation", search, "tune")
-    names = (
-        "output", "tuner", "max_trials", "max_hours", "max_hours_per_trial", "workers", "seed",
-        "resume", "checkpoint_steps",
-    )  # fmt: skip
-    arguments = {name: getattr(options, name) for name in names}
-    arguments |= {"run": run, "progress": not options.quiet, **options.reading()}
-    tuner = search(options.job, options.corpus, **arguments, **settings)
+    arguments = {**options.arguments_of("job", "run_folder"), **settings}
+    tuner = search(options.job, options.corpus, run=run, **arguments)
     if tuner.is_worker:
-        worker = {"worker": tuner.tuner_id}
-        print(json.dumps(worker) if options.json else "The chief has no more trials.")
+        report(options, {"worker": tuner.tuner_id}, "The chief has no more trials.")
         return
     results = json.loads((Path(options.output) / RESULTS).read_text("utf-8"))
-    if options.json:
-        print(json.dumps(results))
-    else:
-        _print_results(results, options.output)
+    report(options, results, *_parts(results, options.output))
 
 
-def _print_results(results: dict[str, Any], folder: str) -> None:
+def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
+    """Yield the lines and the table of the results of a search."""
     counts = ", ".join(f"{count} {status}" for status, count in results["trials"].items())
-    print(f"{results['job']}: {counts}")
+    yield f"{results['job']}: {counts}"
     best = results["best"]
     epoch = f" after epoch {best['best_epoch']}" if best["best_epoch"] else ""
-    print(f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}")
-    print(comparison(best, "val_"))
+    yield f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}"
+    yield comparison(best, "val_")
     for key, value in best["settings"].items():
-        print(f"  {key} = {json.dumps(value)}")
+        yield f"  {key} = {json.dumps(value)}"
     if "comparison" in results:
-        print()
         has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
             [row["evaluation"], row["when"], _number(row["valid_perplexity"]),
@@ -144,14 +137,14 @@ def _print_results(results: dict[str, Any], folder: str) -> None:
             for row in results["comparison"]
         ]  # fmt: skip
         bits = ["test, bits per byte"] * has_bits
-        print_table(["evaluation", "", "validation", "test", *bits, ""], rows)
+        yield Table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
     plots = [
         name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out
     ]
-    print(f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams")
+    yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
     for name, reason in left_out.items():
-        print(f"No {name}: {reason}.")
+        yield f"No {name}: {reason}."
 
 
 def _number(figure: float | None, digits: int = 2) -> str:

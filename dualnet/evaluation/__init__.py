@@ -2,15 +2,16 @@
 
 from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
-from dualnet.evaluation.perplexities import Evaluation, evaluate, perplexity
-from dualnet.evaluation.temperatures import best_temperature
+from dualnet.evaluation.perplexities import Evaluation, best_temperature, evaluate, perplexity
 from dualnet.evaluation.texts import Score, score
 from dualnet.evaluation.translations import rouge, translation_metrics
+from dualnet.metrics import Measured
 
 __all__ = [
     "Accuracy",
     "Comparable",
     "Evaluation",
+    "Measured",
     "MinimalPairs",
     "Score",
     "best_temperature",

@@ -60,26 +60,24 @@ def vocabulary_of(model: Any) -> Tokenizer:
     return vocabulary
 
 
-def vocabulary_with_eos(model: Any, *, begins: str, otherwise: str) -> tuple[Tokenizer, int]:
-    """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without.
+WITHOUT_EOS = f"Train it on a corpus with {EOS}, or use `evaluate` for a stream of ids."
 
-    The error says what `begins` after `<eos>`, and what to do `otherwise`.
-    """
+
+def vocabulary_with_eos(model: Any, *, way_out: str = WITHOUT_EOS) -> tuple[Tokenizer, int]:
+    """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without."""
     vocabulary = vocabulary_of(model)
     if vocabulary.eos_id is None:
         raise ArgumentError(
             "model",
-            f"must have a vocabulary with {EOS}, after which a {begins} begins. Received: "
-            f"{vocabulary!r} without it. {otherwise}",
+            f"must have a vocabulary with {EOS}, after which a text begins. Received: "
+            f"{vocabulary!r} without it. {way_out}",
         )
     return vocabulary, vocabulary.eos_id
 
 
 def check_sentences(model: Any) -> tuple[Tokenizer, int]:
     """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="sentence", otherwise="Leave `by_sentence` False."
-    )
+    vocabulary, eos_id = vocabulary_with_eos(model, way_out="Leave `by_sentence` False.")
     if model.cache_size:
         raise ArgumentError(
             "by_sentence",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dualnet._checks import finite
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.text import UNK, Tokenizer
 
@@ -39,16 +40,9 @@ class Comparable:
 
     def figures(self) -> dict[str, float | str | None]:
         """Return the attributes above as values of JSON: None for an infinite one, and for ""."""
-        numbers = {
-            "bits_per_byte": self.bits_per_byte,
-            "bits_per_character": self.bits_per_character,
-            "perplexity_per_word": self.perplexity_per_word,
-        }
-        finite = {
-            key: value if value is not None and math.isfinite(value) else None
-            for key, value in numbers.items()
-        }
-        return {**finite, "not_comparable": self.not_comparable or None}
+        names = [field.name for field in dataclasses.fields(Comparable)]
+        figures = {name: finite(getattr(self, name)) for name in names}
+        return {**figures, "not_comparable": self.not_comparable or None}
 
 
 def comparable(

@@ -119,9 +119,7 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
     1
     """
     sentence_pairs = read_pairs(pairs)
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="sentence", otherwise="Train it on a corpus with <eos>."
-    )
+    vocabulary, eos_id = vocabulary_with_eos(model)
     places: dict[bytes, int] = {}  # of each sequence of ids in `streams`
     streams: list[np.ndarray] = []
     columns = np.empty((len(sentence_pairs), 2), np.int64)

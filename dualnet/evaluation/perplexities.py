@@ -1,4 +1,7 @@
-"""The perplexity of a model on a text: of one pass, or averaged over passes with dropout."""
+"""The perplexity of a model on a text: of one pass, or averaged over passes with dropout.
+
+Also the temperature at which it is lowest.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,17 @@ from dualnet.evaluation.arguments import (
 )
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
-from dualnet.requests import Evaluating
+from dualnet.metrics import METRICS, Measured, Measuring
+from dualnet.requests import Evaluating, Scoring
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
+FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
+PATIENCE = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation(Comparable):
-    """The result of `evaluate`, with the figures of `Comparable`.
+class Evaluation(Measured, Comparable):
+    """The result of `evaluate`, with the figures of `Comparable` and `Measured`.
 
     Attributes:
         perplexity: exp of the mean loss.
@@ -48,8 +54,6 @@ class Evaluation(Comparable):
         dropout_scale: What their dropout rates were multiplied by.
         seed: Seed of their masks.
         window: Number of tokens after which the state was zeroed; None if it was carried.
-        top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
-            k likeliest units.
     """
 
     perplexity: float
@@ -63,7 +67,6 @@ class Evaluation(Comparable):
     dropout_scale: float = 1.0
     seed: int = 0
     window: int | None = None
-    top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
 
 
 def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
@@ -124,49 +127,83 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     """
     check_language_model("model", model)
     request = Evaluating.of(settings)
-    samples, temperature = request.mc_dropout_samples, request.temperature
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if request.by_sentence else 2)
-    top_k = _check_top_k(request.top_k, model.vocabulary_size)
+    metrics = [metric for metric in METRICS if getattr(request, metric.option)]
+    for metric in metrics:
+        metric.check(getattr(request, metric.option), model.vocabulary_size)
     if request.by_sentence:
-        plan = _sentences(model, tokens, whole=samples > 0)
+        plan = _sentences(model, tokens, whole=request.mc_dropout_samples > 0)
     elif request.window is not None:
         plan = _windows(tokens, request.window)
     else:
-        plan = _streams(
-            tokens, request.batch_size, request.sequence_length, with_dropout=samples > 0
-        )
+        plan = _streams(tokens, request)
     losses = np.empty(plan.tokens, np.float32)
     answers = {"losses": losses}
-    if top_k:
-        answers["ranks"] = np.empty(plan.tokens, np.int32)
-    if samples > 0:
-        reader = DropoutReader(model, request.dropout_scale)
-        _average_passes(reader, plan, losses, temperature, samples, request.seed)
+    if request.mc_dropout_samples > 0:
+        _average_passes(model, plan, losses, request)
     else:
-        question = questions.ranks if top_k else questions.losses
-        _read_plan(reader_of(model, question), plan, [answers], temperature)
+        asked = [(metric.question, metric.answer) for metric in metrics] or [("losses", "losses")]
+        for question, answer in dict.fromkeys(asked):
+            wanted = {answer: answers.setdefault(answer, np.empty(plan.tokens, np.float32))}
+            reader = reader_of(model, getattr(questions, question))
+            _read_plan(reader, plan, [{"losses": losses, **wanted}], request.temperature)
     used = {**request.arguments(), "sequence_length": plan.sequence_length}
-    del used["top_k"]
     return Evaluation(
-        **used,
+        **{key: value for key, value in used.items() if key not in Measuring.names()},
+        **{m.figure: m.compute(answers[m.answer], getattr(request, m.option)) for m in metrics},
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
         token_losses=losses,
-        top_k_accuracy={k: float(np.mean(answers["ranks"] < k)) for k in top_k},
         **figures_of(model, tokens[len(tokens) - plan.tokens :], losses.sum(dtype=np.float64)),
     )
 
 
-def _check_top_k(top_k: Sequence[int], vocabulary_size: int) -> list[int]:
-    """Return `top_k` as a list of ints, each once, else raise `ValueError`."""
-    ks = [int(k) for k in top_k]
-    if ks and max(ks) > vocabulary_size:
-        raise ArgumentError(
-            "top_k",
-            f"must be at most {vocabulary_size}, the size of the vocabulary. Received: "
-            f"top_k={max(ks)}.",
-        )
-    return list(dict.fromkeys(ks))
+def best_temperature(
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    temperatures: Sequence[float] | None = None,
+    **settings: Any,
+) -> float:
+    """Return the temperature at which the perplexity of `model` on `tokens` is lowest.
+
+    Logits are divided by the temperature. The default candidates are those of the released
+    code of Melis et al., which multiplies instead: the reciprocals of 1.06, 1.04, ..., 0.80,
+    in this order, until two in a row are no better than the best before. Dropouts are off.
+    Use tokens of a validation text; Melis et al. use about 50,000.
+
+    Args:
+        model, tokens: As for `evaluate`.
+        temperatures: floats above 0, all of which are tried; the first of equally good ones
+            wins.
+        **settings: `batch_size`, `sequence_length`, `by_sentence` and `window` of `evaluate`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> tokens = np.array([1, 2, 3, 4, 5])
+    >>> dualnet.best_temperature(model, tokens, temperatures=[1.25])
+    1.25
+
+    Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
+    """
+    patience = PATIENCE if temperatures is None else math.inf
+    temperatures = [100 / k for k in FACTORS] if temperatures is None else list(temperatures)
+    if not temperatures:
+        raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
+    for temperature in temperatures:
+        Scoring(temperature=temperature)
+    best, lowest, misses = temperatures[0], math.inf, 0
+    for temperature in temperatures:
+        value = perplexity(model, tokens, temperature=temperature, **settings)
+        misses += 1
+        if value < lowest:
+            best, lowest, misses = temperature, value, 0
+        if misses == patience:
+            break
+    return float(best)
 
 
 class _Plan(NamedTuple):
@@ -179,20 +216,17 @@ class _Plan(NamedTuple):
     cut: Callable[[int, int], np.ndarray]  # the ids of a span, and the one before
 
 
-def _streams(
-    tokens: np.ndarray, batch_size: int, sequence_length: int | None, *, with_dropout: bool
-) -> _Plan:
+def _streams(tokens: np.ndarray, request: Evaluating) -> _Plan:
     """Return the plan of a text as `batch_size` streams."""
-    pairs = len(tokens) - 1
+    pairs, batch_size = len(tokens) - 1, request.batch_size
     if batch_size > pairs:
         raise ArgumentError(
             "batch_size",
             f"must be at most the {pairs} predicted tokens. Received: batch_size={batch_size}.",
         )
-    if sequence_length is None:
-        sequence_length = DROPOUT_STEPS if with_dropout else max(16, scoring.WORK // batch_size)
+    default = DROPOUT_STEPS if request.mc_dropout_samples else max(16, scoring.WORK // batch_size)
     length = math.ceil(pairs / batch_size)
-    steps = min(sequence_length, length)
+    steps = min(request.sequence_length or default, length)
     ends = [min(row * length, pairs) for row in range(batch_size + 1)]
     part = (batch_size, steps, list(itertools.pairwise(ends)))
     return _Plan(pairs, steps, lambda: iter([part]), lambda start, end: tokens[start : end + 1])
@@ -255,14 +289,10 @@ def _read_plan(
 
 
 def _average_passes(
-    reader: DropoutReader,
-    plan: _Plan,
-    losses: np.ndarray,
-    temperature: float,
-    samples: int,
-    seed: int,
+    model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating
 ) -> None:
     """Fill `losses` with -log of the mean probabilities of passes with dropout."""
+    reader, samples = DropoutReader(model, request.dropout_scale), request.mc_dropout_samples
     passes = 1
     if reader.masks_differ_by_row and plan.sequence_length is not None:
         rows, steps, _ = next(plan.parts())
@@ -270,8 +300,9 @@ def _average_passes(
     total = np.full(plan.tokens, -np.inf)
     for first in range(0, samples, passes):
         batch = np.empty((min(passes, samples - first), plan.tokens), np.float32)
-        reader.set_seeds(seed, first)
-        _read_plan(reader, plan, [{"losses": row} for row in batch], temperature, passes=passes)
+        reader.set_seeds(request.seed, first)
+        rows_of_passes = [{"losses": row} for row in batch]
+        _read_plan(reader, plan, rows_of_passes, request.temperature, passes=passes)
         for row in batch:
             np.logaddexp(total, -row, out=total)
     losses[:] = math.log(samples) - total

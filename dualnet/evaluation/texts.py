@@ -87,9 +87,7 @@ def score(
     """
     texts = check_texts("text", text)
     Scoring(temperature=temperature)
-    vocabulary, eos_id = vocabulary_with_eos(
-        model, begins="text", otherwise="Use `evaluate` for a stream of ids."
-    )
+    vocabulary, eos_id = vocabulary_with_eos(model)
     start = np.array([eos_id], np.int32)
     words = [words_of(vocabulary, item) for item in texts]
     streams = [np.concatenate([start, item.ids]) for item in words]

@@ -14,7 +14,7 @@ PROTOCOLS = ("sacrebleu", "multi30k")
 PACKAGES = {  # of each protocol
     "sacrebleu": ["sacrebleu"],
     "multi30k": ["sacrebleu", "sacremoses"],
-    "rouge": ["rouge_score"],
+    "rouge": ["rouge_score.rouge_scorer"],
 }
 ROUGES = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l"}
 
@@ -62,12 +62,10 @@ def translation_metrics(
     """
     check_choice("protocol", protocol, PROTOCOLS)
     hypotheses, references = _check_pairs(hypotheses, references)
-    with extra(*EXTRA):
-        import sacrebleu
+    sacrebleu, *others = check_packages(protocol)
     result: dict[str, Any] = {"protocol": protocol}
     if protocol == "multi30k":
-        with extra(*EXTRA):
-            import sacremoses
+        [sacremoses] = others
         known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
         code = known.get(str(language).rpartition(".")[2].lower())  # "de" of "lc.norm.tok.de"
         if code is None:
@@ -135,8 +133,7 @@ def rouge(
     {'recall': 50.0, 'precision': 66.7, 'f1': 57.1}
     """
     hypotheses, references = _check_pairs(hypotheses, references)
-    with extra(*EXTRA):
-        from rouge_score import rouge_scorer
+    [rouge_scorer] = check_packages("rouge")
     scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=bool(stem))
     scores = [scorer.score(*texts) for texts in zip(references, hypotheses)]
     result: dict[str, Any] = {
@@ -149,15 +146,14 @@ def rouge(
     return {**result, "stem": bool(stem)}
 
 
-def check_packages(protocol: str) -> None:
-    """Raise `ImportError` if a package that `protocol` needs is missing.
+def check_packages(protocol: str) -> list[Any]:
+    """Return the packages that `protocol` needs; raise `ImportError` if one is missing.
 
     Args:
         protocol: One of `PACKAGES`.
     """
     with extra(*EXTRA):
-        for name in PACKAGES[protocol]:
-            importlib.import_module(name)
+        return [importlib.import_module(name) for name in PACKAGES[protocol]]
 
 
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:

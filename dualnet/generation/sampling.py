@@ -1,8 +1,10 @@
-"""Tokens drawn one after another, with carried state."""
+"""Continuations by a language model: drawn token by token, or the likeliest."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,8 @@ from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.scoring import WORK
+from dualnet.generation.beam import Hypothesis, Step, beam_search
+from dualnet.requests import Beaming, Drawing
 
 ROWS = 64  # texts that are continued in parallel
 
@@ -19,86 +23,95 @@ ROWS = 64  # texts that are continued in parallel
 def continuations(
     model: LanguageModel,
     streams: list[np.ndarray],
-    choose: Callable[[np.ndarray, np.random.Generator], int],
-    max_tokens: int,
+    request: Drawing,
     *,
-    seed: int,
-    stop_id: int | None,
-    excluded_ids: list[int],
     ends: Callable[[np.ndarray, list[int]], bool] = lambda stream, drawn: False,
 ) -> list[list[int]]:
-    """Return the ids that `choose` draws after each of `streams`.
+    """Return the ids that are drawn after each of `streams`, which has its own generator.
 
-    Each has its own generator, made from `seed` and its position. A row ends before `stop_id`,
-    after `max_tokens`, or when `ends` of its stream and the ids drawn is True. `excluded_ids`
-    are never drawn.
+    A row ends before `<eos>` if `request` says so, after its `max_tokens`, or when `ends` of its
+    stream and the ids drawn is True.
     """
-    continued: list[list[int]] = [[] for _ in streams]
-    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
-    for first in range(0, len(order), ROWS):
-        batch = order[first : first + ROWS]
+    seed = secrets.randbits(64) if request.seed is None else request.seed
+
+    def continue_batch(batch: list[int]) -> list[list[int]]:
         randoms = [np.random.default_rng([seed, i]) for i in batch]
-        drawn = _continue(
-            model, [streams[i] for i in batch], randoms, choose, max_tokens, stop_id, excluded_ids,
-            ends,
-        )  # fmt: skip
-        for i, ids in zip(batch, drawn):
-            continued[i] = ids
-    return continued
+        return _continue(model, [streams[i] for i in batch], randoms, request, ends)
+
+    return _in_batches(continue_batch, streams, ROWS)
+
+
+def _in_batches(
+    function: Callable[[list[int]], list[Any]], streams: list[np.ndarray], rows: int
+) -> list[Any]:
+    """Return the results of `function` of indices, for all `streams`, `rows` at a time."""
+    results: list[Any] = [None] * len(streams)
+    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
+    for first in range(0, len(order), rows):
+        batch = order[first : first + rows]
+        for i, result in zip(batch, function(batch)):
+            results[i] = result
+    return results
 
 
 def _continue(
     model: LanguageModel,
     streams: list[np.ndarray],
     randoms: list[np.random.Generator],
-    choose: Callable[[np.ndarray, np.random.Generator], int],
-    max_tokens: int,
-    stop_id: int | None,
-    excluded_ids: list[int],
+    request: Drawing,
     ends: Callable[[np.ndarray, list[int]], bool],
 ) -> list[list[int]]:
-    """Return the ids that `choose` draws after each of `streams`, which are read side by side.
-
-    The prefix that all streams are long enough for is read at once. From there, each step reads
-    one token per stream: its next one, or the one drawn last.
-    """
-    rows = len(streams)
+    """Return the ids that are drawn after each of `streams`, which are read side by side."""
+    stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
+    excluded_ids = excluded(model, request)
     drawn: list[list[int]] = [[] for _ in streams]
-    ended = [False] * rows
-    position = min(map(len, streams))  # tokens read of each row
-    logits, states = read(model, np.stack([stream[:position] for stream in streams]))
+    ended = [False] * len(streams)
+    logits, states = read(model, streams)
     while True:
-        tokens = np.zeros((rows, 1), np.int32)  # rows that have ended read padding
-        for row, stream in enumerate(streams):
-            if position < len(stream):
-                tokens[row] = stream[position]
-            elif not ended[row]:
-                scores = logits[row, -1].astype(np.float64)
-                scores[excluded_ids] = -np.inf
-                tokens[row] = word_id = choose(scores, randoms[row])
-                if word_id != stop_id:
-                    drawn[row].append(word_id)
-                ended[row] = (
-                    word_id == stop_id or len(drawn[row]) == max_tokens or ends(stream, drawn[row])
-                )
+        tokens = np.zeros((len(streams), 1), np.int32)  # rows that have ended read padding
+        for row, (stream, random) in enumerate(zip(streams, randoms)):
+            if ended[row]:
+                continue
+            scores = logits[row].astype(np.float64)
+            scores[excluded_ids] = -np.inf
+            word_id = draw(scores, random, request.temperature, request.top_k, request.top_p)
+            tokens[row] = word_id
+            if word_id != stop_id:
+                drawn[row].append(word_id)
+            is_last = len(drawn[row]) == request.max_tokens
+            ended[row] = word_id == stop_id or is_last or ends(stream, drawn[row])
         if all(ended):
             return drawn
         logits, *states = predict(model.core, [tokens, *states])
-        position += 1
+        logits = logits[:, -1]
 
 
-def read(model: LanguageModel, tokens: np.ndarray) -> tuple[Any, list[np.ndarray]]:
-    """Return the last logits and states of int32 `tokens`, `(rows, time)`, from the zero state.
+def excluded(model: LanguageModel, request: Drawing) -> list[int]:
+    """Return the ids that must not be drawn."""
+    return [] if request.allow_unknown else model.vocabulary.unknown_ids
 
-    The logits are None without tokens.
+
+def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the logits and the states after the last token of each of `streams`, side by side.
+
+    What all are long enough for is read at once, the rest token by token. Before the first token,
+    logits and states are zeros.
     """
-    rows, length = tokens.shape
+    rows, lengths = len(streams), np.array([len(stream) for stream in streams])
+    common, longest = int(lengths.min()), int(lengths.max())
+    tokens = np.zeros((rows, longest), np.int32)
+    for row, stream in zip(tokens, streams):
+        row[: len(stream)] = stream
+    logits = np.zeros((rows, model.vocabulary_size), np.float32)
     states = [np.zeros((rows, size), np.float32) for size in model.state_size]
-    logits = None
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
-    for first in range(0, length, steps):
-        segment = tokens[:, first : first + steps]
-        logits, *states = predict(model.core, [segment, *states])
+    ends = [*range(steps, common, steps), *range(common, longest + 1)]
+    for start, end in itertools.pairwise([0, *ends]):
+        if end > start:
+            unread = (start < lengths)[:, None]
+            new_logits, *new = predict(model.core, [tokens[:, start:end], *states])
+            logits = np.where(unread, new_logits[:, -1], logits)
+            states = [np.where(unread, *pair) for pair in zip(new, states)]
     return logits, states
 
 
@@ -143,3 +156,44 @@ def draw(
     # side="right" never draws a word of probability 0, which does not increase the sum.
     index = int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
     return index if ids is None else int(ids[index])
+
+
+# --- the likeliest continuations
+
+
+def likeliest_continuations(
+    model: LanguageModel, streams: list[np.ndarray], request: Drawing
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of `beam_search` after each of `streams`, of at least one id each."""
+    settings = request.given(Beaming.names())
+
+    def search(batch: list[int]) -> list[list[Hypothesis]]:
+        _, states = read(model, [streams[i][:-1] for i in batch])
+        return beam_search(
+            language_model_step(model),
+            states,
+            first_ids=np.array([streams[i][-1] for i in batch]),
+            max_tokens=request.max_tokens,
+            eos_id=model.vocabulary.eos_id,
+            excluded_ids=excluded(model, request),
+            **settings,
+        )
+
+    return _in_batches(search, streams, max(1, ROWS // settings["beam"]))
+
+
+def language_model_step(model: LanguageModel) -> Step:
+    """Return the step of `model` for `beam_search`, on states that are NumPy arrays.
+
+    The log-probabilities are float64: float32 makes ties of logits that differ.
+    """
+
+    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        logits, *states = predict(model.core, [tokens, *states])
+        logits = logits[:, -1].astype(np.float64)
+        highest = logits.max(axis=-1, keepdims=True)
+        check_logits(highest.max())
+        logits -= highest
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), states
+
+    return step

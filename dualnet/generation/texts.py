@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import secrets
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -13,8 +11,7 @@ from dualnet._checks import ArgumentError, check_texts
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
-from dualnet.generation.likeliest import likeliest_continuations
-from dualnet.generation.sampling import continuations, draw
+from dualnet.generation.sampling import continuations, likeliest_continuations
 from dualnet.requests import Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
@@ -103,36 +100,12 @@ def generate(
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
         raise ArgumentError("model", message)
     streams = _streams(vocabulary, prompts, request.stop_at_eos)
-    excluded_ids = [] if request.allow_unknown else vocabulary.unknown_ids
     start = 0 if vocabulary.eos_id is None else 1
     if request.beam is None:
-        drawn = continuations(
-            model,
-            streams,
-            functools.partial(
-                draw,
-                temperature=request.temperature,
-                top_k=request.top_k,
-                top_p=request.top_p,
-            ),
-            request.max_tokens,
-            seed=secrets.randbits(64) if request.seed is None else request.seed,
-            stop_id=vocabulary.eos_id if request.stop_at_eos else None,
-            excluded_ids=excluded_ids,
-        )
-        generated = [[ids] for ids in drawn]
+        generated = [[ids] for ids in continuations(model, streams, request)]
     else:
         request.check_width(len(vocabulary))
-        hypotheses = likeliest_continuations(
-            model,
-            streams,
-            beam=request.beam,
-            max_tokens=request.max_tokens,
-            eos_id=vocabulary.eos_id,
-            n_best=request.n_best or 1,
-            length_normalization=request.length_normalization,
-            excluded_ids=excluded_ids,
-        )
+        hypotheses = likeliest_continuations(model, streams, request)
         generated = [[list(item.ids) for item in several] for several in hypotheses]
     texts = [
         [vocabulary.decode([*stream[start:], *ids]) for ids in several]

@@ -17,7 +17,7 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import Step, beam_search, ensemble_step
-from dualnet.requests import Translating
+from dualnet.requests import Beaming, Translating
 from dualnet.text.plain_text import check_text
 
 ROWS = 320  # sentences times beam, which are searched side by side
@@ -146,12 +146,10 @@ def translations(
             ensemble_step([step for step, _ in started]),
             [states for _, states in started],
             first_ids=np.full(len(batch), target.eos_id),
-            beam=beam,
             max_tokens=np.array(limits),
             eos_id=target.eos_id,
-            n_best=request.n_best,
-            length_normalization=request.length_normalization,
             excluded_ids=[] if request.allow_unknown else target.unknown_ids,
+            **request.given(Beaming.names()),
         )
         for i, several in zip(batch, hypotheses):
             translated[i] = [

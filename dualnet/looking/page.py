@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
@@ -174,7 +174,7 @@ def _named(models: Any) -> dict[str, Any]:
 
 
 def _learning(model: Any, request: Looking) -> DynamicEvaluating:
-    """Return how `model`, or that of a RUN, learns."""
+    """Return the rule and settings by which `model`, or that of a RUN, learns."""
     settings = {"rule": request.rule or "nadam", **request.learning()}
     if isinstance(model, Run):
         settings = model.learning(request.rule, request.learning())
@@ -189,10 +189,7 @@ def _name(model: Any) -> str:
 
 def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     """Return the tokeniser of the models; raise `ValueError` if they have several."""
-    tokenizers = {
-        name: vocabulary_with_eos(model, begins="text", otherwise="Train it with one.")[0]
-        for name, model in models.items()
-    }
+    tokenizers = {name: vocabulary_with_eos(model)[0] for name, model in models.items()}
     (first, tokenizer), *others = tokenizers.items()
     for name, other in others:
         facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
@@ -266,7 +263,7 @@ def _data(
                 "model": number,
                 "kind": kind,
                 "segment": reading.segment,
-                "perplexity": _finite(perplexity_of(reading.losses)),
+                "perplexity": finite(perplexity_of(reading.losses)),
                 "bits": _rounded(reading.losses / math.log(2), 5),
                 "ranks": reading.ranks.tolist(),
                 "likeliest": numbered(reading.likeliest),
@@ -282,11 +279,7 @@ def _data(
 
 
 def _rounded(array: np.ndarray, digits: int) -> list[float | None]:
-    return [_finite(round(float(value), digits)) for value in array.ravel()]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has neither nan nor infinity
+    return [finite(round(float(value), digits)) for value in array.ravel()]
 
 
 def _title(models: Sequence[str]) -> str:

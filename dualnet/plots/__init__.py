@@ -238,16 +238,9 @@ def plot_parallel_coordinates(
             if place != ABSENT:
                 axes.plot([x - 0.02, x + 0.02], [place] * 2, color="black", linewidth=0.9, zorder=4)
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
+            right = x + (0.07 if place == ABSENT else 0.04)
             text = _plain(_short(label))
-            axes.text(
-                x + (0.07 if place == ABSENT else 0.04),
-                place,
-                text,
-                fontsize=8,
-                va="center",
-                zorder=5,
-                bbox=box,
-            )
+            axes.text(right, place, text, fontsize=8, va="center", zorder=5, bbox=box)
     axes.xaxis.tick_top()
     rotation = {"rotation": 25, "ha": "left", "rotation_mode": "anchor"} if count > 5 else {}
     axes.set_xticks(range(count), list(map(_plain, scales)), fontsize=9, **rotation)
@@ -256,13 +249,9 @@ def plot_parallel_coordinates(
     axes.spines[:].set_visible(False)
     if ranked:
         ticks = scales[result][1]
-        bar = figure.colorbar(
-            ScalarMappable(cmap=colours),
-            ax=axes,
-            extend="max" if ticks[-1][0] > 1 else "neither",
-            aspect=35,
-            pad=0.02,
-        )
+        extend = "max" if ticks[-1][0] > 1 else "neither"
+        scale = ScalarMappable(cmap=colours)
+        bar = figure.colorbar(scale, ax=axes, extend=extend, aspect=35, pad=0.02)
         marks, labels = zip(*(tick for tick in ticks if tick[0] <= 1))
         bar.set_ticks(marks, labels=labels, fontsize=8)
         bar.set_label(f"{' '.join(result.split())} (log scale)", fontsize=9)

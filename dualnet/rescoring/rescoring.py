@@ -157,9 +157,7 @@ class _Scorer:
             self.vocabulary = model.vocabulary
             self.eos_id = self.vocabulary.require_eos()
         else:
-            self.vocabulary, self.eos_id = vocabulary_with_eos(
-                model, begins="hypothesis", otherwise="Train one with documents='line'."
-            )
+            self.vocabulary, self.eos_id = vocabulary_with_eos(model)
         self.states: list[np.ndarray] | None = None
 
     def stream(self, text: str) -> np.ndarray:

@@ -63,7 +63,7 @@ def card_of_shipped(name: str | os.PathLike[str]) -> str:
 
 
 def source_of(run: str | os.PathLike[str]) -> str:
-    """Return how a card names a RUN or .keras file: the name of a shipped model, else its path.
+    """Return the name of a shipped model, or the path of another: what a card calls it.
 
     Example:
 
@@ -90,7 +90,7 @@ def names_of_shipped() -> str:
 
 
 def is_shipped(folder: str | os.PathLike[str]) -> bool:
-    """Return whether `folder` is that of a shipped model."""
+    """Return True for the folder of a shipped model."""
     return Path(folder).resolve().parent == folder_of_shipped().resolve()
 
 

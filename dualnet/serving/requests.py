@@ -62,18 +62,9 @@ def not_empty(name: str, ids: Any) -> Any:
     return tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)])
 
 
-def same_rows(inputs: dict[str, Any], first: str) -> list[Any]:
-    """Return assertions that all `inputs` have as many rows as the input `first`."""
-    return _same_size(inputs, first, 0, "row")
-
-
-def same_columns(inputs: dict[str, Any], first: str) -> list[Any]:
-    """Return assertions that all `inputs` have as many columns as the input `first`."""
-    return _same_size(inputs, first, 1, "column")
-
-
-def _same_size(inputs: dict[str, Any], first: str, axis: int, part: str) -> list[Any]:
-    size = tf.shape(inputs[first])[axis]
+def same_rows(inputs: dict[str, Any], first: str, *, axis: int = 0, part: str = "row") -> list[Any]:
+    """Return assertions that all `inputs` have as many rows, or other parts, as `first`."""
+    size = tf.shape(inputs[first])[axis] if inputs else 0
     return [
         tf.debugging.Assert(
             tf.equal(tf.shape(values)[axis], size),

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from dualnet.serving import requests
-from dualnet.serving.chunked_reader import ChunkedReader
+from dualnet.serving.served_reader import ServedReader
 
 # How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
 SETTINGS = {
@@ -43,7 +43,7 @@ def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any
 
 
 def draw_words(
-    reader: ChunkedReader, prompts: Any, settings: dict[str, Any], eos_id: int, unk_id: int | None
+    reader: ServedReader, prompts: Any, settings: dict[str, Any], eos_id: int, unk_id: int | None
 ) -> tuple[Any, Any]:
     """Return the words drawn after `prompts`, and their log-probabilities at temperature 1.
 

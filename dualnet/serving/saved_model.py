@@ -10,10 +10,10 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
-from dualnet.serving.chunked_reader import ChunkedReader
 from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
+from dualnet.serving.served_reader import ServedReader
 
 TextReader = GraphTokenizer | GraphByteTokenizer
 
@@ -28,16 +28,15 @@ def write_saved_model(
     """
     archive = keras.export.ExportArchive()
     archive.track(model.core)
+    reader = ServedReader(model)
+    built = {"score": _score(reader), "step": _step(reader)}
     if isinstance(model, TranslationModel):
-        built = translator_endpoints.endpoints(model, names, max_tokens)
-    else:
-        reader = ChunkedReader(model)
-        built = {"score": _score(reader), "step": _step(reader)}
-        if "score_text" in names:
-            tokenizer = in_graph(model.vocabulary)
-            archive.track(tokenizer)
-            built["score_text"] = _score_text(reader, tokenizer)
-            built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
+        built |= translator_endpoints.endpoints(model, reader, max_tokens)
+    elif "score_text" in names:
+        tokenizer = in_graph(model.vocabulary)
+        archive.track(tokenizer)
+        built["score_text"] = _score_text(reader, tokenizer)
+        built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
@@ -56,7 +55,7 @@ def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
             tokenizer.save(folder / f"{prefix}{tokenizer.file_name}")
 
 
-def _score(reader: ChunkedReader) -> Endpoint:
+def _score(reader: ServedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
         inputs, in_row = requests.checked_rows(inputs, reader.words)
         ids = inputs["ids"]
@@ -69,25 +68,25 @@ def _score(reader: ChunkedReader) -> Endpoint:
     return score, dict(IDS)
 
 
-def _step(reader: ChunkedReader) -> Endpoint:
-    states = {f"state_{i}": size for i, size in enumerate(reader.sizes, start=1)}
-
+def _step(reader: ServedReader) -> Endpoint:
     def step(inputs: Tensors) -> Tensors:
-        ids = inputs["ids"]
         checks = [
             *requests.same_rows(inputs, "ids"),
-            requests.are_words("ids", ids, reader.words),
-            requests.not_empty("ids", ids),
+            requests.are_words("ids", inputs["ids"], reader.words),
+            requests.not_empty("ids", inputs["ids"]),
+            *requests.same_rows(
+                {name: inputs[name] for name in reader.constants}, "memory", axis=1, part="column"
+            ),
         ]
         inputs = requests.after(checks, inputs)
-        logits, new_states = reader.advance(inputs["ids"], [inputs[name] for name in states])
-        return {"logits": logits, **dict(zip(states, new_states))}
+        logits, states = reader.advance(inputs["ids"], [inputs[name] for name in reader.specs])
+        names = list(reader.specs)[len(reader.constants) :]
+        return {"logits": logits, **dict(zip(names, states))}
 
-    specs = {name: spec(name, tf.float32, size) for name, size in states.items()}
-    return step, {"ids": spec("ids", tf.int32, None), **specs}
+    return step, {"ids": spec("ids", tf.int32, None), **reader.specs}
 
 
-def _score_text(reader: ChunkedReader, tokenizer: TextReader) -> Endpoint:
+def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
     def score_text(inputs: Tensors) -> Tensors:
         ids = tokenizer.encode(inputs["texts"], "texts")
         lengths = tf.cast(ids.row_lengths(), tf.int32)
@@ -111,7 +110,7 @@ def _score_text(reader: ChunkedReader, tokenizer: TextReader) -> Endpoint:
     return score_text, {"texts": spec("texts", tf.string)}
 
 
-def _generate_text(reader: ChunkedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
+def _generate_text(reader: ServedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}

@@ -1,4 +1,4 @@
-"""The endpoints of a translator: `encode`, `step` and `translate`, which take and give ids."""
+"""The endpoints of a translator alone, `encode` and `translate`, which take and give ids."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from dualnet.builders import TranslationModel
-from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.layers import without_gradients
 from dualnet.serving import requests
 from dualnet.serving.beam import Hypotheses, beam_search, largest
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
+from dualnet.serving.served_reader import ServedReader
 
-CONSTANTS = ("memory", "keys", "mask")  # what was read of a source, which no step changes
 # How a row is translated, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
 SETTINGS = {
     "beam": tf.int32,
@@ -23,88 +21,26 @@ SETTINGS = {
 }
 
 
-def endpoints(model: TranslationModel, names: list[str], max_tokens: int) -> dict[str, Endpoint]:
-    """Return the endpoints `names` of `model`; `max_tokens` is the bound of `translate`."""
-    reader = TranslationReader(model)
-    built = {"encode": _encode(reader), "step": _step(reader)}
-    if "translate" in names:
-        tokenizer = model.vocabulary
-        built["translate"] = _translate(
-            reader, tokenizer.eos_id, tokenizer.unk_id, min(max_tokens, tf.int32.max)
-        )
-    return built
+def endpoints(
+    model: TranslationModel, reader: ServedReader, max_tokens: int
+) -> dict[str, Endpoint]:
+    """Return `encode` and `translate`; `max_tokens` is the bound of `translate`."""
+    bound = min(max_tokens, tf.int32.max)
 
+    def read(inputs: Tensors) -> tuple[Tensors, list[Any]]:
+        inputs, in_row = requests.checked_rows(inputs, model.source_vocabulary_size)
+        return inputs, reader.encode(inputs["ids"], in_row)
 
-class TranslationReader:
-    """Runs encoder and decoder of `model`, dropout off; what goes in and out is float32."""
-
-    def __init__(self, model: TranslationModel):
-        self.encoder, self.graph = model.encoder, model.graph
-        self.words, self.source_words = model.vocabulary_size, model.source_vocabulary_size
-        self.state_sizes = model.state_size
-
-    @property
-    def state_specs(self) -> dict[str, Any]:
-        """The specs of what `encode` returns, in its order."""
-        memory, keys, _ = self.graph.states[: self.graph.constants]
-        states = enumerate(self.state_sizes, start=1)
-        return {
-            "memory": spec("memory", tf.float32, None, memory.shape[-1]),
-            "keys": spec("keys", tf.float32, None, keys.shape[-1]),
-            "mask": spec("mask", tf.bool, None),
-            **{f"state_{i}": spec(f"state_{i}", tf.float32, size) for i, size in states},
-        }
-
-    def encode(self, ids: Any, in_row: Any) -> list[Any]:
-        """Return memory, keys, mask and states of the sources; ids count where `in_row`."""
-        ids = tf.where(in_row, ids, PADDING_ID)
-        # A position at least, which may be padding: attention needs one.
-        missing = tf.maximum(0, 1 - tf.shape(ids)[1])
-        ids = tf.pad(ids, [[0, 0], [0, missing]], constant_values=PADDING_ID)
-        with without_gradients():
-            encoded = self.encoder(ids, training=False)
-        return [part if part.dtype == tf.bool else tf.cast(part, tf.float32) for part in encoded]
-
-    def advance(self, ids: Any, state: list[Any]) -> tuple[Any, list[Any]]:
-        """Return the logits of target `ids`, and the new states, which begin after the mask."""
-        with without_gradients():
-            logits, states = self.graph.logits(ids, state)
-        return logits, [tf.cast(part, tf.float32) for part in states]
-
-
-def _encode(reader: TranslationReader) -> Endpoint:
     def encode(inputs: Tensors) -> Tensors:
-        inputs, in_row = requests.checked_rows(inputs, reader.source_words)
-        return dict(zip(reader.state_specs, reader.encode(inputs["ids"], in_row)))
+        _, encoded = read(inputs)
+        return dict(zip(reader.specs, encoded))
 
-    return encode, dict(IDS)
-
-
-def _step(reader: TranslationReader) -> Endpoint:
-    specs = reader.state_specs
-
-    def step(inputs: Tensors) -> Tensors:
-        checks = [
-            *requests.same_rows(inputs, "ids"),
-            requests.are_words("ids", inputs["ids"], reader.words),
-            requests.not_empty("ids", inputs["ids"]),
-            *requests.same_columns({name: inputs[name] for name in CONSTANTS}, "memory"),
-        ]
-        inputs = requests.after(checks, inputs)
-        logits, states = reader.advance(inputs["ids"], [inputs[name] for name in specs])
-        return {"logits": logits, **dict(zip(list(specs)[len(CONSTANTS) :], states))}
-
-    return step, {"ids": spec("ids", tf.int32, None), **specs}
-
-
-def _translate(reader: TranslationReader, eos_id: int, unk_id: int | None, bound: int) -> Endpoint:
     def translate(inputs: Tensors) -> Tensors:
-        inputs, in_row = requests.checked_rows(inputs, reader.source_words)
+        inputs, encoded = read(inputs)
         settings = checked(inputs, reader.words, bound)
         limits, default = settings["max_tokens"], tf.minimum(2 * inputs["lengths"] + 10, bound)
         settings["max_tokens"] = tf.where(limits > 0, limits, default)
-        encoded = reader.encode(inputs["ids"], in_row)
-        count, width = reader.graph.constants, largest(settings["beam"])
+        count, width = len(reader.constants), largest(settings["beam"])
         # All hypotheses of a sentence share what was read of its source.
         constants = [tf.repeat(part, width, axis=0) for part in encoded[:count]]
 
@@ -112,13 +48,14 @@ def _translate(reader: TranslationReader, eos_id: int, unk_id: int | None, bound
             logits, states = reader.advance(tokens, [*constants, *states])
             return tf.nn.log_softmax(logits[:, -1]), states
 
-        running = inputs["lengths"] > 0
+        running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
         hypotheses = beam_search(
-            step, encoded[count:], running, settings, eos_id=eos_id, unk_id=unk_id
+            step, encoded[count:], running, settings, eos_id=eos_id, unk_id=model.vocabulary.unk_id
         )
         return _outputs(hypotheses, eos_id)
 
-    return translate, {**IDS, **{name: spec(name, dtype) for name, dtype in SETTINGS.items()}}
+    settings = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}
+    return {"encode": (encode, dict(IDS)), "translate": (translate, {**IDS, **settings})}
 
 
 def checked(inputs: Tensors, words: int, bound: int) -> Tensors:

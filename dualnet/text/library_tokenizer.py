@@ -319,7 +319,7 @@ def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:
 
 
 def is_bytes_tokenizer(text: str) -> bool:
-    """Return whether `text` is that of a file of `write_bytes_tokenizer`."""
+    """Recognise the text of a file that `write_bytes_tokenizer` wrote."""
     model = json.loads(text)["model"]
     return model.get("vocab") == {**alphabet(), EOS: 256} and not model.get("merges")
 

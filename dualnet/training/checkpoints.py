@@ -121,7 +121,7 @@ def restore(folder: Path, model: LanguageModel, run: str = "") -> Progress | Non
 
 
 def exist(folder: Path) -> bool:
-    """Return whether the RUN folder holds a checkpoint, intact or damaged."""
+    """Return True if the RUN folder holds a checkpoint, intact or damaged."""
     return bool(_newest_first(folder))
 
 

@@ -1,4 +1,4 @@
-"""Runs a model over token ids in chunks of time, carrying the state, inside a TensorFlow graph."""
+"""Runs a model inside a TensorFlow graph: on ids of any length, in chunks of time."""
 
 from __future__ import annotations
 
@@ -7,31 +7,58 @@ from typing import Any
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
+from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.layers import without_gradients
+from dualnet.serving.requests import spec
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
 MAX_TOKENS = 2048
+CONSTANTS = ("memory", "keys", "mask")  # what was read of a source, which no step changes
 
 
-class ChunkedReader:
-    """Runs `model`, dropout off, on ids of any length with bounded memory."""
+class ServedReader:
+    """Runs `model`, dropout off; what goes in and out is float32.
+
+    Attributes:
+        words: Number of words.
+        constants: Names of what is read of the source: none in a language model.
+        specs: The specs of the constants and of all states, by name.
+    """
 
     def __init__(self, model: LanguageModel):
-        self.core = model.core
-        self.sizes = model.state_size
-        self.words = model.vocabulary_size
+        self.graph, self.encoder = model.graph, model.graph.encoder
+        self.sizes, self.words = model.state_size, model.vocabulary_size
         self.max_tokens = max(1, min(MAX_TOKENS, MAX_LOGITS // self.words))
+        self.constants = CONSTANTS[: self.graph.constants]
+        names = [*self.constants, *(f"state_{i}" for i in range(1, len(self.sizes) + 1))]
+        self.specs = {
+            name: spec(name, tf.bool if name == "mask" else tf.float32, *state.shape[1:])
+            for name, state in zip(names, self.graph.states)
+        }
 
     def zeros(self, batch: Any) -> list[Any]:
         """Return the states before a text: list of `(batch, size)`."""
         return [tf.zeros((batch, size)) for size in self.sizes]
 
-    def advance(self, ids: Any, states: list[Any]) -> tuple[Any, list[Any]]:
-        """Return the logits of `ids`, int32 `(batch, time)`, and the states after them."""
+    def encode(self, ids: Any, in_row: Any) -> list[Any]:
+        """Return memory, keys, mask and states of the sources; ids count where `in_row`."""
+        ids = tf.where(in_row, ids, PADDING_ID)
+        # A position at least, which may be padding: attention needs one.
+        missing = tf.maximum(0, 1 - tf.shape(ids)[1])
+        ids = tf.pad(ids, [[0, 0], [0, missing]], constant_values=PADDING_ID)
         with without_gradients():
-            logits, *states = self.core([ids, *states], training=False)
-        return logits, states
+            encoded = self.encoder(ids, training=False)
+        return [part if part.dtype == tf.bool else tf.cast(part, tf.float32) for part in encoded]
+
+    def advance(self, ids: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+        """Return the logits of `ids`, int32 `(batch, time)`, and the states after them.
+
+        In a translator, the ids are those of a target, and the constants stand before the states.
+        """
+        with without_gradients():
+            logits, states = self.graph.logits(ids, states)
+        return logits, [tf.cast(state, tf.float32) for state in states]
 
     def log_probabilities(self, ids: Any, targets: Any) -> Any:
         """Return log p of each target given the ids up to its position, from the zero state.

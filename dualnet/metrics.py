@@ -1,0 +1,94 @@
+"""Metrics of `evaluate` beside the perplexity: what asks for them, computes and shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, check_count
+from dualnet._fields import Settings, field
+
+
+class Metric(NamedTuple):
+    """A metric of `evaluate`.
+
+    Attributes:
+        option: The field of `Measuring` that asks for it.
+        figure: The field of `Measured` that holds it.
+        question: The question in `dualnet.builders.questions` that is asked of each token.
+        answer: The answer to it that the metric is computed from.
+        check: Function of the option and the size of the vocabulary; raises `ArgumentError`.
+        compute: Function of the answer for all tokens, an array, and of the option.
+        lines: Function of the figure that returns the lines to print.
+    """
+
+    option: str
+    figure: str
+    question: str
+    answer: str
+    check: Callable[[Any, int], None]
+    compute: Callable[[np.ndarray, Any], Any]
+    lines: Callable[[Any], list[str]]
+
+
+def check_top_k(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a list of integers of at least 1."""
+    if not isinstance(value, (list, tuple)):
+        raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
+    for k in value:
+        check_count(name, k, least=1)
+
+
+class Measuring(Settings):
+    """What is measured beside the perplexity.
+
+    Args (how to read):
+        top_k: ints, at least 1. Also compute the share of tokens that are among the k likeliest
+            units, for each k. A unit as likely as the token counts as likelier, so that a model
+            that cannot tell units apart scores 0. Excludes MC dropout.
+    """
+
+    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What `evaluate` found beside the perplexity.
+
+    Attributes:
+        top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
+            k likeliest units.
+
+    Example:
+
+    >>> from dualnet.evaluation import Measured
+    >>> Measured(top_k_accuracy={1: 0.25}).top_k_accuracy
+    {1: 0.25}
+    """
+
+    top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
+
+
+def _check_at_most(top_k: Sequence[int], vocabulary_size: int) -> None:
+    if max(top_k) > vocabulary_size:
+        raise ArgumentError(
+            "top_k",
+            f"must be at most {vocabulary_size}, the size of the vocabulary. Received: "
+            f"top_k={max(top_k)}.",
+        )
+
+
+METRICS = [
+    Metric(
+        option="top_k",
+        figure="top_k_accuracy",
+        question="ranks",
+        answer="ranks",
+        check=_check_at_most,
+        compute=lambda ranks, top_k: {int(k): float(np.mean(ranks < k)) for k in top_k},
+        lines=lambda shares: [f"top-{k} accuracy {share:.2%}" for k, share in shares.items()],
+    ),
+]
