@@ -24,7 +24,7 @@ from dualnet.serving import beam as graph
 from dualnet.serving import saved_model, translator_endpoints
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array
-from tests.serving_clients import asker, check_table, client_of, close, remote_process
+from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
 SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
 ENDPOINTS = ["encode", "step", "translate"]
@@ -254,7 +254,7 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         )  # fmt: skip
     finally:
         keras.config.set_dtype_policy("float32")
-    ask = graph_client(model, ["encode", "step"])
+    ask = graph_client(translator_endpoints.endpoints(model, ["encode", "step"], BOUND))
     source, target = [[5, 9, 7]], [[model.vocabulary.eos_id, 8]]
     found = ask("encode", ids=source, lengths=[3])
     logits, state = model.advance(target, model.encode(source))
@@ -264,17 +264,6 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
     for name, expected in zip([f"state_{i}" for i in (1, 2)], state[count:]):
         assert answer[name].dtype == found["memory"].dtype == np.float32
         close(answer[name], array(expected), rtol=1e-5)
-
-
-def graph_client(model, names):
-    """Return a function that sends requests to the endpoints `names` as graphs, without export."""
-
-    def graph(function, specs):
-        graph = tf.function(lambda **inputs: function(inputs), autograph=False)
-        return graph.get_concrete_function(**specs)
-
-    built = translator_endpoints.endpoints(model, names, BOUND)
-    return asker({name: graph(*built[name]) for name in names})
 
 
 # --- bad requests
