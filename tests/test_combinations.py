@@ -77,7 +77,7 @@ def test_the_rows_hold_every_pair_of_choices():
     )
     assert len(seen - IMPOSSIBLE) == expected - len(IMPOSSIBLE)
     assert not seen & IMPOSSIBLE
-    assert len(ROWS) <= 50
+    assert len(ROWS) <= 6 * len(CELLS)  # the fewest are 5: each cell is evaluated in every way
 
 
 def built(row, words):
