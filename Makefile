@@ -8,6 +8,7 @@ PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 pytho
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo $$name; done))
 BACKENDS ?= jax torch
+NOTEBOOKS ?= force
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
@@ -22,6 +23,8 @@ demo: .venv/.base
 test: lint
 	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) $(SLOW:%=--ignore=%) tests
 
+# The docs need not run the notebooks: their tests do.
+test-all: NOTEBOOKS = off
 test-all: .venv/.test,test-all,jax,torch docs wheel
 	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) $(SLOW)
 	@set -e; for backend in $(BACKENDS); do \
@@ -36,7 +39,8 @@ lint: .venv/.test
 	@$(BIN)/python .ci/code_lines
 
 docs: .venv/.docs
-	@echo "== $$(date +%T) docs"; $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going docs docs/_build
+	@echo "== $$(date +%T) docs"; $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going \
+		-D nb_execution_mode=$(NOTEBOOKS) docs docs/_build
 	@echo "The pages are in docs/_build/index.html"
 
 wheel: .venv/.test

@@ -13,62 +13,42 @@ that of another checkout. With `--quick` sizes are tiny and say nothing.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import datetime
-import time
 from pathlib import Path
 
-import numpy as np
+from options import options_of
+from parts import median_and_spread, take_turns
 from peers.cases import CASES, described, tiny
 from peers.products import parameters
 from peers.report import commit, processor, threads
-from peers.worker import Worker
 
 BEAMS = (5, 1)
 TOKENS = 20  # of a translation
-SECONDS = 600.0  # the longest that a turn may take
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another dualnet")
-    parser.add_argument("--output", type=Path, help="a file for the table")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes")
-    options = parser.parse_args()
+    options = options_of(__doc__, sentences=256, repeats=7, beside=Path, output=Path, quick=False)
     case = tiny(CASES["encdec"]) if options.quick else CASES["encdec"]
     sentences = 8 if options.quick else options.sentences
     about = {**described(dataclasses.replace(case, tokens=TOKENS)), "sentences": sentences}
     one_thread = {"TF_NUM_INTEROP_THREADS": "1"}
-    kinds = {"dualnet-tensorflow": ("dualnet-search", "tensorflow", one_thread)}
+    libraries = {"dualnet-tensorflow": ("dualnet-search", "tensorflow", one_thread)}
     if options.beside:
         path = {"PYTHONPATH": str(options.beside.resolve())}
-        kinds["dualnet-beside"] = ("dualnet-search", "tensorflow", one_thread | path)
-    kinds["torch"] = ("torch-search", "", {})
-    seconds: dict[str, list[float]] = {}
-    cores: dict[str, list[float]] = {}
-    first, lengths, versions, workers = {}, {}, {}, {}
-    try:
-        for name, kind in kinds.items():
-            for beam in BEAMS:
-                worker = workers[f"{name}, beam {beam}"] = Worker(*kind)
-                began = time.perf_counter()
-                found = worker.ask(SECONDS, case={**about, "beam": beam}, setting={})
-                first[f"{name}, beam {beam}"] = time.perf_counter() - began
-                lengths[f"{name}, beam {beam}"] = found["first_loss"]
-                versions |= found["versions"]
-                if found["parameters"] != parameters(about["config"]):
-                    raise SystemExit(f"{name}: {found['parameters']:,} weights, not the model's")
-        for turn in range(options.repeats):
-            for name, worker in workers.items():
-                found = worker.ask(SECONDS, turn=turn)
-                seconds.setdefault(name, []).append(found["seconds"])
-                cores.setdefault(name, []).append(found["cores"])
-    finally:
-        for worker in workers.values():
-            worker.close()
+        libraries["dualnet-beside"] = ("dualnet-search", "tensorflow", one_thread | path)
+    libraries["torch"] = ("torch-search", "", {})
+    kinds, messages = {}, {}
+    for library, kind in libraries.items():
+        for beam in BEAMS:
+            kinds[f"{library}, beam {beam}"] = kind
+            messages[f"{library}, beam {beam}"] = {"case": {**about, "beam": beam}, "setting": {}}
+    started, answers = take_turns(kinds, messages, options.repeats)
+    versions = {}
+    for name, found in started.items():
+        versions |= found["versions"]
+        if found["parameters"] != parameters(about["config"]):
+            raise SystemExit(f"{name}: {found['parameters']:,} weights, not the model's")
     versions = {key: versions[key] for key in sorted(versions.keys() - {"backend", "dualnet"})}
     told = " ".join(f"{name} {version}" for name, version in versions.items())
     config = about["config"]
@@ -80,11 +60,13 @@ def main() -> None:
         f"{'setting':28} {'seconds':>9} {'iqr':>7} {'sentences/s':>12} {'cores':>6} {'start':>7} "
         f"{'tokens':>7}",
     ]
-    for name, each in seconds.items():
-        median, spread = np.median(each), np.subtract(*np.percentile(each, [75, 25]))
+    for name, own in answers.items():
+        median, spread = median_and_spread(own)
+        cores, _ = median_and_spread(own, "cores")
+        start, tokens = started[name]["start_seconds"], started[name]["first_loss"]
         lines.append(
-            f"{name:28} {median:9.3f} {spread:7.3f} {sentences / median:12.1f} "
-            f"{np.median(cores[name]):6.2f} {first[name] - median:7.1f} {lengths[name]:7.1f}"
+            f"{name:28} {median:9.3f} {spread:7.3f} {sentences / median:12.1f} {cores:6.2f} "
+            f"{start - median:7.1f} {tokens:7.1f}"
         )
     lines += [
         "",

@@ -3,8 +3,8 @@
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
 Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, a hang,
 an unfinished file, an escape sequence of a file on the terminal, or a change to existing files.
-Sound requests to a SavedModel must be answered and all others refused. Prints a table by kind,
-and each failed case with what reproduces it. The exit code is 1 if any failed.
+Prints a table by kind, and each failed case with what reproduces it. The exit code is 1 if any
+failed.
 """
 
 import argparse
@@ -288,86 +288,6 @@ def fingerprint(folder):
     }
 
 
-# --- a SavedModel
-
-
-class Endpoints:
-    """The SavedModel of a RUN, which is asked sound and unsound questions."""
-
-    def __init__(self, workshop):
-        import tensorflow as tf
-
-        code, log, _ = workshop.call(["export", "RUN", "saved_model"])
-        if code:
-            raise SystemExit(log)
-        self.tf = tf
-        self.model = tf.saved_model.load(str(workshop.folder / "saved_model"))
-        signature = self.model.signatures["step"].structured_input_signature[1]
-        self.states = {name: spec.shape[-1] for name, spec in signature.items() if name != "ids"}
-        self.words = self.ask("step", self.question("step", [[0]]))["logits"].shape[-1]
-
-    def question(self, name, ids):
-        rows, time = len(ids), len(ids[0])
-        if name == "score":
-            return {"ids": ids, "lengths": [time] * rows}
-        return {"ids": ids, **{key: [[0.0] * size] * rows for key, size in self.states.items()}}
-
-    def ask(self, name, question):
-        integers = ("ids", "lengths")
-        tensors = {
-            key: self.tf.constant(value, "int32" if key in integers else "float32")
-            for key, value in question.items()
-        }
-        return self.model.signatures[name](**tensors)
-
-    def check(self, draw):
-        """Ask a question; return the kind, 0 if it was answered, else 2, "", and what is wrong."""
-        name, rows, time = draw(st.sampled_from(["score", "step"])), draw(st.integers(1, 2)), 4
-        row = st.lists(st.integers(0, self.words - 1), min_size=time, max_size=time)
-        ids = draw(st.lists(row, min_size=rows, max_size=rows))
-        other = draw(st.sampled_from([count for count in (1, 2, 3) if count != rows]))
-        outside = draw(st.sampled_from([-1, -2, -(2**31), self.words, self.words + 1, 10**7]))
-        key = draw(st.sampled_from(sorted(self.states)))
-        at = draw(st.integers(0, time - 1))
-        changes = {
-            "": {},
-            "id": {"ids": [[*ids[0][:at], outside, *ids[0][at + 1 :]], *ids[1:]]},
-            "time": self.question(name, [[]] * rows),
-        }
-        if name == "score":
-            changes |= {
-                "lengths": {"lengths": [time] * other},
-                "negative": {"lengths": [-1] * rows},
-                "beyond": {"lengths": [time + draw(st.sampled_from([1, 10**9]))] * rows},
-                # What pads is not read.
-                "padding": {
-                    "lengths": [at] * rows,
-                    "ids": [[*each[:at], *[-1] * (time - at)] for each in ids],
-                },
-            }
-        else:
-            changes["rows"] = {key: [[0.0] * self.states[key]] * other}
-        how = draw(st.sampled_from([*changes]))
-        question = {**self.question(name, ids), **changes[how]}
-        sound = how in ("", "padding") or (how == "time" and name == "score")
-        code, wrong = 2, ""
-        try:
-            answer = self.ask(name, question)
-        except self.tf.errors.InvalidArgumentError as error:
-            if sound:
-                wrong = "a sound request is refused"
-            elif "ust" not in str(error) and "is not in [" not in str(error):
-                wrong = f"an internal error: {str(error)[:300]}"
-        except Exception:
-            wrong = traceback.format_exc()
-        else:
-            code = 0
-            values = [self.tf.cast(value, "float32") for value in answer.values()]
-            finite = all(bool(self.tf.reduce_all(self.tf.math.is_finite(v))) for v in values)
-            wrong = "" if sound and finite else "not finite" if sound else "it is answered"
-        return "model", code, "", wrong and f"model, {name}, {how}: {question}\n{wrong}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=2000)
@@ -381,9 +301,11 @@ def main():
     began = time.perf_counter()
     counts = collections.Counter()
 
-    def counted(check):
-        def run(draw):
-            kind, code, log, wrong = check(draw)
+    with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
+        workshop = Workshop(folder)
+
+        def counted(draw):
+            kind, code, log, wrong = workshop.check(draw)
             counts[kind, "wrong" if wrong else code] += 1
             if wrong:
                 print(wrong, flush=True)
@@ -392,15 +314,7 @@ def main():
             if counts.total() % 100 == 0:
                 keras.backend.clear_session()
 
-        return run
-
-    with tempfile.TemporaryDirectory(prefix="dualnet-fuzz-") as folder:
-        workshop = Workshop(folder)
-        served = keras.backend.backend() == "tensorflow"
-        of_model = options.cases // 5 if served else 0
-        repeat(counted(workshop.check), options.cases - of_model, options.seed)
-        if served:
-            repeat(counted(Endpoints(workshop).check), of_model, options.seed)
+        repeat(counted, options.cases, options.seed)
     print(f"{'kind':15}{'accepted':>10}{'refused':>10}{'wrong':>10}")
     for kind in dict.fromkeys(kind for kind, _ in counts):
         print(f"{kind:15}" + "".join(f"{counts[kind, key]:>10}" for key in (0, 2, "wrong")))

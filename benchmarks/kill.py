@@ -6,7 +6,6 @@ The tests kill `train` and `tune` at moments that are known to be delicate; here
 leave all or nothing. Prints a line per kill; exits with 1 if anything was lost. Needs `.[test]`.
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 import keras
+from options import options_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -27,10 +27,7 @@ OF_GATE = ["gate_units=16"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = options_of(__doc__, kills=30, seed=0)
     random.seed(options.seed)
     with tempfile.TemporaryDirectory(prefix="dualnet-kill-") as name:
         sys.exit(1 if kill_all(Path(name), options.kills) else 0)

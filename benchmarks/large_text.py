@@ -6,7 +6,6 @@ prints one table. "processor" is the time that all cores together took for the p
 included. Fails if the peak memory of a part exceeds 1 GB.
 """
 
-import argparse
 import functools
 import multiprocessing
 import os
@@ -18,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from options import options_of
 from peers.worker import memory
 
 NUM_WORDS, VOCABULARY_SIZE = 50_000, 10_000
@@ -46,13 +46,16 @@ def write_text(folder: Path, num_bytes: int) -> None:
                 missing -= file.write((" ".join(drawn)[:missing] + "\n").encode())
 
 
+# Each part yields before and after what is measured; the second time how much it did, in a unit,
+# and a note.
+
+
 def imports(folder, steps):
-    began = time.perf_counter()
+    yield
     import keras
 
     keras.ops.zeros(1)
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "rate": 0, "unit": "", "note": "dualnet, Keras and its backend"}
+    yield 0, "", "dualnet, Keras and its backend"
 
 
 def versions():
@@ -64,25 +67,21 @@ def versions():
 def read(folder, steps, **settings):
     from dualnet import corpora
 
-    began = time.perf_counter()
+    yield
     corpus = corpora.load(folder, **(settings or {"vocabulary_size": VOCABULARY_SIZE}))
-    seconds = time.perf_counter() - began
     assert "keras" not in sys.modules
     size = sum(path.stat().st_size for path in folder.glob("*.txt"))
-    return {"seconds": seconds, "rate": size / 1e6 / seconds, "unit": "MB/s", "note": repr(corpus)}
+    yield size / 1e6, "MB/s", repr(corpus)
 
 
 def learn(folder, steps):
     from dualnet.text import plain_text, train_tokenizer
 
-    began = time.perf_counter()
+    yield
     blocks = plain_text.blocks(folder / "train.txt", whole=True)
     tokenizer = train_tokenizer(blocks, "bpe", size=8000)
-    seconds = time.perf_counter() - began
+    yield (folder / "train.txt").stat().st_size / 1e6, "MB/s", repr(tokenizer)
     tokenizer.save(folder / FILE)
-    size = (folder / "train.txt").stat().st_size
-    note = repr(tokenizer)
-    return {"seconds": seconds, "rate": size / 1e6 / seconds, "unit": "MB/s", "note": note}
 
 
 def batches(folder, steps):
@@ -90,12 +89,10 @@ def batches(folder, steps):
 
     corpus = corpora.load(folder, vocabulary_size=VOCABULARY_SIZE)
     all_batches = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
-    began = time.perf_counter()
+    yield
     predicted = sum(targets.size for _, targets in all_batches)
-    seconds = time.perf_counter() - began
     assert predicted == all_batches.num_tokens
-    note = f"{len(all_batches)} batches"
-    return {"seconds": seconds, "rate": predicted / seconds, "unit": "tokens/s", "note": note}
+    yield predicted, "tokens/s", f"{len(all_batches)} batches"
 
 
 def train(folder, steps):
@@ -117,12 +114,10 @@ def train(folder, steps):
     every = corpus.batches("train", batch_size=BATCH_SIZE, sequence_length=SEQUENCE_LENGTH)
     model = zoo.build("lstm", vocabulary_size=len(corpus.vocabulary), units=64)
     model.compile(optimizer="adam")
-    began = time.perf_counter()
-    history = model.fit(Spread(), epochs=1, verbose=0)
-    seconds = time.perf_counter() - began
-    tokens = steps * BATCH_SIZE * SEQUENCE_LENGTH
-    note = f"{steps} steps over the whole text, loss {history.history['loss'][0]:.3f}"
-    return {"seconds": seconds, "rate": tokens / seconds, "unit": "tokens/s", "note": note}
+    yield
+    history = model.fit(Spread(), epochs=1, verbose=0).history
+    note = f"{steps} steps over the whole text, loss {history['loss'][0]:.3f}"
+    yield steps * BATCH_SIZE * SEQUENCE_LENGTH, "tokens/s", note
 
 
 PARTS = {
@@ -138,18 +133,21 @@ PARTS = {
 }
 
 
-def measured(part, folder, steps):
-    """Return what a part of the work took in this process, which does nothing else."""
-    result = PARTS[part](folder, steps)
-    return {**result, "processor": time.process_time(), "peak_mb": memory("VmHWM") * 1.048576}
+def measured(name, folder, steps):
+    """Return the row of a part of the work, and the peak memory of this process, which does it."""
+    part = PARTS[name](folder, steps)
+    next(part)
+    began = time.perf_counter()
+    amount, unit, note = next(part)
+    seconds = time.perf_counter() - began
+    next(part, None)  # what comes after it
+    peak = memory("VmHWM") * 1.048576
+    return (f"{name:<22}{seconds:>8.1f}{time.process_time():>10.1f}{amount / seconds:>12,.0f} "
+            f"{unit:<9}{peak:>8.0f}  {note}"), peak  # fmt: skip
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where to write the text for a while")
-    options = parser.parse_args()
+    options = options_of(__doc__, gigabytes=1.0, steps=1000, folder=Path)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         text = Path(folder) / "text"
         text.mkdir()
@@ -163,14 +161,8 @@ def main():
         peaks = {}
         for part in PARTS:
             with multiprocessing.get_context("spawn").Pool(1) as process:
-                result = process.apply(measured, (part, text, options.steps))
-            peaks[part] = result["peak_mb"]
-            print(
-                f"{part:<22}{result['seconds']:>8.1f}{result['processor']:>10.1f}"
-                f"{result['rate']:>12,.0f} {result['unit']:<9}"
-                f"{result['peak_mb']:>8.0f}  {result['note']}",
-                flush=True,
-            )
+                row, peaks[part] = process.apply(measured, (part, text, options.steps))
+            print(row, flush=True)
     worst = max(peaks, key=lambda part: peaks[part])
     if peaks[worst] > LIMIT_MB:
         raise SystemExit(f"{worst!r} took {peaks[worst]:.0f} MB, more than {LIMIT_MB} MB")

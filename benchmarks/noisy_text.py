@@ -9,10 +9,8 @@ weights of channel, frequency and models are tuned on valid. Prints the word err
 the first candidates, rescored, with models that learn from what they chose, and of the oracle.
 """
 
-import argparse
-from pathlib import Path
-
 import numpy as np
+from options import options_of
 from typing_errors import likeliest, sources_of, typed
 
 from dualnet import corpora, rescore, runs, training
@@ -55,13 +53,7 @@ def candidates(texts, corpus, random, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--valid", type=int, default=500, help="sentences")
-    parser.add_argument("--test", type=int, default=2_000, help="sentences")
-    parser.add_argument("--candidates", type=int, default=50)
-    options = parser.parse_args()
+    options = options_of(__doc__, "output", epochs=2, valid=500, test=2_000, candidates=50)
     models = {}
     for name in MODELS:
         folder = options.output / name

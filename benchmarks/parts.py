@@ -36,7 +36,7 @@ from dualnet import layers, training, zoo
 from dualnet.rescoring import Hypothesis, NBest
 from dualnet.text import Vocabulary
 
-START_SECONDS, TURN_SECONDS = 600.0, 240.0
+START_SECONDS = 600.0  # the longest that an answer may take
 LEAST_REPEATS = 7
 TURNS = 20  # products of a step, each waiting for the one before
 BATCH, TIME, LATENT_UNITS, WORDS = 12, 70, 280, 10_000  # of `experts`
@@ -242,36 +242,53 @@ def main():
                 compare(part, sizes, policy, options)
 
 
+def take_turns(kinds, messages, repeats):
+    """Let workers take turns; return what each said of itself, and its answers.
+
+    Args:
+        kinds: The arguments of each `Worker`, by name.
+        messages: What each is asked for, by name.
+        repeats: Number of turns, without the first, which is not counted.
+    """
+    workers, about, answers = {}, {}, {name: [] for name in kinds}
+    try:
+        for name, kind in kinds.items():
+            workers[name] = Worker(*kind)
+            about[name] = workers[name].ask(START_SECONDS, **messages[name])
+        for turn in range(repeats + 1):
+            for name, worker in workers.items():
+                answer = worker.ask(START_SECONDS, turn=turn)
+                answers[name] += [answer] * (turn > 0)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return about, answers
+
+
+def median_and_spread(answers, key="seconds"):
+    """Return the median of a number of all answers, and its interquartile range."""
+    low, median, high = np.percentile([answer[key] for answer in answers], [25, 50, 75])
+    return median, high - low
+
+
 def compare(part, sizes, policy, options):
     """Print a line for each form of a case."""
     case = {"kind": "training", "batch": 0, "part": part, "sizes": sizes}
     names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")
     environment = {name: os.environ[name] for name in names if name in os.environ}
-    workers = {}
-    try:
-        for form in PARTS[part][1]:
-            workers[form] = Worker("parts", options.backend, environment)
-            setting = {"form": form, "policy": policy}
-            about = workers[form].ask(START_SECONDS, case=case, setting=setting)
-        seconds = {form: [] for form in workers}
-        peaks = {}
-        for turn in range(options.repeats + 1):
-            for form, worker in workers.items():
-                answer = worker.ask(TURN_SECONDS, turn=turn)
-                peaks[form] = answer["peak_mb"]
-                if turn:
-                    seconds[form].append(1000 * answer["seconds"])
-    finally:
-        for worker in workers.values():
-            worker.close()
+    forms = PARTS[part][1]
+    messages = {form: {"case": case, "setting": {"form": form, "policy": policy}} for form in forms}
+    kinds = dict.fromkeys(forms, ("parts", options.backend, environment))
+    about, answers = take_turns(kinds, messages, options.repeats)
+    about = about[forms[0]]
     versions = " ".join(f"{name} {version}" for name, version in about["versions"].items())
     print(f"{versions}; imports take {about['import_mb']:.0f} MB")
     print(f"{'form':15}{'ms (IQR)':>20}{'ratio':>7}{'peak MB':>9}")
-    first = np.median(next(iter(seconds.values())))
-    for form, own in seconds.items():
-        low, median, high = np.percentile(own, [25, 50, 75])
-        shown = f"{median:.2f} ({high - low:.2f})"
-        print(f"{form:15}{shown:>20}{median / first:>7.2f}{peaks[form]:>9.0f}", flush=True)
+    first, _ = median_and_spread(answers[forms[0]])
+    for form, own in answers.items():
+        median, spread = median_and_spread(own)
+        shown = f"{1000 * median:.2f} ({1000 * spread:.2f})"
+        print(f"{form:15}{shown:>20}{median / first:>7.2f}{own[-1]['peak_mb']:>9.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ lines are left out. `tokenizer.json` has 8,000 units of byte-level BPE, learnt f
 which stands for the words that WikiText-2 leaves out, is one of them.
 """
 
-import argparse
 import re
-from pathlib import Path
 
+from options import options_of
 from sacremoses import MosesDetokenizer
 
 from dualnet._files import write_whole
@@ -34,11 +33,7 @@ def prose(line: str, detokenizer: MosesDetokenizer) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="with train.txt, valid.txt and test.txt")
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--size", type=int, default=8_000, help="number of units (default: 8000)")
-    options = parser.parse_args()
+    options = options_of(__doc__, "folder", "output", size=8_000)
     options.output.mkdir(parents=True, exist_ok=True)
     detokenizer = MosesDetokenizer("en")
     for split in SPLITS:

@@ -9,7 +9,7 @@ of the first and of the chosen hypotheses of both splits, with the mean and the 
 of the three, for each rescorer and for all. Files that are in OUTPUT are not made again.
 """
 
-import argparse
+import dataclasses
 import functools
 import os
 import statistics
@@ -17,9 +17,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from options import options_of
+
 from dualnet import corpora
 from dualnet._files import write_whole
-from dualnet.rescoring import Bleu, NBest, compare, read_nbest, tune
+from dualnet.rescoring import Bleu, Hypothesis, NBest, compare, read_nbest, tune
 
 SEEDS = (0, 1, 2)
 PUBLISHED = {"valid": "26.61 to 30.05", "test": "40.63 to 43.08"}
@@ -35,28 +37,16 @@ def command(output: Path, *arguments: object) -> None:
 
 def only(lists: list[NBest], names: set[str]) -> list[NBest]:
     """Return `lists` without the features of rescorers that are not in `names`."""
-    return [
-        NBest(
-            each.id,
-            tuple(
-                type(one)(
-                    one.text, {k: v for k, v in one.features.items() if k in names}, one.score
-                )
-                for one in each.hypotheses
-            ),
-        )
-        for each in lists
-    ]
+
+    def chosen(one: Hypothesis) -> Hypothesis:
+        features = {name: value for name, value in one.features.items() if name in names}
+        return dataclasses.replace(one, features=features)
+
+    return [NBest(each.id, tuple(map(chosen, each.hypotheses))) for each in lists]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("generator", type=Path)
-    parser.add_argument("rescorers", type=Path, nargs="+")
-    parser.add_argument("--beam", type=int, default=100)
-    parser.add_argument("--sentences", type=int, help="of each split (default: all)")
-    options = parser.parse_args()
+    options = options_of(__doc__, "output", "generator", "rescorers...", beam=100, sentences=int)
     output = options.output
     output.mkdir(parents=True, exist_ok=True)
     folder = Path(os.environ["DUALNET_DATA"]) / "multi30k"

@@ -5,12 +5,13 @@ Prints the resident memory of `dualnet tune` after every five of many tiny trial
 1 if it grew by more than a tenth. Linux only.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from options import options_of
 
 JOB = """
 model = "dual_lstm"
@@ -27,9 +28,7 @@ output_dropout = {{ min_value = 0.0, max_value = 0.5 }}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=50)
-    options = parser.parse_args()
+    options = options_of(__doc__, trials=50)
     with tempfile.TemporaryDirectory(prefix="dualnet-search-") as name:
         sizes = search(Path(name), options.trials)
     for count, size in sizes.items():

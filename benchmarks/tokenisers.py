@@ -9,11 +9,11 @@ allows, for that many minutes of processor time on one core. Prints one line eac
 OUTPUT is not trained again.
 """
 
-import argparse
 import json
 import os
 import time
-from pathlib import Path
+
+from options import options_of
 
 for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
     os.environ[name] = "1"
@@ -43,14 +43,10 @@ def write_splits(text, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--parameters", type=int, default=1_000_000)
-    parser.add_argument("--bytes", type=int, default=2_000_000)
-    parser.add_argument("--tokenizers", nargs="+", default=["bytes", "characters", "bpe:2000"])
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, "file", "output", minutes=10.0, parameters=1_000_000, bytes=2_000_000,
+        tokenizers=["bytes", "characters", "bpe:2000"],
+    )  # fmt: skip
     from dualnet import corpora, training, zoo
     from dualnet.tuning.budget import solve
 

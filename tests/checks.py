@@ -1,7 +1,9 @@
 """Checks that every layer must pass, on whichever backend is active."""
 
+import contextlib
 import functools
 import inspect
+import io
 import json
 
 import keras
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
+from dualnet import corpora
 from dualnet.builders import CELLS
 from tests import reference
 
@@ -24,6 +27,12 @@ UNTRACED = [
     pytest.mark.usefixtures("without_tracing"),
     pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly"),
 ]
+
+
+# The mark of what TensorFlow alone does, or what no backend has a part in: it runs once.
+once = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="runs with the TensorFlow backend alone"
+)
 
 
 def needed(extra, *packages):
@@ -61,6 +70,12 @@ def assert_close(found, expected, rtol=1e-5, atol=1e-6):
         np.testing.assert_allclose(array(a), array(b), rtol=rtol, atol=atol)
 
 
+def assert_same(found, expected):
+    """All tensors of two lists are equal to the last bit."""
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(array(a), array(b))
+
+
 def total(losses):
     return float(sum(array(loss) for loss in losses))
 
@@ -86,6 +101,55 @@ def gradients(function, variables):
 
         results = torch.autograd.grad(function(), values, allow_unused=True)
     return [None if gradient is None else array(gradient) for gradient in results]
+
+
+# --- models
+
+
+def strong(model, vocabulary=None, seed=4, scale=0.9):
+    """Return `model` with large random weights: each token changes what comes after it."""
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(random.normal(size=weight.shape, scale=scale))
+    if vocabulary is not None:
+        model.vocabulary = vocabulary
+    return model
+
+
+# --- files
+
+
+def write_splits(folder, text, **others):
+    """Write `text` as each split of a corpus, but for those that `others` has a text for."""
+    for split in corpora.SPLITS:
+        (folder / f"{split}.txt").write_text(others.get(split, text), "utf-8")
+
+
+def edit_card(run, old, new):
+    """Replace `old` in the card of a RUN, which then has no checksums."""
+    card = (run / "card.toml").read_text("utf-8")
+    assert old in card
+    (run / "card.toml").write_text(card.replace(old, new), "utf-8")
+    (run / "sums.json").unlink(missing_ok=True)
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@contextlib.contextmanager
+def limited_files(size):
+    """Let no file become larger than `size` bytes, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # --- cells

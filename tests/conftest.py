@@ -25,6 +25,7 @@ from hypothesis import settings
 import dualnet
 from dualnet import corpora, zoo
 from tests import reference
+from tests.commands import CommandLine
 
 # The first example compiles; no test asserts a time.
 settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=True)
@@ -33,30 +34,22 @@ settings.load_profile("dualnet")
 if keras.config.backend() != "tensorflow":
     # Words, files, rules and counts, which no backend has a part in; and the command line,
     # the searches' processes and the demo, made of parts that have tests of their own on each.
-    collect_ignore = [
-        "test_cli.py",
-        "test_cli_help.py",
-        "test_cli_rescoring.py",
-        "test_cli_text.py",
-        "test_cli_translation.py",
+    collect_ignore_glob = [
+        "test_cli*.py",
         "test_corpora.py",
         "test_corpora_cached_ids.py",
         "test_corpora_pairs.py",
         "test_demo.py",
         "test_fuzz.py",
+        "test_links.py",
         "test_look_browser.py",
+        "test_requests.py",
         "test_schedules.py",
         "test_text.py",
         "test_toml.py",
         "test_translations.py",
         "test_trees.py",
-        "test_tuning_budget.py",
-        "test_tuning_jobs.py",
-        "test_tuning_kills.py",
-        "test_tuning_limits.py",
-        "test_tuning_oracles.py",
-        "test_tuning_report.py",
-        "test_tuning_workers.py",
+        "test_tuning_*.py",
     ]
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
@@ -116,6 +109,11 @@ def translator_run(pairs_folder, tmp_path_factory):
     settings = {"units": 8, "depth": 1, "batch_size": 24, "epochs": 1, "progress": False}
     dualnet.train("attention_gru", pairs, output=output, **settings)
     return output
+
+
+@pytest.fixture
+def cli(capsys):
+    return CommandLine(capsys)
 
 
 @pytest.fixture

@@ -24,6 +24,12 @@ def softmax(z):
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
+def log_softmax(logits):
+    logits = np.asarray(logits, "float64")
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
 def per_gate(vector, weights, name, gates, mask=None):
     """Return by gate the product of the masked vector and the gate's part of `name`.
 
@@ -328,6 +334,29 @@ def output(inputs, weights, *, embeddings=None):
     """Return the logits; tied to `embeddings` `(vocabulary, units)` if given."""
     logits = inputs @ (weights["kernel"] if embeddings is None else embeddings.T)
     return logits + weights.get("bias", 0)
+
+
+def gates(features, weights):
+    """Return sigmoid(W_g f + b_g)."""
+    return sigmoid(features @ weights["kernel"] + weights["bias"])
+
+
+def mixture(hidden, weights, experts, activation="tanh"):
+    """Return P, `(..., words)`, of a mixture of softmaxes, by the `experts` of each of `hidden`.
+
+    Yang et al., 2018, and Takase et al., 2018. The last of `hidden` decides the priors.
+    """
+    prior = softmax(hidden[-1] @ weights["prior_kernel"])
+    E = weights["embeddings"] if "embeddings" in weights else weights["kernel"].T
+    latents = []
+    for n, (h, count) in enumerate(zip(hidden, experts)):
+        if count:
+            k = h @ weights[f"latent_kernel_{n}"]
+            if activation == "tanh":
+                k = np.tanh(k + weights[f"latent_bias_{n}"])
+            latents += np.split(k, count, axis=-1)
+    p = [softmax(k @ E.T + weights.get("bias", 0.0)) for k in latents]
+    return sum(prior[..., [j]] * p_j for j, p_j in enumerate(p))
 
 
 def mean_nll(logits, targets):

@@ -62,6 +62,16 @@ def asker(signatures):
     return ask
 
 
+def graph_client(built):
+    """Return a function that sends requests to the endpoints `built`, as graphs, without export."""
+
+    def graph(function, specs):
+        graph = tf.function(lambda **inputs: function(inputs), autograph=False)
+        return graph.get_concrete_function(**specs)
+
+    return asker({name: graph(*endpoint) for name, endpoint in built.items()})
+
+
 def close(actual, expected, rtol=1e-4, atol=1e-5):
     np.testing.assert_allclose(actual, ops.convert_to_numpy(expected), rtol=rtol, atol=atol)
 

@@ -6,7 +6,7 @@ import pytest
 from dualnet import corpora, plots, zoo
 from dualnet.generation import Alignment, alignments, translations
 from tests import reference
-from tests.checks import array
+from tests.checks import array, strong
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
 TEXTS, TRANSLATIONS = ["4 0 2", "1", "3 9"], ["four hundred two", "one", "nine"]
@@ -21,11 +21,8 @@ def words():
 def model(request, words):
     sizes = {"units": 4} | ({"depth": 2} if "dglstm" in request.param else {})
     model = zoo.build(request.param, vocabulary_size=len(words), **sizes)
-    model.vocabulary = model.source_vocabulary = words
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(rng.normal(size=weight.shape))
-    return model
+    model.source_vocabulary = words
+    return strong(model, words, seed=0, scale=1.0)
 
 
 def step_by_step(model, source, target):

@@ -10,6 +10,7 @@ from dualnet import analysis, builders, corpora, plots, zoo
 from dualnet.cli import analysing
 from dualnet.text import Vocabulary, train_tokenizer
 from tests.checks import array, by_name, normal
+from tests.reference import log_softmax
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
 COUNT = len(WORDS)
@@ -59,10 +60,6 @@ def whole(graph, model, tokens):
     states = [np.zeros((1, size), "float32") for size in model.state_size]
     outputs, *_ = graph.predict_on_batch([tokens[None], *states])
     return outputs[0].astype("float64")
-
-
-def log_softmax(logits):
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def check_png(path, least=10_000):

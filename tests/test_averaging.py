@@ -12,7 +12,7 @@ from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
 from dualnet.training import Recipe, recorder, two_tailed
 from dualnet.training.optimizers import SGD, Adam, Nadam
-from tests.checks import assert_close
+from tests.checks import assert_close, assert_same
 from tests.conftest import values
 
 QUICK = {
@@ -31,10 +31,6 @@ def train(corpus, output, **settings):
 
 def arrays(variables):
     return [np.array(ops.convert_to_numpy(variable)) for variable in variables]
-
-
-def assert_same(one, two):
-    assert_close(one, two, rtol=0, atol=0)
 
 
 # --- the optimizers

@@ -12,14 +12,11 @@ from dualnet import zoo
 from dualnet.generation import beam_search, ensemble_step
 from dualnet.generation.sampling import language_model_step
 from dualnet.text import Vocabulary
+from tests.checks import strong
+from tests.reference import log_softmax
 
 SIZE, LENGTH, EOS = 6, 4, 2
 EVERY_PREFIX = SIZE**3
-
-
-def log_softmax(logits):
-    logits = np.asarray(logits, "float64")
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def candidates(length=LENGTH, eos_id=EOS, excluded=()):
@@ -64,11 +61,8 @@ class Table:
 def model():
     keras.utils.set_random_seed(3)
     model = zoo.build("lstm", vocabulary_size=SIZE, units=4)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(rng.normal(size=weight.shape))
-    model.vocabulary = Vocabulary(("the", "<unk>", "<eos>", "cat", "dog", "sees"))
-    return model
+    words = Vocabulary(("the", "<unk>", "<eos>", "cat", "dog", "sees"))
+    return strong(model, words, seed=1, scale=1.0)
 
 
 def zeros(model, rows):

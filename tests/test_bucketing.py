@@ -61,21 +61,12 @@ def test_batches_are_padded_on_the_right_and_nothing_else_is_changed():
 
 
 EVERYTHING = {  # that looks at more than one step, or at the tokens themselves
-    "cell": "elman",
-    "connection": "dual",
-    "experts": [1, 0, 1],
-    "balance_regularization": 0.1,
-    "weight_dropout": 0.3,
-    "recurrent_dropout": 0.3,
-    "input_dropout": 0.3,
-    "embedding_dropout": 0.3,
-    "latent_dropout": 0.3,
-    "activation_l2": 0.1,
-    "activation_regularization": 0.5,
-    "temporal_activation_regularization": 0.5,
-    "past_decode_regularization": 0.5,
-    "fraternal_regularization": 0.5,
-}
+    "cell": "elman", "connection": "dual", "experts": [1, 0, 1], "balance_regularization": 0.1,
+    "activation_l2": 0.1, "activation_regularization": 0.5, "fraternal_regularization": 0.5,
+    "temporal_activation_regularization": 0.5, "past_decode_regularization": 0.5,
+    "weight_dropout": 0.3, "recurrent_dropout": 0.3, "input_dropout": 0.3,
+    "embedding_dropout": 0.3, "latent_dropout": 0.3,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

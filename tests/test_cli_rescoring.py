@@ -1,7 +1,5 @@
 """The command `rescore`: what it writes and prints, and bad input in one sentence."""
 
-import json
-import pathlib
 import sys
 
 import pytest
@@ -22,7 +20,6 @@ from dualnet.rescoring import (
 from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, needed
 from tests.conftest import NO_DROPOUT, sentences
-from tests.test_cli import call, called
 
 pytestmark = UNTRACED
 
@@ -72,7 +69,7 @@ def references(tmp_path):
     return tmp_path / "references"
 
 
-def assert_same(found, expected):
+def assert_alike(found, expected):
     """Lists hold the same, but for what rounding makes of the last digits."""
     for nbest, other in zip(found, expected, strict=True):
         assert str(nbest.id) == str(other.id)
@@ -82,84 +79,82 @@ def assert_same(found, expected):
             assert each.score == pytest.approx(same.score, abs=1e-5)
 
 
-def test_lists_of_moses_get_features_and_a_score(capsys, run, model, nbest, tmp_path):
-    out = called(capsys, "rescore", run, nbest)
+def test_lists_of_moses_get_features_and_a_score(cli, run, model, nbest, tmp_path):
+    out = cli(f"rescore {run} {nbest}")
     assert out.startswith("0 ||| the cat sees the fish ||| tm= -0.0 base= -0.0 length= 5.0 lm= -")
     (tmp_path / "out").write_text(out)
-    assert_same(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS))
-    called(capsys, "rescore", run, nbest, "--output", tmp_path / "file")
+    assert_alike(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS))
+    cli(f"rescore {run} {nbest} --output {tmp_path}/file")
     assert (tmp_path / "file").read_text() == out
 
 
 @pytest.mark.parametrize("format", ["jsonl", "kaldi", "trees"])
-def test_lists_of_other_formats_stay_in_them(capsys, run, model, format, tmp_path):
+def test_lists_of_other_formats_stay_in_them(cli, run, model, format, tmp_path):
     lists = [NBest(0, (Hypothesis("(S (X the cat )X )S", rest="(S (X (D the) (N cat)))"),) * 2)]
     lists = lists if format == "trees" else LISTS
     write_nbest(tmp_path / "nbest", lists, format=format)
-    scores = {"nbest": ["tm", "score"], "out": ["tm", "score", "base", "length", "lm"]}
-    files = {
-        name: [tmp_path / f"{name}.{feature}" for feature in several] if format == "kaldi" else []
-        for name, several in scores.items()
-    }
-    command = ["rescore", run, tmp_path / "nbest", "--format", format]
-    command += ["--scores", *files["nbest"]] if format == "kaldi" else []
-    assert called(capsys, *command, "--output", tmp_path / "out") == ""
-    found = list(read_nbest(tmp_path / "out", format=format, scores=files["out"]))
+    command = f"rescore {run} {tmp_path}/nbest --format {format}"
+    scores = []
+    if format == "kaldi":
+        command += f" --scores {tmp_path}/nbest.tm {tmp_path}/nbest.score"
+        names = ("tm", "score", "base", "length", "lm")
+        scores = [f"{tmp_path}/out.{name}" for name in names]
+    assert cli(f"{command} --output {tmp_path}/out") == ""
+    found = list(read_nbest(tmp_path / "out", format=format, scores=scores))
     if format == "trees":
         [[first, _]] = [each.hypotheses for each in found]
         expected = rescore({"lm": model}, lists)[0].hypotheses[0].score
         assert first.score == pytest.approx(expected, abs=1e-5)
         assert first.rest == "(S (X (D the) (N cat)))"
     else:
-        assert_same(found, rescore({"lm": model}, LISTS))
+        assert_alike(found, rescore({"lm": model}, LISTS))
     best = {"jsonl": TEXTS[2][0], "kaldi": f"2 {TEXTS[2][0]}", "trees": "(S (X (D the) (N cat)))"}
-    assert called(capsys, *command, "--best").splitlines()[-1] == best[format]
+    assert cli(f"{command} --best").splitlines()[-1] == best[format]
 
 
-def test_the_best_hypotheses_are_written_one_for_each_list(capsys, run, model, nbest, tmp_path):
+def test_the_best_hypotheses_are_written_one_for_each_list(cli, run, model, nbest, tmp_path):
     expected = [each.best.text for each in rescore({"lm": model}, LISTS, weights={"lm": -1.0})]
     save_weights(tmp_path / "weights", {"lm": -1.0})
-    command = ["rescore", run, nbest, "--best", "--feature-weights", tmp_path / "weights"]
-    assert called(capsys, *command).splitlines() == expected
-    called(capsys, *command, "--output", tmp_path / "out")
+    command = f"rescore {run} {nbest} --best --feature-weights {tmp_path}/weights"
+    assert cli(command).splitlines() == expected
+    cli(f"{command} --output {tmp_path}/out")
     assert (tmp_path / "out").read_text().splitlines() == expected
 
 
 def test_several_runs_have_the_names_of_their_folders(
-    capsys, run, model, translator_run, nbest, tmp_path
+    cli, run, model, translator_run, nbest, tmp_path
 ):
     (tmp_path / "source").write_text("1 2\n3\n4 5 6\n")
     model.save(tmp_path / "other.keras")
-    command = ["rescore", run, translator_run, run, tmp_path / "other.keras", nbest]
-    out = called(capsys, *command, "--input", tmp_path / "source")
-    (tmp_path / "out").write_text(out)
+    runs = f"{run} {translator_run} {run} {tmp_path}/other.keras"
+    (tmp_path / "out").write_text(cli(f"rescore {runs} {nbest} --input {tmp_path}/source"))
     models = {"lm": model, "RUN": dualnet.load(translator_run), "lm_2": model, "other": model}
     expected = rescore(models, LISTS, sources=["1 2", "3", "4 5 6"])
-    assert_same(read_nbest(tmp_path / "out"), expected)
+    assert_alike(read_nbest(tmp_path / "out"), expected)
 
 
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        (["--carry"], {"carry": True}),
-        (["--adapt"], {"adapt": True}),
+        ("--carry", {"carry": True}),
+        ("--adapt", {"adapt": True}),
         (
-            ["--adapt", "--carry", "--rule", "sgd", "--set", "learning_rate=0.5", "decay=0.1"],
+            "--adapt --carry --rule sgd --set learning_rate=0.5 decay=0.1",
             {"adapt": True, "carry": True, "rule": "sgd", "learning_rate": 0.5, "decay": 0.1},
         ),
-        (["--adapt", "--rule", "rms"], {"adapt": True, "rule": "rms"}),
+        ("--adapt --rule rms", {"adapt": True, "rule": "rms"}),
     ],
 )
 def test_a_model_carries_its_state_and_adapts(
-    capsys, run, model, corpus, nbest, tmp_path, options, settings, monkeypatch
+    cli, run, model, corpus, nbest, tmp_path, options, settings, monkeypatch
 ):
     if settings.get("rule") == "rms":
         sizes = {"batch_size": 1, "sequence_length": 20}
         statistics = dualnet.gradient_statistics(model, corpus.train[:60], **sizes)
         monkeypatch.setattr("dualnet.runs.run.Run.training_text", lambda run: statistics)
         settings = {**settings, "statistics": statistics}
-    (tmp_path / "out").write_text(called(capsys, "rescore", run, nbest, *options))
-    assert_same(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS, **settings))
+    (tmp_path / "out").write_text(cli(f"rescore {run} {nbest} {options}"))
+    assert_alike(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS, **settings))
 
 
 # --- weights
@@ -167,12 +162,13 @@ def test_a_model_carries_its_state_and_adapts(
 
 @pytest.mark.parametrize("metric", ["bleu", "wer"])
 def test_weights_are_tuned_and_shown_in_a_table(
-    capsys, run, model, nbest, references, tmp_path, metric
+    cli, run, model, nbest, references, tmp_path, metric
 ):
     needed("rescore", "sacrebleu", "jiwer")
-    command = ["rescore", run, nbest, "--tune", references, "--metric", metric, "--seed", 3]
-    command += ["--save-weights", tmp_path / "weights", "--output", tmp_path / "out"]
-    out = called(capsys, *command)
+    out = cli(
+        f"rescore {run} {nbest} --tune {references} --metric {metric} --seed 3 "
+        f"--save-weights {tmp_path}/weights --output {tmp_path}/out"
+    )
     lists = rescore({"lm": model}, LISTS)
     weights = tune(lists, REFERENCES, metric=metric, seed=3)
     found = compare(lists, REFERENCES, weights, metric=metric, seed=3)
@@ -187,33 +183,30 @@ def test_weights_are_tuned_and_shown_in_a_table(
     assert (tmp_path / "weights").read_text().startswith(f'metric = "{metric}"\nlists = 3\n')
     # The lists that are written have the scores of these weights.
     again = rescore({"lm": model}, LISTS, weights=weights)
-    assert_same(read_nbest(tmp_path / "out"), again)
+    assert_alike(read_nbest(tmp_path / "out"), again)
 
 
 def test_weights_of_a_file_are_compared_on_other_lists(
-    capsys, run, model, nbest, references, tmp_path
+    cli, run, model, nbest, references, tmp_path
 ):
     needed("rescore", "jiwer")
     save_weights(tmp_path / "weights", {"lm": 1.0, "length": 0.5})
-    command = ["rescore", run, nbest, "--compare", references, "--metric", "wer", "--json"]
-    command += ["--feature-weights", tmp_path / "weights"]
-    result = json.loads(called(capsys, *command))
+    command = f"rescore {run} {nbest} --compare {references} --metric wer"
+    result = cli.json(f"{command} --feature-weights {tmp_path}/weights")
     weights = {"lm": 1.0, "length": 0.5}
     lists = rescore({"lm": model}, LISTS, weights=weights)
     found = compare(lists, REFERENCES, weights, metric="wer")
     assert result["rescored"]["value"] == pytest.approx(found.rescored.value)
     assert result["weights"] == weights and (result["metric"], result["lists"]) == ("wer", 3)
-    del command[-2:]
-    assert json.loads(called(capsys, *command))["weights"] == {"lm": 1.0}
+    assert cli.json(command)["weights"] == {"lm": 1.0}
 
 
-def test_trees_are_tuned_for_f1(capsys, run, tmp_path):
+def test_trees_are_tuned_for_f1(cli, run, tmp_path):
     good, bad = "(S (NP (D the) (N cat)) (V sees))", "(S (D the) (VP (N cat) (V sees)))"
     (tmp_path / "kbest").write_text(f"-1\n{bad}\n-2\n{good}\n\n" * 3)
     (tmp_path / "gold").write_text(f"{good}\n" * 3)
-    command = ["rescore", run, tmp_path / "kbest", "--format", "trees", "--tune"]
-    command += [tmp_path / "gold", "--best", "--output", tmp_path / "best"]
-    out = called(capsys, *command)
+    command = f"rescore {run} {tmp_path}/kbest --format trees --tune {tmp_path}/gold"
+    out = cli(f"{command} --best --output {tmp_path}/best")
     assert [line.split()[:2] for line in out.splitlines()[:4]] == [
         ["3", "lists"], ["base", "50.00"], ["rescored", "100.00"], ["oracle", "100.00"],
     ]  # fmt: skip
@@ -222,79 +215,53 @@ def test_trees_are_tuned_for_f1(capsys, run, tmp_path):
 
 # --- bad input
 
-
-def bad(run="", translator="", path=pathlib.Path()):
-    """Return bad commands and a part of what each says."""
-    lists, table = path / "nbest", ["--tune", path / "references"]
-    rescore = ["rescore", run, lists]
-    return {
-        "no lists": (["rescore", run, path / "none"], "There is no file"),
-        "empty lists": (["rescore", run, path / "empty"], "which is empty"),
-        "broken lists": (["rescore", run, path / "broken"], "broken, line 2: a line must be"),
-        "no RUN": (["rescore", path / "none", lists], "which does not exist"),
-        "an unknown format": ([*rescore, "--format", "mosis"], "Did you mean 'moses'"),
-        "scores of Moses": ([*rescore, "--scores", lists], "`scores` are files of Kaldi lists"),
-        "Kaldi without a file": ([*rescore, "--format", "kaldi"], "`--output` must be given"),
-        "a translator without a source": (["rescore", translator, lists], "`--input` must be"),
-        "a source without a translator": ([*rescore, "--input", lists], "`--input` is for models"),
-        "too few sources": (
-            ["rescore", translator, lists, "--input", path / "short"], "`--input` must have a line",
-        ),
-        "a translator to adapt": (
-            ["rescore", translator, lists, "--input", path / "references", "--adapt"],
-            "`--adapt` needs a RUN of a language model",
-        ),
-        "a name that is taken": (["rescore", path / "tm.keras", lists], "that no feature of the l"),
-        "a RUN with a space in its name": (
-            ["rescore", path / "a b.keras", lists], "`RUN` must name features without spaces",
-        ),
-        "a rule without adaptation": ([*rescore, "--rule", "sgd"], "`--rule` needs --adapt."),
-        "settings without it": ([*rescore, "--set", "decay=0.1"], "`--set` needs --adapt."),
-        "an unknown rule": ([*rescore, "--adapt", "--rule", "sdg"], "Did you mean 'sgd'"),
-        "an unknown setting": ([*rescore, "--adapt", "--set", "decoy=1"], "Did you mean 'decay'"),
-        "a setting of streams": (
-            [*rescore, "--adapt", "--set", "sequence_length=5"], "`sequence_length` must be one of",
-        ),
-        "a rule of another": ([*rescore, "--adapt", "--set", "decay=1"], "not a setting of the ru"),
-        "a file and rms": (
-            ["rescore", path / "lm.keras", lists, "--adapt", "--rule", "rms"],
-            "which only a RUN folder of your own",
-        ),
-        "a metric alone": ([*rescore, "--metric", "wer"], "`--metric` needs --tune or --compare"),
-        "a seed alone": ([*rescore, "--seed", "0"], "`--seed` needs --tune or --compare"),
-        "JSON of lists": ([*rescore, "--json"], "`--json` needs --tune or --compare"),
-        "an unknown metric": ([*rescore, *table, "--metric", "blue"], "Did you mean 'bleu'"),
-        "a seed below 0": ([*rescore, *table, "--seed", "-1"], "`seed` must be an integer"),
-        "weights alone": ([*rescore, "--save-weights", path / "w"], "`--save-weights` needs"),
-        "two references": ([*rescore, *table, "--compare", lists], "cannot be combined with --com"),
-        "weights to tune": (
-            [*rescore, *table, "--feature-weights", lists], "combined with --feature-weights",
-        ),
-        "a table and lines": ([*rescore, *table, "--best"], "`--best` needs --output FILE"),
-        "too few references": (
-            [*rescore, "--tune", path / "short"], "`--tune` must have a line for each id",
-        ),
-        "no references": ([*rescore, "--compare", path / "none"], "No such file"),
-        "references that are no trees": (
-            [*rescore, *table, "--metric", "f1"], "must hold one tree",
-        ),
-        "no weights": ([*rescore, "--feature-weights", path / "none"], "There is no file"),
-        "no file of weights": ([*rescore, "--feature-weights", lists], "A file of weights must be"),
-        "weights of other features": (
-            [*rescore, "--feature-weights", path / "other.toml"], "base, length, lm, tm. Received",
-        ),
-        "a folder to write": ([*rescore, "--output", path], "`--output` must be a file in an"),
-        "no folder to write in": (
-            [*rescore, *table, "--save-weights", path / "none" / "w"], "`--save-weights` must be a",
-        ),
-    }  # fmt: skip
+# Beside each command, a part of what it says.
+BAD = {
+    "rescore {run} none": "There is no file",
+    "rescore {run} empty": "which is empty",
+    "rescore {run} broken": "broken, line 2: a line must be",
+    "rescore none nbest": "which does not exist",
+    "{rescore} --format mosis": "Did you mean 'moses'",
+    "{rescore} --scores nbest": "`scores` are files of Kaldi lists",
+    "{rescore} --format kaldi": "`--output` must be given",
+    "rescore {translator} nbest": "`--input` must be",
+    "{rescore} --input nbest": "`--input` is for models",
+    "rescore {translator} nbest --input short": "`--input` must have a line",
+    "rescore {translator} nbest --input gold --adapt": "`--adapt` needs a RUN of a language model",
+    "rescore tm.keras nbest": "that no feature of the l",
+    "rescore 'a b.keras' nbest": "`RUN` must name features without spaces",
+    "{rescore} --rule sgd": "`--rule` needs --adapt.",
+    "{rescore} --set decay=0.1": "`--set` needs --adapt.",
+    "{rescore} --adapt --rule sdg": "Did you mean 'sgd'",
+    "{rescore} --adapt --set decoy=1": "Did you mean 'decay'",
+    "{rescore} --adapt --set sequence_length=5": "`sequence_length` must be one of",
+    "{rescore} --adapt --set decay=1": "not a setting of the ru",
+    "rescore lm.keras nbest --adapt --rule rms": "which only a RUN folder of your own",
+    "{rescore} --metric wer": "`--metric` needs --tune or --compare",
+    "{rescore} --seed 0": "`--seed` needs --tune or --compare",
+    "{rescore} --json": "`--json` needs --tune or --compare",
+    "{rescore} --tune gold --metric blue": "Did you mean 'bleu'",
+    "{rescore} --tune gold --seed -1": "`seed` must be an integer",
+    "{rescore} --save-weights w": "`--save-weights` needs",
+    "{rescore} --tune gold --compare nbest": "cannot be combined with --com",
+    "{rescore} --tune gold --feature-weights nbest": "combined with --feature-weights",
+    "{rescore} --tune gold --best": "`--best` needs --output FILE",
+    "{rescore} --tune short": "`--tune` must have a line for each id",
+    "{rescore} --compare none": "No such file",
+    "{rescore} --tune gold --metric f1": "must hold one tree",
+    "{rescore} --feature-weights none": "There is no file",
+    "{rescore} --feature-weights nbest": "A file of weights must be",
+    "{rescore} --feature-weights other.toml": "base, length, lm, tm. Received",
+    "{rescore} --output .": "`--output` must be a file in an",
+    "{rescore} --tune gold --save-weights none/w": "`--save-weights` must be a",
+}
 
 
 @pytest.fixture(scope="module")
 def path(run, model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
     write_nbest(folder / "nbest", LISTS)
-    (folder / "references").write_text("".join(f"{line}\n" for line in REFERENCES))
+    (folder / "gold").write_text("".join(f"{line}\n" for line in REFERENCES))
     (folder / "short").write_text("one\n")
     (folder / "empty").write_text("")
     (folder / "broken").write_text("0 ||| a\nb\n")
@@ -304,28 +271,28 @@ def path(run, model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("case", bad())
-def test_bad_input_is_refused_in_one_sentence(capsys, run, translator_run, path, case):
-    arguments, message = bad(run, translator_run, path)[case]
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_refused_in_one_sentence(cli, run, translator_run, path, command, monkeypatch):
+    monkeypatch.chdir(path)
+    places = {"run": run, "translator": translator_run, "rescore": f"rescore {run} nbest"}
     files = sorted(path.iterdir())
-    code, out, err = call(capsys, *arguments)
-    assert code == 2 and message in err, err
-    assert out == "" and err.count("\n") == 1 and sorted(path.iterdir()) == files
+    assert BAD[command] in cli.refused(command.format(**places))
+    assert sorted(path.iterdir()) == files
 
 
 def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_scored(
-    capsys, nbest, tmp_path, monkeypatch
+    cli, nbest, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
     closed = dualnet.zoo.build("lstm", vocabulary_size=5, units=4)
     closed.vocabulary = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
     closed.save(tmp_path / "closed.keras")
-    code, _, error = call(capsys, "rescore", tmp_path / "closed.keras", nbest)
-    assert code == 2 and "`NBEST` must hold words of 'closed', which has no <unk>" in error
-    assert "list '1', 'the dog likes the cat'" in error
+    said = cli.refused(f"rescore {tmp_path}/closed.keras {nbest}")
+    assert "`NBEST` must hold words of 'closed', which has no <unk>" in said
+    assert "list '1', 'the dog likes the cat'" in said
 
 
-def test_an_error_late_in_a_file_leaves_the_output_untouched(capsys, run, tmp_path, monkeypatch):
+def test_an_error_late_in_a_file_leaves_the_output_untouched(cli, run, tmp_path, monkeypatch):
     write_nbest(tmp_path / "nbest", LISTS)
     (tmp_path / "out").write_text("kept")
 
@@ -334,18 +301,16 @@ def test_an_error_late_in_a_file_leaves_the_output_untouched(capsys, run, tmp_pa
         raise ValueError("the disk is full")
 
     monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", damaged)
-    command = ["rescore", run, tmp_path / "nbest", "--output", tmp_path / "out"]
-    for options in ([], ["--best"]):
-        code, _, err = call(capsys, *command, *options)
-        assert code == 2 and "the disk is full" in err
+    for options in ("", "--best"):
+        command = f"rescore {run} {tmp_path}/nbest --output {tmp_path}/out {options}"
+        assert "the disk is full" in cli.refused(command)
         assert (tmp_path / "out").read_text() == "kept" and len([*tmp_path.iterdir()]) == 2
 
 
 @pytest.mark.parametrize(("metric", "package"), [("bleu", "sacrebleu"), ("wer", "jiwer")])
 def test_tuning_without_the_extra_names_it(
-    capsys, run, nbest, references, monkeypatch, metric, package
+    cli, run, nbest, references, monkeypatch, metric, package
 ):
     monkeypatch.setitem(sys.modules, package, None)
-    command = ["rescore", run, nbest, "--tune", references, "--metric", metric]
-    code, _, err = call(capsys, *command)
-    assert code == 2 and 'pip install "dualnet[rescore]"' in err and err.count("\n") == 1
+    said = cli.refused(f"rescore {run} {nbest} --tune {references} --metric {metric}")
+    assert 'pip install "dualnet[rescore]"' in said

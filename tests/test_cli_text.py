@@ -2,22 +2,22 @@
 
 import json
 import shutil
+from unittest import mock
 
 import pytest
 
 import dualnet
 from dualnet import corpora, training
-from dualnet.cli import main
 from dualnet.runs import read_card
 from dualnet.text import train_tokenizer
-from tests.checks import UNTRACED
+from tests import commands
+from tests.checks import UNTRACED, edit_card
 from tests.searches import in_this_process, rows, write_job
-from tests.test_cli import call, called
 
 pytestmark = UNTRACED
-QUICK = ["--set", "units=4", "batch_size=2", "sequence_length=50", "--quiet"]
+QUICK = "--quiet --set units=4 batch_size=2 sequence_length=50"
 LINES = "The cat sees the dog.\n\nDer Hund läuft, die Katze nicht!\nA bird.\n\n"
-READING = ["--tokenizer", "bpe:270", "--documents", "blank-line", "--fractions", 2, 1, 1]
+READING = "--tokenizer bpe:270 --documents blank-line --fractions 2 1 1"
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +37,34 @@ def corpus(story):
 def run(story, tmp_path_factory):
     """A RUN folder of a model of BPE, of a file with its own fractions and documents."""
     output = tmp_path_factory.mktemp("bpe") / "RUN"
-    words = ["train", "lstm", "--corpus", story, *READING, "--epochs", 1, *QUICK]
-    assert main([str(word) for word in [*words, "--output", output]]) == 0
+    train = f"train lstm --corpus {story} {READING} --epochs 1 --output {output} {QUICK}"
+    assert commands.run(train) == 0
     return output
 
 
 # --- tokenizer -------------------------------------------------------------------------
 
 
-def test_a_tokenizer_is_learnt_from_train_alone(capsys, story, tmp_path):
-    train = ["tokenizer", "train", story, "--size", 270, "--special", "<unk>", "dog"]
-    train += ["--fractions", 2, 1, 1]
-    result = json.loads(called(capsys, *train, "--output", tmp_path / "a.json", "--json"))
+def test_a_tokenizer_is_learnt_from_train_alone(cli, story, tmp_path):
+    train = f"tokenizer train {story} --size 270 --special '<unk>' dog --fractions 2 1 1"
+    result = cli.json(f"{train} --output {tmp_path}/a.json")
     text = LINES * 4
     expected = train_tokenizer([text], "bpe", size=270, special=["<unk>", "dog"])
     assert (result["kind"], result["size"]) == ("bpe", len(expected))
     assert result["sha256"] == expected.sha256 and result["loses"] == ""
     assert "".join(result["example"]["units"]) == result["example"]["text"] == LINES.split("\n")[0]
-    out = called(capsys, *train, "--output", tmp_path / "b.json")
+    out = cli(f"{train} --output {tmp_path}/b.json")
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text() == expected.json
     assert out.startswith(f"{len(expected)} units of bpe, learnt from train of ptb: ")
     assert "'The' ' ' 'cat' ' '" in out
 
 
 @pytest.mark.parametrize("kind", ["unigram", "word-piece", "characters"])
-def test_a_tokenizer_of_any_kind_is_learnt_and_says_what_it_loses(capsys, story, tmp_path, kind):
-    size = [] if kind == "characters" else ["--size", 40]
-    path = tmp_path / "t.json"
-    words = ["tokenizer", "train", story, "--kind", kind, *size, "--lowercase", "--output", path]
-    assert "(the text is lower-cased)" in called(capsys, *words)
-    shown = json.loads(called(capsys, "tokenizer", "show", path, "--text", "A Cat", "--json"))
+def test_a_tokenizer_of_any_kind_is_learnt_and_says_what_it_loses(cli, story, tmp_path, kind):
+    size = "" if kind == "characters" else "--size 40"
+    train = f"tokenizer train {story} --kind {kind} {size} --lowercase --output {tmp_path}/t.json"
+    assert "(the text is lower-cased)" in cli(train)
+    shown = cli.json(f"tokenizer show {tmp_path}/t.json --text 'A Cat'")
     assert (shown["kind"], shown["loses"]) == (kind, "the text is lower-cased")
     (text,) = shown["texts"]
     assert "".join(row["unit"] for row in text["tokens"]).replace("#", "").lower() in (
@@ -74,8 +72,8 @@ def test_a_tokenizer_of_any_kind_is_learnt_and_says_what_it_loses(capsys, story,
     )  # fmt: skip
 
 
-def test_the_tokenizer_of_a_run_is_shown(capsys, run):
-    out = called(capsys, "tokenizer", "show", run, "--text", "The bird\n\nä")
+def test_the_tokenizer_of_a_run_is_shown(cli, run):
+    out = cli(f"tokenizer show {run} --text 'The bird\n\nä'")
     rows = [line.split(maxsplit=3) for line in out.splitlines()[3:]]
     tokenizer = dualnet.load(run).vocabulary
     assert [int(row[0]) for row in rows] == tokenizer.encode("The bird\n\nä").tolist()
@@ -85,17 +83,17 @@ def test_the_tokenizer_of_a_run_is_shown(capsys, run):
 # --- data ------------------------------------------------------------------------------
 
 
-def test_data_shows_units_documents_and_bytes_per_token(capsys, story, corpus):
-    summary = json.loads(called(capsys, "data", story, *READING, "--json"))
+def test_data_shows_units_documents_and_bytes_per_token(cli, story, corpus):
+    summary = cli.json(f"data {story} {READING}")
     assert (summary["tokenizer"], summary["documents"]) == ("bpe:270", "blank-line")
     assert summary["fractions"] == [2, 1, 1]
     for split in corpora.SPLITS:
         ids = corpus.split(split)
         size = sum(len(corpus.vocabulary.spelling[i]) for i in ids)
         assert summary["bytes_per_token"][split] == pytest.approx(size / len(ids))
-    out = called(capsys, "data", story, *READING)
+    out = cli(f"data {story} {READING}")
     assert " 8 documents" in out and "bytes per token" in out and "of bpe:270, inc" in out
-    words = called(capsys, "data", story)
+    words = cli(f"data {story}")
     assert "bytes per token" not in words and "in the vocabulary, including <eos>" in words
 
 
@@ -111,83 +109,74 @@ def test_a_run_records_how_its_text_was_read(run, corpus):
     assert again.sha256 == corpus.sha256 and again.test.tolist() == corpus.test.tolist()
 
 
-def test_every_command_takes_a_run_of_parts_of_words(capsys, run, corpus, story, tmp_path):
+def test_every_command_takes_a_run_of_parts_of_words(cli, run, corpus, story, tmp_path):
     both, gated = tmp_path / "both", tmp_path / "gated"
-    result = json.loads(called(capsys, "evaluate", run, "--json"))
-    assert result["tokens"] == len(corpus.test) - 1
-    result = json.loads(called(capsys, "evaluate", run, "--corpus", story, "--json"))
-    assert 0 < result["tokens"] < len(corpus.test) - 1  # by default, 5 % of the lines are test
-    called(capsys, "ensemble", run, run, "--output", both)
-    gate = ["gate", both, "--output", gated, "--epochs", 1, *QUICK[:-1], "gate_units=3", "--quiet"]
-    called(capsys, *gate)
+    assert cli.json(f"evaluate {run}")["tokens"] == len(corpus.test) - 1
+    tokens = cli.json(f"evaluate {run} --corpus {story}")["tokens"]
+    assert 0 < tokens < len(corpus.test) - 1  # by default, 5 % of the lines are test
+    cli(f"ensemble {run} {run} --output {both}")
+    cli(f"gate {both} --output {gated} --epochs 1 {QUICK.replace('units', 'gate_units')}")
     for folder in (both, gated):
         model = dualnet.load(folder)
         assert model.vocabulary == corpus.vocabulary
         assert dualnet.runs.corpus_of_run(folder).test.tolist() == corpus.test.tolist()
-    table = json.loads(called(capsys, "analyse", "rank", run, "--rows", 20, "--json"))
-    assert table["ranks"][str(run)]["shape"] == [20, len(corpus.vocabulary)]
-    called(capsys, "generate", run, "--prompt", "The cat", "--max-tokens", 2, "--seed", 0)
-    scored = json.loads(called(capsys, "score", run, "--text", "The cat.", "--json"))
-    assert scored["tokens"] == len(corpus.vocabulary.encode("The cat."))
+    ranks = cli.json(f"analyse rank {run} --rows 20")["ranks"]
+    assert ranks[str(run)]["shape"] == [20, len(corpus.vocabulary)]
+    cli(f"generate {run} --prompt 'The cat' --max-tokens 2 --seed 0")
+    tokens = cli.json(f"score {run} --text 'The cat.'")["tokens"]
+    assert tokens == len(corpus.vocabulary.encode("The cat."))
 
 
-def test_a_job_over_a_run_reads_with_its_tokenizer(capsys, run, tmp_path):
-    tune = ["tune", "dual_evaluation", "--run", run, "--output", tmp_path / "DIR", "--max-trials"]
-    tune += [1, "--tuner", "random", "--quiet", "--set", "sequence_length=50"]
+def test_a_job_over_a_run_reads_with_its_tokenizer(cli, run, tmp_path):
+    tune = f"tune dual_evaluation --run {run} --max-trials 1 --tuner random --quiet"
+    tune += " --set sequence_length=50 --output"
     with in_this_process():
-        out = called(capsys, *tune)
+        out = cli(f"{tune} {tmp_path}/DIR")
     assert out.count(" bits per byte, ") == 1 and "  test, bits per byte\n" in out
     results = json.loads((tmp_path / "DIR" / "results.json").read_text())
     for row in results["comparison"]:
         assert 0 < row["test_bits_per_byte"] < 9 and row["valid_not_comparable"] is None
-    code, _, err = call(capsys, *tune[:5], tmp_path / "NEW", *tune[6:], "--tokenizer", "bytes")
-    assert code == 2 and "`tokenizer` must be left out for a job over a RUN" in err
+    said = cli.refused(f"{tune} {tmp_path}/NEW --tokenizer bytes")
+    assert "`tokenizer` must be left out for a job over a RUN" in said
 
 
-def test_a_resumed_run_keeps_its_reading(capsys, story, run, tmp_path):
+def test_a_resumed_run_keeps_its_reading(cli, story, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "RUN")
-    resume = ["train", "lstm", "--corpus", story, "--output", copy, "--resume", "--quiet"]
+    resume = f"train lstm --corpus {story} --output {copy} --resume --quiet --epochs 2"
     for option, message in {
-        ("--tokenizer", "bytes"): "`tokenizer` must stay 'bpe:270'",
-        ("--documents", "line"): "`documents` must stay 'blank-line'",
-        ("--fractions", 8, 1, 1): "`fractions` must stay [2, 1, 1]",
+        "--tokenizer bytes": "`tokenizer` must stay 'bpe:270'",
+        "--documents line": "`documents` must stay 'blank-line'",
+        "--fractions 8 1 1": "`fractions` must stay [2, 1, 1]",
     }.items():
-        code, _, err = call(capsys, *resume, *option, "--epochs", 2)
-        assert code == 2 and message in err and err.count("\n") == 1
-    called(capsys, *resume, *READING[:2], "--epochs", 2)  # the rest is as before
+        assert message in cli.refused(f"{resume} {option}")
+    cli(f"{resume} --tokenizer bpe:270")  # the rest is as before
 
 
-def test_weights_bring_their_own_tokenizer(capsys, story, run, tmp_path):
-    train = ["train", "lstm", "--corpus", story, "--weights", run, "--epochs", 1, *QUICK]
-    train += ["--output", tmp_path / "RUN"]
+def test_weights_bring_their_own_tokenizer(cli, story, run, tmp_path):
+    train = f"train lstm --corpus {story} --weights {run} --epochs 1 --output {tmp_path}/RUN"
     for option, message in {
-        ("--tokenizer", "bytes"): "`tokenizer` must be left out with `weights`",
-        ("--documents", "line"): "`documents` must be 'blank-line', as the vocabulary says",
+        "--tokenizer bytes": "`tokenizer` must be left out with `weights`",
+        "--documents line": "`documents` must be 'blank-line', as the vocabulary says",
     }.items():
-        code, _, err = call(capsys, *train, *option)
-        assert code == 2 and message in err and err.count("\n") == 1
+        assert message in cli.refused(f"{train} {option} {QUICK}")
     assert not (tmp_path / "RUN").exists()
-    called(capsys, *train, "--fractions", 2, 1, 1)
+    cli(f"{train} --fractions 2 1 1 {QUICK}")
     assert dualnet.load(tmp_path / "RUN").vocabulary == dualnet.load(run).vocabulary
 
 
-def test_a_run_with_another_tokenizer_or_text_is_refused(capsys, run, tmp_path):
+def test_a_run_with_another_tokenizer_or_text_is_refused(cli, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "RUN")
     train_tokenizer([LINES], "characters").save(copy / "tokenizer.json")
-    code, _, err = call(capsys, "evaluate", copy)
-    assert code == 2 and "tokenizer.json of a RUN folder must be unchanged" in err
+    said = cli.refused(f"evaluate {copy}")
+    assert "tokenizer.json of a RUN folder must be unchanged" in said
     (copy / "sums.json").unlink()
-    for command in (["evaluate", copy], ["score", copy, "--text", "a"]):
-        code, _, err = call(capsys, *command)
-        assert code == 2 and "must belong together" in err and err.count("\n") == 1
+    for command in (f"evaluate {copy}", f"score {copy} --text a"):
+        assert "must belong together" in cli.refused(command)
     text = tmp_path / "story.txt"
     text.write_text(LINES * 9)
     copy = shutil.copytree(run, tmp_path / "OTHER")
-    card = (copy / "card.toml").read_text()
-    (copy / "card.toml").write_text(card.replace(read_card(run).trained_on["source"], str(text)))
-    (copy / "sums.json").unlink()
-    code, _, err = call(capsys, "evaluate", copy)
-    assert code == 2 and "The corpus of a RUN must be unchanged" in err
+    edit_card(copy, read_card(run).trained_on["source"], str(text))
+    assert "The corpus of a RUN must be unchanged" in cli.refused(f"evaluate {copy}")
 
 
 def test_a_card_of_lower_case_reads_bytes_as_they_are(story):
@@ -201,19 +190,19 @@ def test_a_card_of_lower_case_reads_bytes_as_they_are(story):
 
 
 def test_a_search_learns_its_tokenizer_once_and_goes_on_with_it(
-    capsys, corpus, story, tmp_path, monkeypatch
+    cli, corpus, story, tmp_path, monkeypatch
 ):
-    output = tmp_path / "DIR"
+    output, load = tmp_path / "DIR", mock.Mock(side_effect=corpora.load)
     job = write_job(tmp_path, max_trials=1, epochs=1, batch_size=2, sequence_length=50)
-    tune = ["tune", job, "--corpus", story, "--output", output, "--quiet"]
-    monkeypatch.setattr("dualnet.training.initial_weights.corpora.load", counted := Counted())
+    tune = f"tune {job} --output {output} --quiet --corpus"
+    monkeypatch.setattr("dualnet.training.initial_weights.corpora.load", load)
     with in_this_process() as begun:
-        out = called(capsys, *tune, *READING)
+        out = cli(f"{tune} {story} {READING}")
         note, _ = (output / "best.toml").read_text().split("\n", 1)
         assert out.count(" bits per byte, ") == note.count(" bits per byte)") == 1
         assert all(0 < float(row["val_bits_per_byte"]) < 9 for row in rows(output / "trials.csv"))
-        assert counted.calls == 1  # and the trial read what it wrote
-        called(capsys, *tune, "--resume", "--max-trials", 2)
+        assert load.call_count == 1  # and the trial read what it wrote
+        cli(f"{tune} {story} --resume --max-trials 2")
     card = read_card(begun[1] / "run")
     assert (card.trained_on["tokenizer"], card.trained_on["documents"]) == ("bpe:270", "blank-line")
     assert dualnet.load(begun[1] / "run").vocabulary == corpus.vocabulary
@@ -222,20 +211,8 @@ def test_a_search_learns_its_tokenizer_once_and_goes_on_with_it(
     tokenizer = output.resolve() / "corpus" / "tokenizer.json"
     assert f"--corpus {story} --tokenizer {tokenizer} --documents blank-line" in command
     assert command.endswith("--fractions 2 1 1 --output RUN")
-    code, _, err = call(capsys, *tune, "--resume", "--tokenizer", "bytes")
-    assert code == 2 and "`tokenizer` must stay 'bpe:270'" in err and err.count("\n") == 1
-    other = tmp_path / "other.txt"
-    other.write_text(LINES * 9)
-    code, _, err = call(capsys, "tune", job, "--corpus", other, *tune[4:], "--resume")
-    assert code == 2 and "`corpus_sha256` must not change" in err
-
-
-class Counted:
-    """`corpora.load`, which counts its calls."""
-
-    def __init__(self):
-        self.calls, self.load = 0, corpora.load
-
-    def __call__(self, *arguments, **settings):
-        self.calls += 1
-        return self.load(*arguments, **settings)
+    said = cli.refused(f"{tune} {story} --resume --tokenizer bytes")
+    assert "`tokenizer` must stay 'bpe:270'" in said
+    (tmp_path / "other.txt").write_text(LINES * 9)
+    said = cli.refused(f"{tune} {tmp_path}/other.txt --resume")
+    assert "`corpus_sha256` must not change" in said

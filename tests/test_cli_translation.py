@@ -2,8 +2,6 @@
 
 import dataclasses
 import io
-import json
-import pathlib
 import re
 import shutil
 import subprocess
@@ -20,7 +18,6 @@ from dualnet.generation import alignments, translations
 from dualnet.rescoring import read_nbest
 from dualnet.runs.loading import write_run
 from dualnet.text import Vocabulary
-from tests.test_cli import call, called
 
 IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]
@@ -38,13 +35,13 @@ def lines(tmp_path):
     return path
 
 
-def test_lines_are_translated_one_for_each(capsys, translator_run, model, lines, monkeypatch):
+def test_lines_are_translated_one_for_each(cli, translator_run, model, lines, monkeypatch):
     expected = "".join(f"{line}\n" for line in dualnet.translate(model, TEXTS, beam=3))
-    command = ["translate", translator_run, "--beam", 3]
-    assert called(capsys, *command, lines) == expected
+    command = f"translate {translator_run} --beam 3"
+    assert cli(f"{command} {lines}") == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
-    assert called(capsys, *command) == expected
-    result = json.loads(called(capsys, *command, lines, "--json"))
+    assert cli(command) == expected
+    result = cli.json(f"{command} {lines}")
     assert [row["text"] for row in result["texts"]] == TEXTS and result["beam"] == 3
     for row, [best] in zip(result["texts"], translations(model, TEXTS, beam=3)):
         [found] = row["translations"]
@@ -52,9 +49,9 @@ def test_lines_are_translated_one_for_each(capsys, translator_run, model, lines,
         assert found.keys() == {"text", "score", "normalized_score"}
 
 
-def test_the_best_of_a_beam_are_printed_as_moses_reads_them(capsys, translator_run, model, lines):
-    command = ["translate", translator_run, lines, "--beam", 4, "--nbest", 2, "--format", "moses"]
-    rows = [line.split(" ||| ") for line in called(capsys, *command).splitlines()]
+def test_the_best_of_a_beam_are_printed_as_moses_reads_them(cli, translator_run, model, lines):
+    out = cli(f"translate {translator_run} {lines} --beam 4 --nbest 2 --format moses")
+    rows = [line.split(" ||| ") for line in out.splitlines()]
     found = translations(model, TEXTS, beam=4, n_best=2)
     assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
     for row, each in zip(rows, [each for several in found for each in several], strict=True):
@@ -63,14 +60,14 @@ def test_the_best_of_a_beam_are_printed_as_moses_reads_them(capsys, translator_r
         assert float(row[3]) == pytest.approx(each.normalized_score, abs=1e-6)
 
 
-def test_an_ensemble_translates_by_the_mean_of_its_probabilities(capsys, translator_run, lines):
-    command = ["translate", translator_run, lines, "--beam", 2, "--max-tokens", 6]
-    together = called(capsys, *command, "--ensemble", translator_run)
-    assert together == called(capsys, *command)  # of a model and itself
+def test_an_ensemble_translates_by_the_mean_of_its_probabilities(cli, translator_run, lines):
+    command = f"translate {translator_run} {lines} --beam 2 --max-tokens 6"
+    # Of a model and itself.
+    assert cli(f"{command} --ensemble {translator_run}") == cli(command)
 
 
 def test_the_attention_is_drawn_into_a_file_or_a_folder(
-    capsys, translator_run, model, lines, tmp_path, monkeypatch
+    cli, translator_run, model, lines, tmp_path, monkeypatch
 ):
     drawn = {}
 
@@ -78,9 +75,9 @@ def test_the_attention_is_drawn_into_a_file_or_a_folder(
         drawn[values[3]] = values
 
     monkeypatch.setattr("dualnet.plots.plot_attention", draw)
-    command = ["translate", translator_run, "--beam", 2, "--plot"]
-    called(capsys, *command, tmp_path / "one.png", "--text", "4 2")
-    called(capsys, *command, tmp_path / "several", lines)
+    command = f"translate {translator_run} --beam 2 --plot {tmp_path}"
+    cli(f"{command}/one.png --text '4 2'")
+    cli(f"{command}/several {lines}")
     first, *rest = (path.relative_to(tmp_path) for path in drawn)
     assert list(map(str, [first, *rest])) == ["one.png", "several/1.png", "several/3.png"]
     [expected] = alignments(model, "4 2", beam=2)
@@ -93,16 +90,15 @@ def test_the_attention_is_drawn_into_a_file_or_a_folder(
 
 
 @pytest.mark.parametrize("protocol", ["sacrebleu", "multi30k", "rouge"])
-def test_a_run_is_evaluated_in_every_protocol(capsys, translator_run, model, protocol):
+def test_a_run_is_evaluated_in_every_protocol(cli, translator_run, model, protocol):
     pairs = runs.corpus_of_run(translator_run).valid
-    command = ["evaluate", translator_run, "--split", "valid", "--beam", 2]
-    command += ["--protocol", protocol]
+    command = f"evaluate {translator_run} --split valid --beam 2 --protocol {protocol}"
     if protocol == "multi30k":
-        code, _, err = call(capsys, *command)
-        assert code == 2 and "`language` must be one that sacremoses knows" in err
-        assert "Received: 'words'" in err and "--source en --target de" in err
+        said = cli.refused(command)
+        assert "`language` must be one that sacremoses knows" in said
+        assert "Received: 'words'" in said and "--source en --target de" in said
         return
-    result = json.loads(called(capsys, *command, "--json"))
+    result = cli.json(command)
     lines = dualnet.translate(model, pairs.source_lines, beam=2)
     if protocol == "rouge":
         expected = rouge(lines, pairs.target_lines)
@@ -113,7 +109,7 @@ def test_a_run_is_evaluated_in_every_protocol(capsys, translator_run, model, pro
 
 
 def test_a_run_is_evaluated_on_other_pairs_with_its_own_tokenisers(
-    capsys, translator_run, model, pairs_folder, tmp_path
+    cli, translator_run, model, pairs_folder, tmp_path
 ):
     names = {"digits": "articles.txt", "words": "headlines.txt"}
     files = [f"{split}-{name}" for split in corpora.SPLITS for name in names.values()]
@@ -121,76 +117,75 @@ def test_a_run_is_evaluated_on_other_pairs_with_its_own_tokenisers(
         for side, name in names.items():
             text = (pairs_folder / f"{split}.{side}").read_text().splitlines(keepends=True)
             (tmp_path / f"{split}-{name}").write_text("".join(text[:5]) + "zebra\n")
-    command = ["evaluate", translator_run, "--pairs", tmp_path, "--files", *files, "--beam", 1]
-    result = json.loads(called(capsys, *command, "--protocol", "rouge", "--json"))
+    command = f"evaluate {translator_run} --pairs {tmp_path} --files {' '.join(files)} --beam 1"
+    result = cli.json(f"{command} --protocol rouge")
     own = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
     chosen = {split: tuple(files[2 * i : 2 * i + 2]) for i, split in enumerate(corpora.SPLITS)}
     pairs = corpora.load_pairs(tmp_path, source="digits", target="words", files=chosen, **own)
-    assert result["perplexity"] == pytest.approx(
-        evaluate_pairs(model, pairs, "test").perplexity, rel=1e-6
-    )
+    expected = evaluate_pairs(model, pairs, "test").perplexity
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
     assert (result["pairs"], result["source"], result["target"]) == (6, "digits", "words")
-    out = called(capsys, *command, "--protocol", "rouge")
+    out = cli(f"{command} --protocol rouge")
     assert "\nROUGE-1: recall " in out and out.count("\n") == 4
 
 
-def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(capsys, pairs_folder, tmp_path):
-    files = [
-        pairs_folder / f"{split}.{side}" for split in corpora.SPLITS for side in ("digits", "words")
-    ]
-    pairs = ["--pairs", pairs_folder, "--source", "article", "--target", "headline"]
-    pairs += ["--files", *files, "--source-tokenizer", "characters", "--tokenizer", "words"]
-    result = json.loads(called(capsys, "data", *pairs, "--json"))
+def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(cli, pairs_folder, tmp_path):
+    sides = ("digits", "words")
+    files = [f"{pairs_folder}/{split}.{side}" for split in corpora.SPLITS for side in sides]
+    named = f"--source article --target headline --files {' '.join(files)}"
+    pairs = f"--pairs {pairs_folder} {named} --source-tokenizer characters --tokenizer words"
+    result = cli.json(f"data {pairs}")
     assert result["splits"]["train"]["pairs"] == 24 and not result["joint"]
     assert result["units"]["article"]["size"] == 13 and result["tokenizer"][0] == "characters"
-    out = called(capsys, "data", *pairs)
+    out = cli(f"data {pairs}")
     assert "article to headline\ntrain         24 pairs   article " in out
     assert "left out of train: 0 pairs with an empty side, 0 of more than 250 tokens\n" in out
     assert "13 units of characters for article, including <eos>" in out
-    lines = [
-        (pairs_folder / f"train.{side}").read_text().splitlines() for side in ("digits", "words")
-    ]
+    lines = [(pairs_folder / f"train.{side}").read_text().splitlines() for side in sides]
     long = sum(len(digits) > 5 or len(words.split()) > 5 for digits, words in zip(*lines))
-    fewer = called(capsys, "data", *pairs, "--max-tokens", 5)
+    fewer = cli(f"data {pairs} --max-tokens 5")
     assert 0 < long < 24 and f"train         {24 - long:>2} pairs" in fewer
     assert f" {long} of more than 5 tokens\n" in fewer
-    train = ["train", "attention_gru", *pairs, "--output", tmp_path / "RUN", "--quiet"]
-    called(capsys, *train, "--epochs", 1, "--set", "units=4", "depth=1", "batch_size=24")
+    train = f"train attention_gru --output {tmp_path}/RUN --quiet --pairs {pairs_folder}"
+    small = "--epochs 1 --set units=4 depth=1 batch_size=24"
+    cli(f"{train} {named} --source-tokenizer characters --tokenizer words {small}")
     card = runs.read_card(tmp_path / "RUN")
     assert card.trained_on["tokenizer"] == ["characters", "words"]
-    out = called(capsys, "evaluate", tmp_path / "RUN", "--protocol", "rouge", "--beam", 1)
+    out = cli(f"evaluate {tmp_path}/RUN --protocol rouge --beam 1")
     assert "article to headline" in out and "ROUGE-L" in out
-    resume = [*train[:4], *pairs[2:13], "--output", tmp_path / "RUN", "--quiet"]
-    called(capsys, *resume, "--resume", "--epochs", 2)  # the tokenisers are those of the RUN
+    cli(f"{train} {named} --resume --epochs 2")  # the tokenisers are those of the RUN
 
 
-def test_a_run_goes_on_without_naming_its_pairs(capsys, translator_run, pairs_folder, tmp_path):
+SIDES = "--source digits --target words"
+
+
+def test_a_run_goes_on_without_naming_its_pairs(cli, translator_run, pairs_folder, tmp_path):
     run = tmp_path / "RUN"
     pairs = corpora.load_pairs(
         pairs_folder, source="digits", target="words", tokenizer="words", max_tokens=5
     )
-    sides = ["--pairs", pairs_folder, "--source", "digits", "--target", "words"]
-    train = ["train", "attention_gru", "--output", run, "--quiet", "--json"]
-    small = ["--set", "units=4", "depth=1", "batch_size=24", "--tokenizer", "words"]
-    called(capsys, *train, *sides, "--max-tokens", 5, "--lowercase", "--epochs", 1, *small)
+    sides = f"--pairs {pairs_folder} {SIDES}"
+    train = f"train attention_gru --output {run} --quiet"
+    small = "--lowercase --epochs 1 --tokenizer words --set units=4 depth=1 batch_size=24"
+    cli(f"{train} {sides} --max-tokens 5 {small}")
     assert runs.read_card(run).lowercase and dualnet.load(run).source_vocabulary.lowercase
-    train += ["--resume"]
-    for epochs, named in ((2, []), (3, sides)):
-        result = json.loads(called(capsys, *train, "--epochs", epochs, *named))
+    for epochs, named in ((2, ""), (3, sides)):
+        result = cli.json(f"{train} --resume --epochs {epochs} {named}")
         assert result["epochs"] == epochs
         assert result["corpus"]["pairs"]["train"] == len(pairs.train) < 24
-    code, _, err = call(capsys, *train, *sides, "--max-tokens", 6, "--epochs", 4)
-    assert code == 2 and "must leave out the same pairs" in err
+    said = cli.refused(f"{train} --resume {sides} --max-tokens 6 --epochs 4")
+    assert "must leave out the same pairs" in said
 
 
-def test_a_run_is_the_start_of_another_on_other_pairs(capsys, translator_run, tmp_path):
+def test_a_run_is_the_start_of_another_on_other_pairs(cli, translator_run, tmp_path):
     for split in corpora.SPLITS:
         (tmp_path / f"{split}.digits").write_text("1 2\n3 4\n" * 12)
         (tmp_path / f"{split}.words").write_text("twelve\nthirty four\n" * 12)
-    train = ["train", "attention_gru", "--pairs", tmp_path, "--source", "digits"]
-    train += ["--target", "words", "--weights", translator_run, "--output", tmp_path / "RUN"]
-    train += ["--epochs", 1, "--quiet", "--set", "units=8", "depth=1", "batch_size=24"]
-    called(capsys, *train, "--card-for", "multi30k")
+    cli(
+        f"train attention_gru --pairs {tmp_path} {SIDES} --weights {translator_run} "
+        f"--output {tmp_path}/RUN --epochs 1 --quiet --card-for multi30k "
+        "--set units=8 depth=1 batch_size=24"
+    )
     recipe = zoo.card("attention_gru", "multi30k").recipe
     assert runs.read_card(tmp_path / "RUN").recipe["learning_rate"] == recipe["learning_rate"]
     assert recipe["learning_rate"] != zoo.card("attention_gru").recipe["learning_rate"]
@@ -223,20 +218,19 @@ def test_files_name_their_sides_source_and_target(pairs_folder):
 
 
 def test_bars_in_a_translation_do_not_end_a_field_of_moses(
-    capsys, translator_run, lines, tmp_path, monkeypatch
+    cli, translator_run, lines, tmp_path, monkeypatch
 ):
     decode = Vocabulary.decode
     monkeypatch.setattr(Vocabulary, "decode", lambda self, ids: f"a ||| {decode(self, ids)}")
-    command = ["translate", translator_run, lines, "--beam", 1, "--format", "moses"]
     nbest = tmp_path / "lines.nbest"
-    nbest.write_text(called(capsys, *command))
+    nbest.write_text(cli(f"translate {translator_run} {lines} --beam 1 --format moses"))
     texts = [each.hypotheses[0].text for each in read_nbest(nbest)]
     assert [text.startswith("a &#124;&#124;&#124;") for text in texts] == [True, False, True]
 
 
-def test_a_file_without_lines_has_no_translations(capsys, translator_run, tmp_path):
+def test_a_file_without_lines_has_no_translations(cli, translator_run, tmp_path):
     (tmp_path / "empty.txt").write_text("")
-    assert called(capsys, "translate", translator_run, tmp_path / "empty.txt") == ""
+    assert cli(f"translate {translator_run} {tmp_path}/empty.txt") == ""
 
 
 # --- lines and bad input
@@ -244,18 +238,18 @@ def test_a_file_without_lines_has_no_translations(capsys, translator_run, tmp_pa
 ODD = ["1\r", "2\u20283", "4\t5", "6\x0c7", "8\x009", "never seen", " ", "\x85", "\ufeff1"]
 
 
-def test_odd_lines_are_translated_to_one_line_each(capsys, translator_run, tmp_path):
+def test_odd_lines_are_translated_to_one_line_each(cli, translator_run, tmp_path):
     path = tmp_path / "odd.txt"
     path.write_bytes("\n".join(ODD).encode())
-    out = called(capsys, "translate", translator_run, path, "--beam", 1, "--max-tokens", 3)
+    out = cli(f"translate {translator_run} {path} --beam 1 --max-tokens 3")
     assert len(out.split("\n")) == len(ODD) + 1 and out.splitlines()[6] == ""
     crlf = tmp_path / "crlf.txt"
     crlf.write_bytes(b"1 2\r\n\r\n3\r\n")
-    rows = json.loads(called(capsys, "translate", translator_run, crlf, "--beam", 1, "--json"))
+    rows = cli.json(f"translate {translator_run} {crlf} --beam 1")
     assert [row["text"] for row in rows["texts"]] == ["1 2", "", "3"]
     crlf.write_bytes(b"1 2\n\n3 \xff\n")
-    code, out, err = call(capsys, "translate", translator_run, crlf)
-    assert code == 2 and out == "" and f"{str(crlf)!r} with byte 0xff at offset 7, in line 3" in err
+    said = cli.refused(f"translate {translator_run} {crlf}")
+    assert f"{str(crlf)!r} with byte 0xff at offset 7, in line 3" in said
 
 
 @pytest.fixture(scope="module")
@@ -281,101 +275,68 @@ def others(tmp_path_factory, pairs_folder):
     return folder
 
 
-def bad(run="", others=pathlib.Path(), pairs=""):
-    """Return bad commands and a part of what each says."""
-    translate, text = ["translate", run], ["--text", "1 2"]
-    model = others / "lstm.keras"
-    train = ["train", "attention_gru", "--output", others / "new", "--pairs"]
-    sides = ["--source", "digits", "--target", "words"]
-    evaluate, must = ["evaluate", run], "must be of a language model. Received"
-    return {
-        "a language model to translate": (["translate", others / "LM", *text], "of a language mod"),
-        "a file of one to translate": (["translate", model, *text], "must be a model that transla"),
-        "a translator to generate": (["generate", run, "--prompt", "1"], must),
-        "a translator to score": (["score", run, *text], must),
-        "a translator to be surprised": (["score", run, *text, "--format", "surprisal"], must),
-        "a translator to look at": (["look", run, *text, "--output", others / "page.html"], must),
-        "a translator for pairs": (["minimal-pairs", run, others / "sentences.jsonl"], must),
-        "a translator under a gate": (["gate", run, "--output", others / "new"], must),
-        "translators in one": (["ensemble", run, run, "--output", others / "new"], "--ensemble`."),
-        "gates of a translator": (["analyse", "gates", run, "--words", "one"], must),
-        "experts of no mixture": (["analyse", "experts", run], "must have a mixture as output"),
-        "experts that read a text": (
-            ["analyse", "experts", run, "--corpus", others / "sentences.jsonl"],
-            "`--corpus` is for language models",
-        ),
-        "the rank of a translator": (["analyse", "rank", run], must),
-        "a translator to tune": (
-            ["tune", "iog_gate_units", "--run", run, "--output", others / "new"], must,
-        ),
-        "a translator to adapt": ([*evaluate, "--dynamic"], "`--dynamic` is for language models."),
-        "a translator with a cache": ([*evaluate, "--cache"], "`--cache` is for language models."),
-        "a text for a translator": ([*evaluate, "--corpus", pairs], "`--corpus` is for language"),
-        "pairs for a language model": (
-            ["evaluate", others / "LM", "--pairs", pairs], "`--pairs` is for models that translate",
-        ),
-        "a file without pairs": (["evaluate", others / "attention_gru.keras"], "`--pairs` must be"),
-        "an unknown protocol": ([*evaluate, "--protocol", "blue"], "`protocol` must be one of"),
-        "a source without pairs": ([*evaluate, "--source", "en"], "`--source` needs --pairs"),
-        "a wide beam": ([*translate, *text, "--beam", 99], "`beam` must be at most the number of"),
-        "a wide beam to evaluate": ([*evaluate, "--beam", 99], "`beam` must be at most the number"),
-        "more than the beam": ([*translate, *text, "--nbest", 6], "`n_best` must be at most beam"),
-        "an unknown format": ([*translate, *text, "--format", "mosis"], "Did you mean 'moses'"),
-        "an ensemble of other words": (
-            [*translate, *text, "--ensemble", others / "attention_gru.keras"],
-            "target vocabulary. Received: model 2 of 2 has another than model 1.",
-        ),
-        "an ensemble with a language model": (
-            [*translate, *text, "--ensemble", others / "LM"], "must be of a model that translates",
-        ),
-        "a picture of several": (
-            [*translate, *text, *text, "--plot", "x.png"], "`--plot` must be a new folder for 2",
-        ),
-        "a picture nowhere": (
-            [*translate, *text, "--plot", others / "no" / "x.png"], "whose folder does not exist",
-        ),
-        "a full folder of pictures": (
-            [*translate, *text, "--plot", others], "or a new or empty folder. Received",
-        ),
-        "a picture of an ensemble": (
-            [*translate, *text, "--plot", "x.png", "--ensemble", run], "cannot be combined with",
-        ),
-        "files of different length": (
-            [*train, others / "short", *sides], "must have the same number of lines. Received",
-        ),
-        "a missing language": ([*train, pairs, "--source", "en"], "`source` must be a language of"),
-        "a missing file": ([*train, pairs, "--files", *"abcdef"], "`files` must name existing fi"),
-        "a tokeniser for the source alone": (
-            [*train, pairs, *sides, "--source-tokenizer", "words"], "needs --tokenizer",
-        ),
-        "no tokens": ([*train, pairs, "--max-tokens", 0], "`max_tokens` must be an integer of at"),
-        "a limit without pairs": (["data", "ptb", "--max-tokens", 9], "`--max-tokens` needs --pa"),
-        "lower case without pairs": (
-            ["train", "lstm", "--output", others / "new", "--corpus", "ptb", "--lowercase"],
-            "`--lowercase` needs --pairs",
-        ),
-        "a corpus that the card lacks": (
-            [*train, pairs, "--card-for", "ptb"], "`--card-for` must be one of btec, multi30k, wh",
-        ),
-        "a picture of nothing": (
-            [*translate, "--text", "", "--plot", "x.png"], "needs a text that is not empty",
-        ),
-        "pairs and a corpus": ([*train, pairs, "--corpus", "ptb"], "`--corpus` cannot be combined"),
-        "a corpus and pairs to show": (["data", "ptb", "--pairs", pairs], "`CORPUS` cannot be com"),
-        "nothing to show": (["data"], "`CORPUS` must be given, or --pairs FOLDER"),
-        "files without pairs": (["data", "ptb", "--files", *"abcdef"], "`--files` needs --pairs"),
-        "pairs for a model of texts": (
-            ["train", "lstm", *train[2:], pairs, *sides], "must be a text, not pairs",
-        ),
+MUST = "must be of a language model. Received"
+# Beside each command, a part of what it says. {lm}, {other} and {file}: a RUN of a language model,
+# and files of a translator of other words and of a language model.
+BAD = {
+    "translate {lm} --text '1 2'": "of a language mod",
+    "translate {file} --text '1 2'": "must be a model that transla",
+    "generate {run} --prompt 1": MUST,
+    "score {run} --text '1 2'": MUST,
+    "score {run} --text '1 2' --format surprisal": MUST,
+    "look {run} --text '1 2' --output {folder}/page.html": MUST,
+    "minimal-pairs {run} {folder}/sentences.jsonl": MUST,
+    "gate {run} --output {new}": MUST,
+    "ensemble {run} {run} --output {new}": "--ensemble`.",
+    "analyse gates {run} --words one": MUST,
+    "analyse experts {run}": "must have a mixture as output",
+    "analyse experts {run} --corpus {folder}/sentences.jsonl": "`--corpus` is for language models",
+    "analyse rank {run}": MUST,
+    "tune iog_gate_units --run {run} --output {new}": MUST,
+    "evaluate {run} --dynamic": "`--dynamic` is for language models.",
+    "evaluate {run} --cache": "`--cache` is for language models.",
+    "evaluate {run} --corpus {pairs}": "`--corpus` is for language",
+    "evaluate {lm} --pairs {pairs}": "`--pairs` is for models that translate",
+    "evaluate {other}": "`--pairs` must be",
+    "evaluate {run} --protocol blue": "`protocol` must be one of",
+    "evaluate {run} --source en": "`--source` needs --pairs",
+    "evaluate {run} --beam 99": "`beam` must be at most the number",
+    "{translate} --beam 99": "`beam` must be at most the number of",
+    "{translate} --nbest 6": "`n_best` must be at most beam",
+    "{translate} --format mosis": "Did you mean 'moses'",
+    "{translate} --ensemble {other}": "Received: model 2 of 2 has another than model 1.",
+    "{translate} --ensemble {lm}": "must be of a model that translates",
+    "{translate} --text 3 --plot x.png": "`--plot` must be a new folder for 2",
+    "{translate} --plot {folder}/no/x.png": "whose folder does not exist",
+    "{translate} --plot {folder}": "or a new or empty folder. Received",
+    "{translate} --plot x.png --ensemble {run}": "cannot be combined with",
+    "translate {run} --text '' --plot x.png": "needs a text that is not empty",
+    "{train} {folder}/short {sides}": "must have the same number of lines. Received",
+    "{train} {pairs} --source en": "`source` must be a language of",
+    "{train} {pairs} --files a b c d e f": "`files` must name existing fi",
+    "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer, which is",
+    "{train} {pairs} --max-tokens 0": "`max_tokens` must be an integer of at",
+    "{train} {pairs} --card-for ptb": "`--card-for` must be one of btec, multi30k, wh",
+    "{train} {pairs} --corpus ptb": "`--corpus` cannot be combined",
+    "train lstm --output {new} --pairs {pairs} {sides}": "must be a text, not pairs",
+    "train lstm --output {new} --corpus ptb --lowercase": "`--lowercase` needs --pairs",
+    "data": "`CORPUS` must be given, or --pairs FOLDER",
+    "data ptb --pairs {pairs}": "`CORPUS` cannot be com",
+    "data ptb --max-tokens 9": "`--max-tokens` needs --pa",
+    "data ptb --files a b c d e f": "`--files` needs --pairs",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_refused_in_one_sentence(cli, translator_run, others, pairs_folder, command):
+    places = {
+        "run": translator_run, "pairs": pairs_folder, "folder": others, "lm": others / "LM",
+        "other": others / "attention_gru.keras", "file": others / "lstm.keras",
+        "new": others / "new", "sides": SIDES, "translate": f"translate {translator_run} --text 1",
+        "train": f"train attention_gru --output {others}/new --pairs",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", bad())
-def test_bad_input_is_refused_in_one_sentence(capsys, translator_run, others, pairs_folder, case):
-    arguments, message = bad(str(translator_run), others, str(pairs_folder))[case]
-    code, out, err = call(capsys, *arguments)
-    assert code == 2 and message in err, err
-    assert out == "" and err.count("\n") == 1 and not (others / "new").exists()
+    assert BAD[command] in cli.refused(command.format(**places))
+    assert not (others / "new").exists()
 
 
 def test_a_translator_is_refused_at_once_where_a_language_model_is_needed(translator_run):
@@ -388,12 +349,10 @@ def test_a_translator_is_refused_at_once_where_a_language_model_is_needed(transl
     assert process.returncode == 0 and "Use `dualnet translate`" in process.stderr, process.stderr
 
 
-def test_bleu_cannot_be_watched_without_the_extra(capsys, pairs_folder, tmp_path, monkeypatch):
+def test_bleu_cannot_be_watched_without_the_extra(cli, pairs_folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    command = ["train", "attention_gru", "--pairs", pairs_folder, "--source", "digits", "--target"]
-    command += ["words", "--output", tmp_path / "RUN", "--set", "watch=bleu"]
-    code, _, err = call(capsys, *command)
-    assert code == 2 and 'pip install "dualnet[translate]"' in err and err.count("\n") == 1
+    train = f"train attention_gru --pairs {pairs_folder} {SIDES} --output {tmp_path}/RUN"
+    assert 'pip install "dualnet[translate]"' in cli.refused(f"{train} --set watch=bleu")
     assert not (tmp_path / "RUN").exists()
 
 

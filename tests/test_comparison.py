@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import dualnet
 from dualnet import training, zoo
 from dualnet.builders import questions
-from dualnet.cli import main
 from dualnet.cli import training as cli_training
 from dualnet.evaluation import Evaluation, comparable, comparison
 from dualnet.layers import _fused_cross_entropy as fused
 from dualnet.runs import corpus_of_run
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from dualnet.tuning import trial_process
+from tests.checks import once, strong
 
 BYTES = ByteTokenizer()
 SAMPLE = "Die Katze läuft.\n猫は歩く 🐈\u200d⬛  ja\u00a0da.\n"
@@ -190,13 +190,6 @@ def run(tmp_path_factory):
     return training.train("lstm", corpus, tokenizer="characters", output=output, **settings)
 
 
-def called(capsys, *arguments):
-    code = main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return printed.out
-
-
 def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_with(run, tmp_path):
     (tmp_path / "run").symlink_to(run.folder)
     found = trial_process._with_figures(tmp_path, corpus_of_run(run.folder))
@@ -211,14 +204,12 @@ def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_w
 UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="the command line runs on any backend alike"
-)
-def test_figures_stand_beside_perplexities_on_the_command_line(run, capsys, monkeypatch):
+@once
+def test_figures_stand_beside_perplexities_on_the_command_line(run, cli, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
     cli_training._show_run(argparse.Namespace(json=False), run)  # as `train` does
     line = f"validation: {results['valid_bits_per_byte']:.3f} bits per byte, "
-    out = capsys.readouterr().out
+    out = cli.capsys.readouterr().out
     assert (
         f"\n{line}" in out and f"\ntest: no figures per byte, character or word: {UNKNOWN}\n" in out
     )
@@ -226,22 +217,21 @@ def test_figures_stand_beside_perplexities_on_the_command_line(run, capsys, monk
     bits = math.log2(results["valid_perplexity"])
     assert results["valid_bits_per_byte"] == pytest.approx(bits, rel=1e-6)
     assert results["valid_not_comparable"] is None
-    evaluate = ["evaluate", run.folder, "--json", "--split"]
-    for settings in ([], ["--dynamic", "--set", "learning_rate=1e-9"]):
-        found = json.loads(called(capsys, *evaluate, "valid", *settings))
+    for settings in ("", "--dynamic --set learning_rate=1e-9"):
+        found = cli.json(f"evaluate {run.folder} --split valid {settings}")
         assert found["bits_per_byte"] == pytest.approx(bits, rel=1e-4), settings
         assert found["not_comparable"] is None
-    found = json.loads(called(capsys, *evaluate, "test", "--window", 2))
+    found = cli.json(f"evaluate {run.folder} --split test --window 2")
     assert (found["perplexity_per_word"], found["not_comparable"]) == (None, UNKNOWN)
-    out = called(capsys, "evaluate", run.folder)
+    out = cli(f"evaluate {run.folder}")
     assert f"\nno figures per byte, character or word: {UNKNOWN}\n" in out
-    score = ["score", run.folder, "--text", "die", "--text", "Katze"]
-    found = json.loads(called(capsys, *score, "--json"))
+    score = f"score {run.folder} --text die --text Katze"
+    found = cli.json(score)
     total = -sum(sum(text["log_probabilities"]) for text in found["texts"])
     assert found["bits_per_byte"] == pytest.approx(total / math.log(2) / 8)
     assert found["perplexity_per_word"] == pytest.approx(math.exp(total / 2))
     monkeypatch.setenv("COLUMNS", "100")
-    last = called(capsys, *score).splitlines()[-1]
+    last = cli(score).splitlines()[-1]
     assert last.startswith(f"{total / math.log(2) / 8:.3f} bits per byte, ")
     assert last.endswith(f", perplexity {math.exp(total / 2):.3f} per word")
 
@@ -271,12 +261,9 @@ KINDS = {
 def test_top_k_accuracy_is_that_of_the_ranks_among_all_logits(kind, settings, monkeypatch):
     monkeypatch.setattr(fused, "CHUNK_BYTES", 12 * 4 * 5)  # 5 tokens at once
     name, arguments = KINDS[kind]
-    model = zoo.build(name, vocabulary_size=12, units=6, **arguments)
-    numbers = np.random.default_rng(4)
-    for weight in model.weights:
-        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
-    model.vocabulary = Vocabulary((*"abcdefghij", "<unk>", "<eos>"))
-    ids = numbers.integers(12, size=41).astype("int32")
+    words = Vocabulary((*"abcdefghij", "<unk>", "<eos>"))
+    model = strong(zoo.build(name, vocabulary_size=12, units=6, **arguments), words)
+    ids = np.random.default_rng(4).integers(12, size=41).astype("int32")
     found = dualnet.evaluate(model, ids, top_k=(1, 3, 12), **settings)
     plain = dualnet.evaluate(model, ids, **settings)
     np.testing.assert_allclose(found.token_losses, plain.token_losses, rtol=1e-4, atol=1e-5)
@@ -320,28 +307,17 @@ def test_ranks_need_the_logits_of_few_tokens_at_a_time(monkeypatch):
     assert shapes == {(5, 12)}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"top_k": 3}, "`top_k` must be a list of integers. Received: top_k=3"),
-        ({"top_k": [0]}, "`top_k` must be an integer of at least 1. Received: top_k=0"),
-        ({"top_k": [1, 258]}, "`top_k` must be at most 257, .* Received: top_k=258"),
-        ({"top_k": [1], "mc_dropout_samples": 2}, "`top_k` cannot be combined with `mc_dr"),
-    ],
-)
-def test_a_bad_top_k_is_refused_by_name(uniform, settings, message):
-    with pytest.raises(ValueError, match=message):
-        dualnet.evaluate(uniform, BYTES.encode(TEXT), **settings)
+def test_more_units_than_there_are_are_refused(uniform):
+    with pytest.raises(ValueError, match="`top_k` must be at most 257, .* Received: top_k=258"):
+        dualnet.evaluate(uniform, BYTES.encode(TEXT), top_k=[1, 258])
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="the command line runs on any backend alike"
-)
-def test_top_k_accuracy_on_the_command_line(run, capsys):
-    evaluate = ["evaluate", run.folder, "--top-k", 1, 3]
-    found = json.loads(called(capsys, *evaluate, "--json"))["top_k_accuracy"]
+@once
+def test_top_k_accuracy_on_the_command_line(run, cli):
+    evaluate = f"evaluate {run.folder} --top-k 1 3"
+    found = cli.json(evaluate)["top_k_accuracy"]
     assert list(found) == ["1", "3"] and 0 <= found["1"] <= found["3"] <= 1
-    out = called(capsys, *evaluate)
-    assert f"top-1 accuracy {found['1']:.2%}\ntop-3 accuracy {found['3']:.2%}\n" in out
-    assert main([*map(str, evaluate), "--dynamic"]) == 2
-    assert "`--top-k` cannot be combined with --dynamic" in capsys.readouterr().err
+    shown = f"top-1 accuracy {found['1']:.2%}\ntop-3 accuracy {found['3']:.2%}\n"
+    assert shown in cli(evaluate)
+    said = cli.refused(f"{evaluate} --dynamic")
+    assert "`--top-k` cannot be combined with --dynamic" in said

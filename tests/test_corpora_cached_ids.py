@@ -131,14 +131,6 @@ def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
     assert not cache.exists()
 
 
-def test_a_large_text_needs_no_keras(tmp_path):
-    code = (
-        "import sys; from dualnet import corpora; from dualnet.corpora import cached_ids;"
-        "cached_ids.LARGE_BYTES = 0; corpora.load(sys.argv[1]); sys.exit('keras' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(write(tmp_path / "text"))], check=True)
-
-
 # --- damage --------------------------------------------------------------------------
 
 

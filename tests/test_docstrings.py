@@ -7,10 +7,10 @@ import pkgutil
 import re
 from pathlib import Path
 
-import keras
 import pytest
 
 import dualnet
+from tests.checks import once
 
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
@@ -53,7 +53,7 @@ def public_objects():
 PUBLIC = public_objects()
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="outputs are TensorFlow's")
+@once
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

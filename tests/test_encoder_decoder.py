@@ -125,15 +125,7 @@ def logits_from(levels, weights, options):
         if "output/kernel" not in weights:
             return levels[-1] @ weights["embedding/embeddings"].T
         return levels[-1] @ weights["output/kernel"] + weights.get("output/bias", 0)
-    prior = reference.softmax(levels[-1] @ weights["output/prior_kernel"])
-    latent = []
-    for number, (level, count) in enumerate(zip(levels, options["experts"])):
-        if count:
-            z = level @ weights[f"output/latent_kernel_{number}"]
-            z = np.tanh(z + weights[f"output/latent_bias_{number}"])
-            latent += np.split(z, count, axis=-1)
-    experts = [reference.softmax(z @ weights["output/kernel"]) for z in latent]
-    return np.log(sum(prior[:, [k]] * p for k, p in enumerate(experts)))
+    return np.log(reference.mixture(levels, of(weights, "output/"), options["experts"]))
 
 
 @pytest.mark.parametrize("case", COMPARED)

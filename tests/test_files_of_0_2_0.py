@@ -13,6 +13,7 @@ import pytest
 
 import dualnet
 from dualnet import corpora, tuning
+from tests.checks import once  # for masks are drawn by the backend that saved them
 from tests.searches import in_this_process, rows
 
 ARCHIVE = Path(__file__).parent / "golden" / "release-0.2.0.tar.xz"
@@ -67,12 +68,7 @@ def test_a_translator_scores_and_translates_the_same(files, expected, pairs):
     assert lines == expected["translator"]["translations"]
 
 
-only_tensorflow = pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="masks are drawn by the backend that saved it"
-)
-
-
-@only_tensorflow
+@once
 @pytest.mark.parametrize("name", ["run", "translator"])
 def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(
     request, files, expected, name
@@ -85,7 +81,7 @@ def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(
         assert run.results[f"{split}_perplexity"] == pytest.approx(perplexity, rel=1e-5)
 
 
-@only_tensorflow
+@once
 def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expected, text):
     model = dualnet.load(files / "model.keras")
     model.fit(text.batches("train", batch_size=4, sequence_length=7), epochs=1, verbose=0)
@@ -94,7 +90,7 @@ def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expec
     )
 
 
-@only_tensorflow
+@once
 def test_a_search_resumes_with_its_trials(files, expected, text):
     folder = files / "search"
     finished = rows(folder / "trials.csv")

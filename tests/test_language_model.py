@@ -9,7 +9,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
-from tests.checks import total
+from tests.checks import assert_same, total
 from tests.conftest import nll, values
 
 JAX = keras.config.backend() == "jax"
@@ -25,17 +25,6 @@ def tokens_of(shape, seed=0, words=12):
 def tiny():
     keras.utils.set_random_seed(3)
     return zoo.build("dual_mdlstm", vocabulary_size=12, units=6, rounds=2, rank=2)
-
-
-@given(length=st.integers(2, 9), changed=st.integers(1, 8), seed=st.integers(0, 99))
-def test_changing_a_token_changes_no_logit_before_it(tiny, length, changed, seed):
-    changed = min(changed, length - 1)
-    before = tokens_of((2, length), seed)
-    after = before.copy()
-    after[:, changed] = (after[:, changed] + 1) % 12
-    one, two = (ops.convert_to_numpy(tiny(tokens)) for tokens in (before, after))
-    np.testing.assert_array_equal(one[:, :changed], two[:, :changed])
-    assert np.abs(one[:, changed] - two[:, changed]).max() > 0
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
@@ -149,8 +138,7 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     np.testing.assert_array_equal(*(ops.convert_to_numpy(m(tokens)) for m in (model, loaded)))
     for end in (model, loaded):
         end.fit(train, epochs=1, verbose=0)
-    for one, two in zip(values(model), values(loaded)):
-        np.testing.assert_array_equal(one, two)
+    assert_same(values(model), values(loaded))
 
 
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
@@ -164,8 +152,7 @@ def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     other.compile(optimizer="nadam", run_eagerly=EAGERLY)
     other.fit(corpus.batches("valid", batch_size=2, sequence_length=9), verbose=0)
     other.load_weights(tmp_path / "model.weights.h5")
-    for one, two in zip(values(model), values(other)):
-        np.testing.assert_array_equal(one, two)
+    assert_same(values(model), values(other))
 
 
 def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
@@ -345,16 +332,9 @@ def test_keras_exports_logits_of_tokens(tiny, tmp_path):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
-    model = language_model(
-        12,
-        units=6,
-        recurrent_layers=2,
-        cell="mogrifier_lstm",
-        rounds=2,
-        rank=3,
-        connection="dual",
-        **{f"{place}_dropout": 0.5},
-    )
+    sizes = {"units": 6, "recurrent_layers": 2, "rounds": 2, "rank": 3}
+    choices = {"cell": "mogrifier_lstm", "connection": "dual", f"{place}_dropout": 0.5}
+    model = language_model(12, **sizes, **choices)
     tokens = tokens_of((3, 6))
     still, again = (ops.convert_to_numpy(model(tokens)) for _ in range(2))
     np.testing.assert_array_equal(still, again)

@@ -14,6 +14,7 @@ from tests.checks import (
     check_against_reference,
     gradients,
     normal,
+    once,
     randomise,
 )
 
@@ -74,9 +75,7 @@ def test_fused_cross_entropy_get_what_all_words_get_and_padding_what_word_0_gets
     assert_close([losses], [-np.take_along_axis(log_p, words, -1)[..., 0]])
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only its graphs leave the number of rows open"
-)
+@once
 def test_a_graph_that_takes_any_number_of_rows_computes_the_same(saved, rng):
     import tensorflow as tf
 

@@ -36,24 +36,6 @@ def some_targets(rng, batch=BATCH, time=TIME):
     return rng.integers(0, WORDS, (batch, time)).astype("int32")
 
 
-def mixture(weights, hidden, experts, activation="tanh"):
-    """Return P, `(batch, time, words)`, by the equations of the papers."""
-    pi = reference.softmax(hidden[-1] @ weights["prior_kernel"])
-    total, j = 0.0, 0
-    for n, (h, count) in enumerate(zip(hidden, experts)):
-        for i in range(count):
-            part = slice(i * LATENT, (i + 1) * LATENT)
-            k = h @ weights[f"latent_kernel_{n}"][:, part]
-            if activation == "tanh":
-                k = np.tanh(k + weights[f"latent_bias_{n}"][part])
-            E = weights["embeddings"] if "embeddings" in weights else weights["kernel"].T
-            total = total + pi[..., j : j + 1] * reference.softmax(
-                k @ E.T + weights.get("bias", 0.0)
-            )
-            j += 1
-    return total
-
-
 def randomised(layer, rng, **sizes):
     """Return inputs of `layer`, which is built and gets random weights."""
     inputs = some_inputs(rng, **sizes)
@@ -98,7 +80,7 @@ def test_values_and_gradients_match_the_papers(
         return [log_p, *unread(hidden)]
 
     def expected(weights, *hidden):
-        log_p = np.log(mixture(weights, hidden, experts, activation))
+        log_p = np.log(reference.mixture(hidden, weights, experts, activation))
         return [-chosen(log_p, targets) if given else log_p, *unread(hidden)]
 
     check_against_reference(call, variables, inputs, expected)
@@ -286,30 +268,20 @@ def test_a_compiled_model_of_any_length_learns(rng, small_chunks):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: DOCOutput(5, [0, 0], 2),
-            "`experts` must contain a count above 0.*OutputProjection",
-        ),
+        (lambda: DOCOutput(5, [0, 0], 2),
+         "`experts` must contain a count above 0.*OutputProjection"),
         (lambda: DOCOutput(5, [2, -1], 2), "`experts\\[1\\]` must be an integer of at least 0"),
         (lambda: DOCOutput(5, [0, 1], 2, balance=0.1), "`balance` must be 0 with a single expert"),
-        (
-            lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(6, 2)),
-            "`vocabulary_size` must equal the 6 rows",
-        ),
-        (
-            lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(5, 3)),
-            "`latent_units` must equal the 3 units",
-        ),
-        (
-            lambda: DOCOutput(5, [1, 1], 2)([keras.Input((None, 3))]),
-            "`experts` must have one count per input. Received.* for 1 inputs",
-        ),
-        (
-            lambda: DOCOutput(5, [1, 1, 1], 2)(keras.Input((None, 3))),
-            "`inputs` must be a list.*`MixtureSoftmax`",
-        ),
+        (lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(6, 2)),
+         "`vocabulary_size` must equal the 6 rows"),
+        (lambda: DOCOutput(5, [1], 2, tied_to=keras.layers.Embedding(5, 3)),
+         "`latent_units` must equal the 3 units"),
+        (lambda: DOCOutput(5, [1, 1], 2)([keras.Input((None, 3))]),
+         "`experts` must have one count per input. Received.* for 1 inputs"),
+        (lambda: DOCOutput(5, [1, 1, 1], 2)(keras.Input((None, 3))),
+         "`inputs` must be a list.*`MixtureSoftmax`"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,6 +1,7 @@
 """The page of `dualnet.look`: its figures, its text, its errors, and that it is complete."""
 
 import html
+import io
 import json
 import math
 import re
@@ -13,35 +14,21 @@ from keras import ops
 import dualnet
 from dualnet import analysis, builders, looking, zoo
 from dualnet.builders.reader import Reader
-from dualnet.cli import main
 from dualnet.looking import page as page_module
 from dualnet.runs import shipped
-from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary, train_tokenizer
+from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
+from tests.checks import assert_same, once, strong
 from tests.conftest import values
+from tests.test_surprisal import TEXT, TOKENIZERS
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
 
-TEXT = "The cat, the dog.\nthe  Katze läuft \n"
-TOKENIZERS = {
-    "words": Vocabulary((*dict.fromkeys(TEXT.split()[:-1]), "<unk>", "<eos>")),
-    "bytes": ByteTokenizer(),
-    "bpe": train_tokenizer([TEXT], "bpe", size=270),
-}
 SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
-
-
-def randomised(model, tokenizer, seed=4):
-    """Return a model whose weights are large: each token before changes what comes after."""
-    numbers = np.random.default_rng(seed)
-    for weight in model.weights:
-        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
-    model.vocabulary = tokenizer
-    return model
 
 
 def small(name="dual_lstm", tokenizer=TOKENIZERS["words"], seed=4, **overrides):
     model = zoo.build(name, vocabulary_size=len(tokenizer), units=4, **overrides)
-    return randomised(model, tokenizer, seed)
+    return strong(model, tokenizer, seed)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -103,8 +90,7 @@ def test_learning_has_the_losses_of_dynamic_evaluation_and_restores_the_weights(
     before = values(model)
     text = TEXT * 2
     fixed, learning = data_of(dualnet.look(model, text, adapt=True, **SGD))["readings"]
-    for one, two in zip(before, values(model)):
-        np.testing.assert_array_equal(one, two)
+    assert_same(values(model), before)
     ids = np.append(model.vocabulary.eos_id, model.vocabulary.encode(text)).astype("int32")
     dynamic = dualnet.dynamic_evaluation(model, ids, **SGD)
     ends = np.cumsum(dynamic.segment_lengths)[:-1]
@@ -118,7 +104,7 @@ def test_learning_has_the_losses_of_dynamic_evaluation_and_restores_the_weights(
 
 def test_a_gate_shows_the_words_that_it_favours_after_each_word():
     words = TOKENIZERS["words"]
-    model = randomised(builders.with_gate(small(), 3), words)
+    model = strong(builders.with_gate(small(), 3), words)
     data = data_of(dualnet.look(model, TEXT * 2, adapt=True, **SGD))
     fixed, learning = data["readings"]
     favoured, gates = (table(data, fixed, key) for key in ("favoured", "gates"))
@@ -132,7 +118,7 @@ def test_a_gate_shows_the_words_that_it_favours_after_each_word():
 
 
 def test_gates_that_read_more_than_the_word_show_nothing():
-    model = randomised(builders.with_gate(small(), 3, gate="input_and_hidden"), TOKENIZERS["words"])
+    model = strong(builders.with_gate(small(), 3, gate="input_and_hidden"), TOKENIZERS["words"])
     assert data_of(dualnet.look(model, TEXT))["readings"][0]["favoured"] is None
 
 
@@ -140,7 +126,7 @@ def test_gates_that_read_more_than_the_word_show_nothing():
 def test_a_mixture_shows_the_share_of_each_expert(experts):
     words = TOKENIZERS["words"]
     settings = {"experts": experts} if experts == 3 else {"experts": experts, "recurrent_layers": 1}
-    model = randomised(builders.language_model(len(words), units=4, **settings), words)
+    model = strong(builders.language_model(len(words), units=4, **settings), words)
     data = data_of(dualnet.look(model, TEXT))
     (reading,) = data["readings"]
     ids, logits = logits_of(model, TEXT)
@@ -283,88 +269,73 @@ def files(tmp_path_factory):
     return folder
 
 
+@once
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["dual.keras", "plain.keras", "text.txt", "--output", "page.html"],
-        ["dual.keras", "plain.keras", "--output", "page.html", "text.txt"],
-        ["--output", "page.html", "--text", "The cat, the dog.", "--text", "the  Katze läuft \n",
-         "dual.keras", "plain.keras"],
+        "{dual} {plain} {text} --output {page}",
+        "{dual} {plain} --output {page} {text}",
+        "--output {page} --text 'The cat, the dog.' --text 'the  Katze läuft \n' {dual} {plain}",
     ],
-)  # fmt: skip
-def test_the_command_writes_the_page_of_the_library(arguments, files, tmp_path, capsys):
-    output = str(tmp_path / "page.html")
-    known = {"page.html": output}
-    known |= {name: str(files / name) for name in ("dual.keras", "plain.keras", "text.txt")}
-    assert main(["look", *(known.get(argument, argument) for argument in arguments)]) == 0
-    printed = capsys.readouterr().out
+)
+def test_the_command_writes_the_page_of_the_library(arguments, files, tmp_path, cli):
+    output = tmp_path / "page.html"
+    places = {"dual": files / "dual.keras", "plain": files / "plain.keras", "page": output}
+    printed = cli(f"look {arguments.format(text=files / 'text.txt', **places)}")
     page = dualnet.look({"dual": small(), "plain": small("lstm", seed=5)}, TEXT)
-    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
+    assert data_of(output.read_text("utf-8")) == data_of(page)
     assert f"perplexity on 9 tokens; the page is {output}" in printed
     for row in page.perplexities:
         assert re.search(rf"^{row['fixed']:.2f} +{row['name']}$", printed, re.MULTILINE)
 
 
-def test_the_command_learns_and_prints_json(files, tmp_path, capsys):
-    output = str(tmp_path / "page.html")
-    settings = ["--adapt", "--rule", "sgd", "--set", "learning_rate=0.1", "sequence_length=10"]
-    command = ["look", str(files / "dual.keras"), "--output", output, "--json", *settings]
+@once
+def test_the_command_learns_and_prints_json(files, tmp_path, cli):
+    output = tmp_path / "page.html"
+    learn = "--adapt --rule sgd --set learning_rate=0.1 sequence_length=10"
+    command = f"look {files}/dual.keras --output {output} {learn} --text"
     text = TEXT + "the cat, the dog."
-    assert main([*command, "--text", text]) == 0
+    result = cli.json(f"{command} '{text}'")
     page = dualnet.look({"dual": small()}, text, adapt=True, **SGD)
-    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
-    result = json.loads(capsys.readouterr().out)
-    assert result == {"output": output, "tokens": 13, "models": page.perplexities}
-    assert main([*command, "--text", "the cat,"]) == 0
-    assert "nothing is learnt" in capsys.readouterr().err
+    assert data_of(output.read_text("utf-8")) == data_of(page)
+    assert result == {"output": str(output), "tokens": 13, "models": page.perplexities}
+    code, _, err = cli.call(f"{command} 'the cat,'")
+    assert code == 0 and "nothing is learnt" in err
 
 
-def test_the_command_reads_standard_input(files, tmp_path, capsys, monkeypatch):
-    class Input:
-        buffer = open(files / "text.txt", "rb")  # noqa: SIM115
-
-        def isatty(self):
-            return False
-
-    monkeypatch.setattr("sys.stdin", Input())
-    output = str(tmp_path / "page.html")
-    assert main(["look", str(files / "dual.keras"), "-", "--output", output]) == 0
-    Input.buffer.close()
+@once
+def test_the_command_reads_standard_input(files, tmp_path, cli, monkeypatch):
+    data = (files / "text.txt").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    cli(f"look {files}/dual.keras - --output {tmp_path}/page.html")
     page = dualnet.look(files / "dual.keras", TEXT)
-    assert data_of(Path(output).read_text("utf-8")) == data_of(page)
+    assert data_of((tmp_path / "page.html").read_text("utf-8")) == data_of(page)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["dual.keras", "--text", " \n"], "`text` must hold at least one word. Received: ' \\n'."),
-        (["dual.keras", "unknown.txt"], "`text` must hold a word that the models know."),
-        (["dual.keras", "absent.txt"], "FILE must be a text file. Received: 'absent.txt'"),
-        (["absent.txt"], "`path` must be a RUN folder or a .keras file."),
-        (["absent", "--text", "the"], "`path` must be a RUN folder or a .keras file."),
-        (["dual.keras", "--text", "the", "--output", "no/page.html"],
-         "`--output` must be a file in an existing folder. Received: 'no/page.html', whose"),
-        (["dual.keras", "--text", "the", "--output", "dual.keras"],
-         "`--output` must not be a file that is read."),
-        (["dual.keras", "--text", "the", "--output", "."],
-         "Received: '.', which is a folder. Add a file name."),
-        (["dual.keras", "--text", "the", "--rule", "sgd"], "`--rule` needs --adapt."),
-        (["dual.keras", "--text", "the", "--adapt", "--set", "rate=1"],
-         "`rate` must be one of learning_rate, decay"),
-        (["dual.keras", "--text", "the", "--adapt", "--rule", "rms"],
-         "which only a RUN folder of your own"),
-        (["dual.keras", "--text", "the", "--temperature", "0"], "`temperature` must be a finite"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_sentence(arguments, message, files, tmp_path, capsys,
-                                   monkeypatch):  # fmt: skip
+# Beside what follows `look`, a part of what it says.
+BAD = {
+    "{dual} {page} --text ' \n'": "`text` must hold at least one word. Received: ' \\n'.",
+    "{dual} {page} {unknown}": "`text` must hold a word that the models know.",
+    "{dual} {page} absent.txt": "FILE must be a text file. Received: 'absent.txt'",
+    "{page} absent.txt": "`path` must be a RUN folder or a .keras file.",
+    "{page} absent --text the": "`path` must be a RUN folder or a .keras file.",
+    "{dual} --text the --output no/page.html": "in an existing folder. Received: 'no/page.html', ",
+    "{dual} --text the --output {dual}": "`--output` must not be a file that is read.",
+    "{dual} --text the --output .": "Received: '.', which is a folder. Add a file name.",
+    "{dual} {page} --text the --rule sgd": "`--rule` needs --adapt.",
+    "{dual} {page} --text the --adapt --set rate=1": "`rate` must be one of learning_rate, decay",
+    "{dual} {page} --text the --adapt --rule rms": "which only a RUN folder of your own",
+    "{dual} {page} --text the --temperature 0": "`temperature` must be a finite",
+}
+
+
+@once
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_sentence(words, files, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = {name: str(files / name) for name in ("dual.keras", "unknown.txt")}
-    arguments = [known.get(argument, argument) for argument in arguments]
-    output = [] if "--output" in arguments else ["--output", "page.html"]
-    assert main(["look", *arguments, *output]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+    places = {"dual": files / "dual.keras", "unknown": files / "unknown.txt"}
+    command = words.format(page="--output page.html", **places)
+    assert BAD[words] in cli.refused(f"look {command}")
     assert not list(tmp_path.iterdir())
 
 
@@ -377,9 +348,6 @@ def test_bad_input_is_one_sentence(arguments, message, files, tmp_path, capsys,
         (None, {"text": None}, r"`text` must be given: look\(models, text\), or look\(text=...\)"),
         (None, {"text": 1}, "`text` must be a string. Received: int"),
         (None, {"text": "the \ud800"}, "`text` must be text that UTF-8 can hold"),
-        (None, {"adapt": 1}, "`adapt` must be a truth value"),
-        (None, {"learning_rate": 0.1}, "`learning_rate` needs adapt=True"),
-        (None, {"rule": "sgd"}, "`rule` needs adapt=True"),
         (None, {"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
     ],
 )
@@ -425,9 +393,9 @@ def test_a_text_of_too_many_units_is_refused(monkeypatch):
         dualnet.look(small(), "the the the the the")
 
 
-def test_without_shipped_models_a_run_must_be_named(tmp_path, monkeypatch, capsys):
+def test_without_shipped_models_a_run_must_be_named(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path)
-    assert main(["look", "--text", "the", "--output", str(tmp_path / "page.html")]) == 2
-    assert "`RUN` must be given: no model is shipped" in capsys.readouterr().err
+    said = cli.refused(f"look --text the --output {tmp_path}/page.html")
+    assert "`RUN` must be given: no model is shipped" in said
     with pytest.raises(ValueError, match="`models` must be given: no model is shipped"):
         dualnet.look(text="the")

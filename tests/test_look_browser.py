@@ -12,6 +12,7 @@ from dualnet import zoo
 from dualnet.looking import Page
 from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
+from tests.checks import strong
 from tests.conftest import sentences
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -32,11 +33,7 @@ TEXT = sentences(10, seed=3) + "the zebra sees the cat\n"
 
 def small(name, seed, tokenizer=WORDS, **overrides):
     model = zoo.build(name, vocabulary_size=len(tokenizer), units=4, **overrides)
-    numbers = np.random.default_rng(seed)
-    for weight in model.weights:
-        weight.assign(numbers.normal(size=weight.shape, scale=0.9))
-    model.vocabulary = tokenizer
-    return model
+    return strong(model, tokenizer, seed)
 
 
 def signed(bits):

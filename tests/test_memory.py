@@ -8,7 +8,7 @@ import pytest
 
 import dualnet
 from dualnet.training import Recipe
-from tests.checks import array, assert_close
+from tests.checks import array, assert_close, once
 
 TENSORFLOW = keras.config.backend() == "tensorflow"
 
@@ -60,7 +60,7 @@ def test_a_model_that_was_used_leaves_no_graph_behind_and_is_freed(build, corpus
     assert [name for name, part in references.items() if part() is not None] == []
 
 
-@pytest.mark.skipif(not TENSORFLOW, reason="tests tf.function")
+@once
 @pytest.mark.parametrize(
     ("name", "options"), [("dual_mdlstm", {"recurrent_layers": 1}), ("lstm", {"experts": 2})]
 )

@@ -9,9 +9,9 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.cli import main
 from dualnet.evaluation import Accuracy
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from tests.checks import once
 
 SENTENCES = ["the cats sleep .", "the cat sleeps .", "the dog barks .", "the dogs bark ."]
 WORDS = Vocabulary((*dict.fromkeys(" ".join(SENTENCES).split()), "<unk>", "<eos>"))
@@ -174,30 +174,28 @@ def test_probabilities_that_are_no_numbers_are_refused():
         dualnet.minimal_pairs(model, PAIRS)
 
 
-def test_the_command_prints_accuracies(words, saved, tmp_path, capsys):
-    path = str(written(tmp_path / "pairs.jsonl", PAIRS))
+@once
+def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
+    command = f"minimal-pairs {saved} {written(tmp_path / 'pairs.jsonl', PAIRS)}"
     result = dualnet.minimal_pairs(words, PAIRS)
-    assert main(["minimal-pairs", str(saved), path, "--json"]) == 0
-    out, err = capsys.readouterr()
-    printed = json.loads(out)
-    assert not err and printed["accuracy"] == result.overall.accuracy
+    printed = cli.json(command)
+    assert printed["accuracy"] == result.overall.accuracy
     assert printed["interval"] == list(result.overall.interval)
     assert printed["UID"]["order"]["correct"] == result.by_uid["order"].correct
     assert printed["field"]["style"]["pairs"] == 2 and printed["ties"] == 0
-    assert main(["minimal-pairs", str(saved), path]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli(command).splitlines()
     assert lines[0].split() == ["accuracy", "95%", "interval", "pairs", "ties"]
     assert lines[-1].startswith(f"accuracy {result.overall.accuracy:.1%} on 5 pairs")
 
 
-def test_the_command_warns_of_words_that_the_model_does_not_know(saved, tmp_path, capsys):
+@once
+def test_the_command_warns_of_words_that_the_model_does_not_know(saved, tmp_path, cli):
     pairs = [{"sentence_good": "The cats sleep.", "sentence_bad": "The cat sleep."}]
-    assert main(["minimal-pairs", str(saved), str(written(tmp_path / "a.jsonl", pairs))]) == 0
-    assert "Warning: in the sentences, 67% of the words are unknown" in capsys.readouterr().err
+    code, _, err = cli.call(f"minimal-pairs {saved} {written(tmp_path / 'a.jsonl', pairs)}")
+    assert code == 0 and "Warning: in the sentences, 67% of the words are unknown" in err
 
 
-def test_the_command_refuses_a_damaged_file_before_it_loads_the_model(tmp_path, saved, capsys):
+@once
+def test_the_command_refuses_a_damaged_file(tmp_path, saved, cli):
     (tmp_path / "bad.jsonl").write_bytes(DAMAGED["missing key"][0])
-    assert main(["minimal-pairs", str(saved), str(tmp_path / "bad.jsonl")]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and "line 2" in err
+    assert "line 2" in cli.refused(f"minimal-pairs {saved} {tmp_path}/bad.jsonl")

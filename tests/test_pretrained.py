@@ -13,9 +13,9 @@ from keras import ops
 import dualnet
 from benchmarks import ship
 from dualnet import builders, corpora, runs, zoo
-from dualnet.cli import main
 from dualnet.runs import shipped
 from dualnet.text import LibraryTokenizer, train_tokenizer
+from tests.checks import once, write_splits
 
 SHIPPED = shipped.list_shipped()
 NAME = "dual_lstm.tiny"
@@ -27,8 +27,7 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     text = "The cat, a <unk> one, sat on the mat.\nIts <unk> dog sat, too.\n" * 40
     tokenizer = train_tokenizer([text], "bpe", size=290, special=["<unk>"])
-    for split in corpora.SPLITS:
-        (folder / f"{split}.txt").write_text(text)
+    write_splits(folder, text)
     corpus = corpora.load(str(folder), vocabulary=tokenizer)
     settings = {"units": 6, "batch_size": 4, "sequence_length": 9, "epochs": 1, "evaluate": False}
     run = dualnet.train("dual_lstm", corpus, output=folder / "run", progress=False, **settings)
@@ -142,90 +141,75 @@ def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
         assert same.arguments == shipped_model.arguments
 
 
-def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, capsys):
+@once
+def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, cli):
     card = zoo.card(NAME)
     assert (card.name, card.config["units"]) == ("dual_lstm", 6)
-    assert main(["card", NAME]) == 0
-    assert capsys.readouterr().out.startswith(f"{NAME}, a trained model that is shipped")
-    output = str(tmp_path / "further")
-    command = ["train", NAME, "--corpus", str(tiny_shipped), "--output", output, "--quiet"]
-    assert main([*command, "--epochs", "1", "--set", "learning_rate=1e-9"]) == 0
+    assert cli(f"card {NAME}").startswith(f"{NAME}, a trained model that is shipped")
+    output = tmp_path / "further"
+    train = f"train {NAME} --corpus {tiny_shipped} --output {output} --quiet"
+    cli(f"{train} --epochs 1 --set learning_rate=1e-9")
     further, start = dualnet.load(output), dualnet.load(NAME)
     assert further.vocabulary == start.vocabulary
     for one, other in zip(start.trainable_variables, further.trainable_variables):
         np.testing.assert_allclose(*map(ops.convert_to_numpy, (one, other)), atol=1e-4)
     assert runs.read_card(output).weights == NAME
-    assert main([*command, "--epochs", "2", "--resume"]) == 0
+    cli(f"{train} --epochs 2 --resume")
 
 
-def test_what_is_made_from_a_shipped_model_has_its_licence(tiny_shipped, tmp_path, capsys):
-    evaluate = ["evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic"]
-    kept, both = str(tmp_path / "kept"), str(tmp_path / "both")
-    assert main([*evaluate, "--keep", kept]) == 0
-    assert main(["ensemble", kept, NAME, "--output", both]) == 0
+@once
+def test_what_is_made_from_a_shipped_model_has_its_licence(tiny_shipped, tmp_path, cli):
+    kept, both = tmp_path / "kept", tmp_path / "both"
+    cli(f"evaluate {NAME} --corpus {tiny_shipped} --dynamic --keep {kept}")
+    cli(f"ensemble {kept} {NAME} --output {both}")
     licences = (shipped.find_run(NAME) / "LICENSES_SOURCES").read_text("utf-8")
     for run in (kept, both):
-        assert (tmp_path / run / "LICENSES_SOURCES").read_text("utf-8") == licences
+        assert (run / "LICENSES_SOURCES").read_text("utf-8") == licences
     assert runs.read_card(kept).weights == NAME
     assert f"Adapted on test of {tiny_shipped}" in runs.read_card(kept).note
-    capsys.readouterr()
-    assert main(["evaluate", kept]) == 2
-    assert "a shipped model or made of one" in capsys.readouterr().err
+    assert "a shipped model or made of one" in cli.refused(f"evaluate {kept}")
 
 
-def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, capsys):
+@once
+def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = main(list(arguments))
-        output = capsys.readouterr()
-        return code, output.out + output.err
-
-    text = ["--text", "The cat sat, too."]
-    assert call("score", NAME, *text)[0] == 0
-    assert call("generate", NAME, "--prompt", "The cat", "--max-tokens", "3")[0] == 0
-    assert call("evaluate", NAME, "--corpus", str(tiny_shipped))[0] == 0
-    assert call("tokenizer", "show", NAME)[0] == 0
-    assert NAME in call("list", "--pretrained")[1]
-    code, output = call("evaluate", NAME)
-    assert code == 2 and "comes without its text" in output
-    learn = ["--adapt", "--rule", "rms"]
-    for command in (["score", NAME, "--format", "surprisal"],
-                    ["look", NAME, "--output", "page.html"]):  # fmt: skip
-        code, output = call(*command, *text, *learn)
-        assert code == 2 and "`--rule` rms needs the text that the model was trained" in output
-    code, output = call("evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic", *learn[1:])
-    assert code == 2 and "`--rule` rms needs the text that the model was trained on" in output
-    corpus = ["--corpus", str(tiny_shipped)]
-    for resume in ([], ["--resume"]):
-        code, output = call("train", "lstm", *corpus, "--output", NAME, *resume)
-        assert code == 2 and "a shipped model, which is never written to" in output
-    assert "Did you mean 'dual_lstm.tiny'?" in call("score", "dual_lstm.tny", *text)[1]
-    assert "is a model of the zoo: build it" in call("score", "dual_lstm", *text)[1]
-    assert "For a text itself, use --text." in call("score", NAME, text[1])[1]
-    assert "`dualnet list --pretrained` lists" in call("list", "*.tiny")[1]
-    code, output = call("score", "lstm.absent", *text)
-    assert code == 2 and f"Shipped models: {NAME}." in output
+    text, corpus = "--text 'The cat sat, too.'", f"--corpus {tiny_shipped}"
+    cli(f"score {NAME} {text}")
+    cli(f"generate {NAME} --prompt 'The cat' --max-tokens 3")
+    cli(f"evaluate {NAME} {corpus}")
+    cli(f"tokenizer show {NAME}")
+    assert NAME in cli("list --pretrained")
+    assert "`dualnet list --pretrained` lists" in cli("list '*.tiny'")
+    no_text = "`--rule` rms needs the text that the model was trained on"
+    never_written_to = "a shipped model, which is never written to"
+    for command, message in {
+        f"evaluate {NAME}": "comes without its text",
+        f"score {NAME} --format surprisal {text} --adapt --rule rms": no_text,
+        f"look {NAME} --output page.html {text} --adapt --rule rms": no_text,
+        f"evaluate {NAME} {corpus} --dynamic --rule rms": no_text,
+        f"train lstm {corpus} --output {NAME}": never_written_to,
+        f"train lstm {corpus} --output {NAME} --resume": never_written_to,
+        f"score dual_lstm.tny {text}": "Did you mean 'dual_lstm.tiny'?",
+        f"score dual_lstm {text}": "is a model of the zoo: build it",
+        f"score {NAME} 'The cat sat, too.'": "For a text itself, use --text.",
+        f"score lstm.absent {text}": f"Shipped models: {NAME}.",
+    }.items():
+        assert message in cli.refused(command)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp_path, capsys):
-    output = str(tmp_path / "page.html")
-
-    def result(*arguments):
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    evaluate = ["evaluate", NAME, "--corpus", str(tiny_shipped), "--dynamic"]
-    found = result(*evaluate)
+@once
+def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp_path, cli):
+    evaluate = f"evaluate {NAME} --corpus {tiny_shipped} --dynamic"
+    found = cli.json(evaluate)
     assert [found[key] for key in ("rule", "learning_rate", "sequence_length")] == ["sgd", 0.3, 5]
     stored = json.loads((shipped.find_run(NAME) / "results.json").read_text("utf-8"))["dynamic"]
     assert found["perplexity"] == pytest.approx(stored["test"]["perplexity"], rel=1e-4)
-    found = result(*evaluate, "--set", "learning_rate=0.2", "sequence_length=9")
+    found = cli.json(f"{evaluate} --set learning_rate=0.2 sequence_length=9")
     assert [found[key] for key in ("rule", "learning_rate", "sequence_length")] == ["sgd", 0.2, 9]
-    found = result(*evaluate, "--rule", "nadam")
+    found = cli.json(f"{evaluate} --rule nadam")
     assert (found["rule"], found["sequence_length"]) == ("nadam", 50)
-    assert result(*evaluate, "--set", "by_sentence=true")["learning_rate"] == 0.3
+    assert cli.json(f"{evaluate} --set by_sentence=true")["learning_rate"] == 0.3
 
     text = "The cat sat, too. The dog sat, too.\n"
     page = dualnet.look(NAME, text, adapt=True)
@@ -233,19 +217,18 @@ def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp
         NAME, text, adapt=True, rule="sgd", learning_rate=0.3, sequence_length=5
     )
     assert page.segment == 5 and page.perplexities == explicit.perplexities
-    look = ["look", NAME, "--text", text, "--adapt", "--output", output]
-    assert result(*look)["models"] == page.perplexities
+    look = f"look {NAME} --text '{text}' --adapt --output {tmp_path}/page.html"
+    assert cli.json(look)["models"] == page.perplexities
     page = dualnet.look({"loaded": dualnet.load(NAME)}, text, adapt=True)
     assert page.segment == 50  # a model knows nothing of its folder
 
 
-def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, capsys):
+@once
+def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path / "pretrained")
     assert zoo.list_models(pretrained=True) == []
-    assert main(["list", "--pretrained"]) == 0
-    assert capsys.readouterr().out == "No model is shipped.\n"
-    assert main(["score", "dual_lstm.wikitext-2", "--text", "a"]) == 2
-    assert "No model is shipped." in capsys.readouterr().err
+    assert cli("list --pretrained") == "No model is shipped.\n"
+    assert "No model is shipped." in cli.refused("score dual_lstm.wikitext-2 --text a")
 
 
 def test_the_literal_unknown_is_one_unit_that_is_never_generated(tiny):
@@ -305,14 +288,14 @@ def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):
     assert not any((tmp_path / "pretrained").iterdir())
 
 
-def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, capsys):
+@once
+def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, cli):
     file, page = tmp_path / "text.txt", tmp_path / "page.html"
     file.write_text("The ship sank.\n")
     names = ["lstm.wikitext-2", "dual_lstm.wikitext-2"]  # the plain one first
     found = dualnet.look(text="The ship sank.\n").perplexities
     assert [row["name"] for row in found] == names
-    output = ["--output", str(page), "--json"]
-    for arguments in ([str(file), *output], [*output, str(file)], ["--text", "The ship sank.\n"]):
-        assert main(["look", *arguments, *([] if "--json" in arguments else output)]) == 0
-        assert json.loads(capsys.readouterr().out)["models"] == found
+    for words in (f"{file} --output {page}", f"--output {page} --json {file}",
+                  f"--text 'The ship sank.\n' --output {page}"):  # fmt: skip
+        assert cli.json(f"look {words}")["models"] == found
         page.unlink()

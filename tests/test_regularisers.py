@@ -170,11 +170,9 @@ def penalised_loss(tokens, targets, weights, penalties):
     weights = {name.removeprefix("recurrence_1/"): weight for name, weight in weights.items()}
     E = weights["embedding/embeddings"]
     _, _, (h,) = reference.language_model(tokens, weights)
-    pi = reference.softmax(h @ weights["output/prior_kernel"])
-    k = h @ weights["output/latent_kernel_0"] + weights["output/latent_bias_0"]
-    k = np.tanh(k).reshape(*pi.shape, UNITS)
-    p = np.sum(pi[..., None] * reference.softmax(k @ E.T), axis=-2)
-    used = pi.sum(axis=1)
+    output = {name.removeprefix("output/"): weight for name, weight in weights.items()}
+    p = reference.mixture([h], {**output, "embeddings": E}, [2])
+    used = reference.softmax(h @ output["prior_kernel"]).sum(axis=1)
     terms = {
         "activation_l2": np.sum(h**2) / BATCH,
         "activation_regularization": np.mean(h**2),

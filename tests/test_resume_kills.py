@@ -13,11 +13,20 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import runs
+from dualnet import _tensorboard, runs
 from dualnet.cli import main
 from dualnet.training import checkpoints, recorder
 from dualnet.training.interrupts import Stopped
-from tests.test_resume import SETTINGS, STEPS, assert_equal, ends, train, train_undisturbed
+from tests.test_resume import (
+    IN_THE_SECOND_EPOCH,
+    SETTINGS,
+    STEPS,
+    assert_equal,
+    ends,
+    replace_by_a_pipe,
+    train,
+    train_undisturbed,
+)
 
 AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
     "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
@@ -89,6 +98,7 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
 MOMENTS = [
     (SETTINGS, recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
     (SETTINGS, recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
+    (SETTINGS, *IN_THE_SECOND_EPOCH),
     (SETTINGS, recorder, "write_weights", 2),  # the best weights are in no checkpoint yet
     (SETTINGS, checkpoints, "sha256_of", 9),  # within a checkpoint
     (SETTINGS, recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
@@ -97,7 +107,7 @@ MOMENTS = [
     (AVERAGED, recorder.Recorder, "_begin_round", 1),  # the best weights are in no checkpoint
 ]
 if keras.config.backend() == "torch":  # slow at loops, and promised for TensorFlow and JAX alone
-    MOMENTS = [MOMENTS[0], MOMENTS[5]]
+    MOMENTS = [MOMENTS[2], MOMENTS[6]]
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +128,8 @@ def undisturbed(corpus, tmp_path_factory):
 def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, settings, moment):
     end, killed = undisturbed(settings is AVERAGED)
     killed(moment, tmp_path / "RUN")
+    if moment == IN_THE_SECOND_EPOCH:
+        replace_by_a_pipe(tmp_path / "RUN" / "tensorboard" / _tensorboard.NAME)  # nobody reads it
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), end)

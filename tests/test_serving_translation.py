@@ -25,7 +25,7 @@ from dualnet.serving import saved_model, translator_endpoints
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array
-from tests.serving_clients import asker, check_table, client_of, close, remote_process
+from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
 SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
 ENDPOINTS = ["encode", "step", "translate"]

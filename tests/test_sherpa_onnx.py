@@ -1,6 +1,5 @@
 """A model exported for sherpa-onnx answers a recogniser as `dualnet.score` does."""
 
-import json
 import re
 
 import keras
@@ -12,7 +11,6 @@ if keras.config.backend() != "tensorflow":
 
 import dualnet
 from dualnet import serving, zoo
-from dualnet.cli import main
 from dualnet.serving import sherpa
 from dualnet.text import Vocabulary
 from tests.checks import needed
@@ -201,16 +199,14 @@ def test_a_model_without_words_or_eos_is_refused(tokens, tmp_path):
         serving.token_map(tokens, Vocabulary(("S", "▁THE")))
 
 
-def test_the_command_exports_and_says_what_is_not_shared(tokens, tmp_path, capsys, monkeypatch):
+def test_the_command_exports_and_says_what_is_not_shared(tokens, tmp_path, cli, monkeypatch):
     run = tmp_path / "run.keras"
     a_model().save(run)
-    command = ["export", str(run), str(tmp_path / "lm.onnx"), "--format", "sherpa-onnx"]
-    assert main([*command, "--tokens", str(tokens)]) == 0
-    shown = capsys.readouterr().out
+    command = f"export {run} {tmp_path}/lm.onnx --format sherpa-onnx --tokens {tokens}"
+    shown = cli(command)
     assert "A single step of the model in " in shown and "unknown to the model: 1 (▁ZEBRA)" in shown
     monkeypatch.setattr(sherpa, "sherpa_bytes", lambda model, found: b"a model")
-    assert main([*command, "--tokens", str(tokens), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = cli.json(command)
     assert (result["format"], result["unknown_tokens"]) == ("sherpa-onnx", ["▁ZEBRA"])
     assert (result["endpoints"], result["unused_units"]) == (["step"], ["▁A"])
 
@@ -218,12 +214,11 @@ def test_the_command_exports_and_says_what_is_not_shared(tokens, tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "sherpa-onnx"], "`tokens` must be the file tokens.txt of the recogniser"),
-        (["--format", "sherpa-onnx", "--tokens", "none.txt"], "`tokens` must name an existing"),
-        (["--tokens", "none.txt"], "`tokens` must be the file .* None for other formats"),
+        ("--format sherpa-onnx", "`tokens` must be the file tokens.txt of the recogniser"),
+        ("--format sherpa-onnx --tokens none.txt", "`tokens` must name an existing"),
+        ("--tokens none.txt", "`tokens` must be the file .* None for other formats"),
     ],
 )
-def test_the_command_asks_for_tokens_before_it_loads_a_model(arguments, message, capsys):
-    assert main(["export", "no-such-run", "lm.onnx", *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(message, line), line
+def test_the_command_asks_for_tokens_before_it_loads_a_model(arguments, message, cli):
+    said = cli.refused(f"export no-such-run lm.onnx {arguments}")
+    assert re.search(message, said), said

@@ -22,6 +22,7 @@ from dualnet.text import (
     plain_text,
     train_tokenizer,
 )
+from tests.checks import write_splits
 
 TEXT = "The cat, the dog and the bird.\n\nDie Katze läuft.\n猫は歩く。\n" * 3
 unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -280,8 +281,7 @@ def test_a_file_without_an_end_gets_eos(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    for split in corpora.SPLITS:
-        (tmp_path / f"{split}.txt").write_text(TEXT, encoding="utf-8")
+    write_splits(tmp_path, TEXT)
     return tmp_path
 
 

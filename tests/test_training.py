@@ -19,8 +19,9 @@ from dualnet import analysis, runs, training, zoo
 from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
-from tests.checks import assert_close
+from tests.checks import Terminal, assert_same, edit_card, write_splits
 from tests.conftest import values
+from tests.reference import log_softmax
 
 QUICK = {
     "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 1.0,
@@ -100,11 +101,11 @@ def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, 
         with pytest.raises(ValueError, match=r"no longer a number, in epoch 3.*intact") as error:
             train(corpus, copy, epochs=3, resume=True, checkpoint_steps=1)
     assert "learning_rate (it was 1)" in str(error.value) and "clipnorm" in str(error.value)
-    assert_close(values(dualnet.load(copy)), best, rtol=0, atol=0)
+    assert_same(values(dualnet.load(copy)), best)
     worse = train(corpus, copy, epochs=3, resume=True, learning_rate=50.0, clipnorm=1.0)
     assert worse.results["best_epoch"] == 2 and worse.results["epochs"] == 3
     assert worse.results["valid_perplexity"] == run.results["valid_perplexity"]
-    assert_close(values(worse.model), best, rtol=0, atol=0)
+    assert_same(values(worse.model), best)
 
 
 def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
@@ -120,11 +121,6 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
         dualnet.train(str(own), corpus, output=tmp_path / "RUN", progress=False)
     assert not (tmp_path / "RUN").exists()
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO(), None])
@@ -166,8 +162,7 @@ def test_a_resumed_run_keeps_its_settings(run, corpus, settings, message):
 
 
 def test_a_run_is_resumed_with_its_own_text_and_from_its_own_folder_alone(run, corpus, tmp_path):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 20)
+    write_splits(tmp_path, "the cat sees the dog\n" * 20)
     with pytest.raises(ValueError, match="`corpus` must be the one that the run started with"):
         train(dualnet.corpora.load(tmp_path), run.folder, resume=True, epochs=3)
     with pytest.raises(FileNotFoundError, match="--resume needs a RUN folder"):
@@ -224,9 +219,6 @@ def test_files_that_do_not_belong_together_are_refused_without_sums_too(run, cop
 def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run, tmp_path):
     with pytest.raises(FileNotFoundError, match="`path` must be a RUN folder or a .keras file"):
         dualnet.load(tmp_path / "nowhere")
-    for path in (None, 3):
-        with pytest.raises(dualnet.ArgumentError, match=f"`path` must be the path .*path={path}"):
-            dualnet.load(path)
     run.model.save(tmp_path / "model.keras")
     data = (tmp_path / "model.keras").read_bytes()
     (tmp_path / "cut.keras").write_bytes(data[: len(data) // 2])
@@ -258,7 +250,8 @@ def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run
     with pytest.raises(ValueError, match="must be a RUN folder or a .keras file.*load_weights"):
         dualnet.load(tmp_path / "x.weights.h5")
     for value in (None, 3, b"runs/dual", run.model):
-        with pytest.raises(ValueError, match="`path` must be the path of a RUN folder or a .ker"):
+        message = "`path` must be the path of a RUN folder or a .ker.*Received: path="
+        with pytest.raises(dualnet.ArgumentError, match=message):
             dualnet.load(value)
 
 
@@ -350,9 +343,7 @@ def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started,
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
     shutil.copytree(started.folder, tmp_path / "done")
     for name in ("RUN", "done"):
-        card = tmp_path / name / "card.toml"
-        card.write_text(card.read_text().replace(str(run.folder.resolve()), "/gone"))
-        (tmp_path / name / "sums.json").unlink()
+        edit_card(tmp_path / name, str(run.folder.resolve()), "/gone")
     with pytest.raises(FileNotFoundError, match="`weights` must be .*'/gone', which.*restore it"):
         dualnet.train("dual_lstm", corpus, output=tmp_path / "RUN", resume=True)
     dualnet.train(
@@ -363,8 +354,7 @@ def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started,
 def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_match_is_told(
     run, corpus, tmp_path, capsys
 ):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_text("the fish finds the dog\n" * 20)
+    write_splits(tmp_path, "the fish finds the dog\n" * 20)
     own = dualnet.corpora.load(tmp_path)
     assert own.vocabulary.words != corpus.vocabulary.words
     settings = {"weights": run.folder, "epochs": 1, "recurrent_layers": 2, "evaluate": False}
@@ -453,8 +443,7 @@ def test_label_smoothing_is_in_the_training_loss_alone(rng):
     model = language_model(9, units=4)
     model.compile(optimizer=keras.optimizers.SGD(0.0))
     tokens, targets = rng.integers(9, size=(2, 2, 5))
-    logits = ops.convert_to_numpy(model(tokens)).astype("float64")
-    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    log_p = log_softmax(ops.convert_to_numpy(model(tokens)))
     nll = -np.take_along_axis(log_p, targets[..., None], axis=-1).mean()
     for smoothing in (0.0, 0.3):
         model.label_smoothing = smoothing

@@ -10,9 +10,8 @@ import pytest
 
 import dualnet
 from dualnet import corpora, tuning
-from dualnet.cli import main
 from dualnet.tuning import load_job
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, write_splits
 from tests.conftest import sentences
 from tests.searches import SPACE, in_this_process, rows, write_job
 
@@ -102,14 +101,10 @@ def test_a_search_goes_on_with_more_trials(searched, corpus, tmp_path):
 # --- jobs over a RUN
 
 
-def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, capsys):
-    arguments = [
-        "tune", "krause_dynamic", "--run", run, "--output", tmp_path / "DIR", "--max-trials", "2",
-        "--tuner", "random", "--json", "--quiet",
-    ]  # fmt: skip
+def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, cli):
+    tune = f"tune krause_dynamic --output {tmp_path}/DIR --max-trials 2 --tuner random --quiet"
     with in_this_process() as begun:
-        assert main([str(word) for word in arguments]) == 0
-    results = json.loads(capsys.readouterr().out)
+        results = cli.json(f"{tune} --run {run}")
     assert len(begun) == 2 + 4 and results["trials"] == {"completed": 2}
     before, after = results["comparison"]
     assert (before["when"], after["when"]) == ("before", "after")
@@ -119,9 +114,8 @@ def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, capsys
     assert [path.name for path in (tmp_path / "DIR" / "statistics").iterdir()] == ["5.npz"]
     assert "dualnet evaluate" in (tmp_path / "DIR" / "best.toml").read_text()
     shutil.copytree(run, tmp_path / "RUN")
-    arguments[3] = tmp_path / "RUN"
-    assert main([str(word) for word in [*arguments, "--resume"]]) == 2
-    assert "`run` must not change when a search is resumed" in capsys.readouterr().err
+    said = cli.refused(f"{tune} --run {tmp_path}/RUN --resume")
+    assert "`run` must not change when a search is resumed" in said
 
 
 def test_a_gate_is_searched_over_a_run(run, tmp_path):
@@ -251,8 +245,7 @@ def test_a_folder_with_files_or_in_use_is_left_alone(searched, corpus):
 
 def test_a_search_goes_on_only_as_it_began(searched, corpus, tmp_path):
     folder, _ = searched
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.txt").write_text("the cat sees the dog\n" * 12)
+    write_splits(tmp_path, "the cat sees the dog\n" * 12)
     others = {
         "seed": {"seed": 4},
         "tuner": {"tuner": "bayesian"},
@@ -269,9 +262,9 @@ def test_a_search_goes_on_only_as_it_began(searched, corpus, tmp_path):
         assert begun == [] and [file.read_text() for file in files] == before
 
 
-def test_options_are_no_settings(folder, tmp_path, capsys):
-    arguments = ["tune", write_job(tmp_path), "--corpus", folder, "--output", tmp_path / "DIR"]
+def test_options_are_no_settings(folder, tmp_path, cli):
+    tune = f"tune {write_job(tmp_path)} --corpus {folder} --output {tmp_path}/DIR"
     for setting in ("seed=1", "workers=2", "output=x", "resume=true", "job=x"):
-        assert main([str(word) for word in [*arguments, "--set", setting]]) == 2
-        assert "`--set` takes an argument of the model" in capsys.readouterr().err
+        said = cli.refused(f"{tune} --set {setting}")
+        assert "`--set` takes an argument of the model" in said
     assert not (tmp_path / "DIR").exists()

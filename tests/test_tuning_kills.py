@@ -15,7 +15,6 @@ import pytest
 from matplotlib.image import imread
 
 from dualnet import tuning
-from dualnet.cli import main
 from dualnet.tuning import load_job
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
@@ -177,10 +176,10 @@ def test_what_was_killed_is_what_was_left_alone(killed, corpus, tmp_path):
 # --- stopped
 
 
-def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys):
+def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, cli):
     output = tmp_path / "DIR"
     job = write_job(tmp_path, batch_size=4, max_trials=1, epochs=10)
-    arguments = [str(word) for word in ("tune", job, "--corpus", folder, "--output", output)]
+    tune = f"tune {job} --corpus {folder} --output {output}"
 
     def stop():
         try:
@@ -191,20 +190,18 @@ def test_ctrl_c_saves_the_trials_and_says_how_to_go_on(folder, tmp_path, capsys)
     thread = threading.Thread(target=stop)
     thread.start()
     try:
-        assert main(arguments) == 2
+        code, _, err = cli.call(tune)
     finally:
         thread.join(TOO_LONG)
-    assert "0 trials completed and 1 begun. Continue with the same command and --resume." in (
-        capsys.readouterr().err
-    )
+    message = "0 trials completed and 1 begun. Continue with the same command and --resume."
+    assert code == 2 and message in err
     assert processes_of(output) == []
     (row,) = rows(output / "trials.csv")
     assert row["status"] == "unfinished" and not (output / "results.json").exists()
     before = rows(output / "trials/0/run/metrics.csv")
     assert 2 <= len(before) < 10
     with in_this_process():
-        assert main([*arguments, "--resume"]) == 0
-    told = capsys.readouterr().out
+        told = cli(f"{tune} --resume")
     assert told.startswith("small: 1 completed\nbest: trial 0, validation perplexity ")
     assert "\n  learning_rate = 0." in told and f"Saved in {output}" in told
     assert rows(output / "trials/0/run/metrics.csv")[: len(before)] == before

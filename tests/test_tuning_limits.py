@@ -1,8 +1,6 @@
 """The limits of searches, the ends that they come to, and what is shown of them."""
 
 import errno
-import io
-import json
 import os
 import sys
 import time
@@ -13,12 +11,11 @@ import pytest
 
 import dualnet
 from dualnet import _files, tuning
-from dualnet.cli import main
 from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.tables import Row
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, Terminal
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 pytestmark = UNTRACED
@@ -35,21 +32,19 @@ FAILING = {
 
 
 @pytest.mark.parametrize("setting", FAILING)
-def test_a_search_stops_where_all_fail_and_says_why(tmp_path, capsys, monkeypatch, folder, setting):
+def test_a_search_stops_where_all_fail_and_says_why(tmp_path, cli, monkeypatch, folder, setting):
     monkeypatch.setattr(oracles, "FAILURES", 2)
-    arguments = ["tune", write_job(tmp_path, max_trials=20), "--corpus", folder, "--set", setting]
-    arguments += ["--output", tmp_path / "DIR", "--max-hours", 1, "--quiet"]
+    tune = f"tune {write_job(tmp_path, max_trials=20)} --corpus {folder} --max-hours 1 --quiet"
     with in_this_process() as begun:
-        assert main([str(word) for word in arguments]) == 2
-    said = capsys.readouterr().err
+        said = cli.refused(f"{tune} --output {tmp_path}/DIR --set {setting}")
     assert said.startswith("dualnet tune: All 2 trials failed. Trial 00: ")
-    assert FAILING[setting] in said and said.count("\n") == 1
+    assert FAILING[setting] in said
     assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["failed"] * 2
 
 
 @pytest.mark.parametrize("name", ["oracle.json", "metrics.csv", "outcome.json"])
 def test_a_search_ends_where_the_disk_is_full_and_goes_on_with_space(
-    tmp_path, capsys, monkeypatch, folder, name
+    tmp_path, cli, monkeypatch, folder, name
 ):
     flush = _files.flush
 
@@ -58,19 +53,18 @@ def test_a_search_ends_where_the_disk_is_full_and_goes_on_with_space(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(path)
 
-    arguments = ["tune", write_job(tmp_path, max_trials=1, epochs=1), "--corpus", folder]
-    arguments = [*map(str, arguments), "--output", str(tmp_path / "DIR"), "--quiet"]
+    job = write_job(tmp_path, max_trials=1, epochs=1)
+    tune = f"tune {job} --corpus {folder} --output {tmp_path}/DIR --quiet"
     with in_this_process():
         monkeypatch.setattr(_files, "flush", flush_or_fail)
-        assert main(arguments) == 2
-        said = capsys.readouterr().err
+        said = cli.refused(tune)
         assert said.startswith("dualnet tune: `output` must be a folder with space for the search.")
-        assert str(tmp_path / "DIR") in said and said.count("\n") == 1
+        assert str(tmp_path / "DIR") in said
         assert said.endswith("Continue with the same command and --resume.\n")
         assert not list(tmp_path.rglob(f"{_files.UNFINISHED}*"))
         monkeypatch.setattr(_files, "flush", flush)
         monkeypatch.setattr(search_run, "write_plots", lambda *arguments: {})
-        assert main([*arguments, "--resume"]) == 0
+        cli(f"{tune} --resume")
     assert statuses(tmp_path / "DIR") == ["completed"]
 
 
@@ -206,22 +200,15 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
 # --- the commands
 
 
-def test_jobs_lists_and_shows_the_searches_of_the_papers(capsys):
-    assert main(["jobs"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert main(["jobs", "--json"]) == 0
-    names = json.loads(capsys.readouterr().out)
+def test_jobs_lists_and_shows_the_searches_of_the_papers(cli):
+    table, names = cli("jobs").splitlines(), cli.json("jobs")
     assert names == tuning.list_jobs() and [line.split()[0] for line in table[1:]] == names
     for name in names:
-        assert main(["jobs", name]) == 0
-        text = capsys.readouterr().out
-        assert main(["jobs", name, "--json"]) == 0
-        table = json.loads(capsys.readouterr().out)
+        text, table = cli(f"jobs {name}"), cli.json(f"jobs {name}")
         searched = [parameter["name"] for parameter in table["space"]]
         assert searched == [parameter.name for parameter in load_job(name).space]
         assert all(parameter in text for parameter in searched) and table["paper"] in text
-    assert main(["jobs", "dual_tabel1"]) == 2
-    assert "dual_table1" in capsys.readouterr().err
+    assert "dual_table1" in cli.refused("jobs dual_tabel1")
 
 
 # --- what it shows
@@ -274,10 +261,6 @@ def test_a_search_without_standard_error_shows_nothing(tmp_path, monkeypatch, ca
 
 
 def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     monkeypatch.setattr("sys.stderr", Terminal())
     for name, value in {"TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -286,14 +269,6 @@ def test_a_terminal_gets_a_table(tmp_path, monkeypatch):
         display.say("Waiting [here].")
     shown = sys.stderr.getvalue()
     assert "Waiting [here]." in shown and "random search" in shown
-    for text in (
-        "running",
-        "pruned",
-        "failed",
-        "2.126",
-        "bits/byte",
-        "learning_rate=0.001235",
-        "[0, 5]",
-    ):
+    for text in ("running", "pruned", "failed", "2.126", "bits/byte", "=0.001235", "[0, 5]"):
         assert text in shown
     assert "`batch` must fit." in shown and "min" in shown

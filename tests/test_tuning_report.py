@@ -4,8 +4,6 @@ import dataclasses
 import json
 import math
 import shlex
-import subprocess
-import sys
 import tomllib
 from types import SimpleNamespace
 
@@ -233,7 +231,7 @@ def _command(search, **words):
     ],
 )  # fmt: skip
 def test_the_command_of_the_best_evaluation_gives_its_perplexity(
-    searched, corpus, folder, tmp_path, capsys, settings
+    searched, corpus, folder, tmp_path, cli, settings
 ):
     run = searched[0] / "trials" / "00" / "run"
     write_task(tmp_path, run=run, settings=settings, corpus=folder)
@@ -247,8 +245,7 @@ def test_the_command_of_the_best_evaluation_gives_its_perplexity(
     assert table["note"] == "Best of 3 trials of job a_job: validation perplexity 12.35."
     command = _command(tmp_path)
     assert f"{shlex.join(command)} --split valid\n" in text and str(folder) in command
-    assert main([*command[1:], "--split", "valid", "--json"]) == 0
-    perplexity = json.loads(capsys.readouterr().out)["perplexity"]
+    perplexity = cli.json(f"{shlex.join(command[1:])} --split valid")["perplexity"]
     model = dualnet.load(run)
     given = {key: value for key, value in settings.items() if value != 0.0}
     if cache := {key[6:]: given.pop(key) for key in settings if key in given and "cache_" in key}:
@@ -502,18 +499,3 @@ def test_tensorboard_reads_the_experiment_and_its_sessions(searched, tmp_path):
     assert [event.step for event in curve] == [1, 2, 3]
     expected = [np.float32(epoch["val_perplexity"]) for epoch in history]
     assert [event.tensor_proto.float_val[0] for event in curve] == expected
-
-
-def test_hparams_load_no_tensorflow(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from types import SimpleNamespace as Job;"
-        "from dualnet.tuning.report.hparams import write_hparams;"
-        "from dualnet.tuning.report.tables import Row, write_tables;"
-        "job = Job(name='j', kind='training', space=());"
-        "rows = [Row(trial='0', status='failed', drawn={})];"
-        f"folder = Path({str(tmp_path)!r});"
-        "write_hparams(folder, job, rows); write_tables(folder, job, rows);"
-        "loaded = {'tensorflow', 'keras', 'sklearn', 'matplotlib', 'keras_tuner'};"
-        "sys.exit(f'loaded {loaded & set(sys.modules)}' if loaded & set(sys.modules) else 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

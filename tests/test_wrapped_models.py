@@ -38,14 +38,9 @@ def strong(model, seed=1, scale=0.7, only=""):
 @pytest.fixture(scope="module")
 def base():
     """A model with all that a gate switches off."""
-    return a_model(
-        input_dropout=0.4,
-        output_dropout=0.3,
-        embedding_l2=0.1,
-        fraternal_regularization=0.5,
-        past_decode_regularization=0.2,
-        activation_regularization=1.0,
-    )
+    penalties = {"fraternal": 0.5, "past_decode": 0.2, "activation": 1.0}
+    penalties = {f"{name}_regularization": value for name, value in penalties.items()}
+    return a_model(input_dropout=0.4, output_dropout=0.3, embedding_l2=0.1, **penalties)
 
 
 @pytest.fixture(scope="module")
@@ -477,17 +472,15 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
     ("arguments", "message"),
     [
         ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers.*the embedding, recurrent layer 1"),
-        (
-            {"experts": [1, 2], "connection": "dual"},
-            "`experts` must have 3 numbers.*recurrent layer 1, the dual connection. Received",
-        ),
+        ({"experts": [1, 2], "connection": "dual"},
+         "`experts` must have 3 numbers.*recurrent layer 1, the dual connection. Received"),
         ({"experts": [0, 0]}, "`experts` must have at least one that is not 0"),
         ({"experts": -1}, "`experts` must be an integer of at least 0"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
         ({"latent_dropout": 0.1}, "`latent_dropout` needs experts"),
         ({"latent_units": 4}, "`latent_units` needs experts"),
     ],
-)
+)  # fmt: skip
 def test_experts_that_cannot_be_are_told(arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model(9, units=4, **arguments)

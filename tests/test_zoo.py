@@ -74,7 +74,9 @@ def count_of(name, **overrides):
 
 
 def test_the_published_models_have_exactly_the_parameters_of_their_cards():
-    rows = [row for row in ROWS if row[1] not in MEMBERS]  # ensembles take long to build
+    # Ensembles take long to build; those with a gate have parameters of the gate more, see below.
+    others = {*MEMBERS, *(f"{name}_iog" for name in GATED[1:])}
+    rows = [row for row in ROWS if row[1] not in others]
     if keras.config.backend() != "tensorflow":  # a count does not depend on the backend
         rows = rows[:2]
     with without_memory():
@@ -469,21 +471,15 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
         ({"name": "dual-lstm"}, "Did you mean one of.*'dual_lstm'"),
         ({"name": "mdlstm_plus", "corpus": "wikitext-2"}, r"`corpus` must be one of \['ptb'\]"),
         ({"name": "_input_gate"}, "Unknown model. Received: name='_input_gate'"),  # only a base
-        (
-            {"name": "dglstm", "recurrent_units": [4, 3]},
-            r"`recurrent_units` must be one size.*Eqs. 7 and 8.*\[4, 3\]",
-        ),
-        (
-            {"name": "lstm", "rounds": 2},
-            "`rounds` must be left out for the cell 'lstm'.*Cells that do: 'mogrifier_lstm'",
-        ),
+        ({"name": "dglstm", "recurrent_units": [4, 3]},
+         r"`recurrent_units` must be one size.*Eqs. 7 and 8.*\[4, 3\]"),
+        ({"name": "lstm", "rounds": 2},
+         "`rounds` must be left out for the cell 'lstm'.*Cells that do: 'mogrifier_lstm'"),
         ({"name": "lstm", "dual_units": 4}, "`dual_units` needs connection='dual'"),
-        (
-            {"name": "lstm", "embedding_units": 3, "recurrent_units": [4]},
-            "`recurrent_units` must end with `embedding_units`",
-        ),
+        ({"name": "lstm", "embedding_units": 3, "recurrent_units": [4]},
+         "`recurrent_units` must end with `embedding_units`"),
     ],
-)
+)  # fmt: skip
 def test_bad_overrides_are_refused_by_name(overrides, message):
     with pytest.raises(ValueError, match=message):
         zoo.build(**{"name": "dual_mdlstm", "vocabulary_size": 20, **overrides})
@@ -720,7 +716,7 @@ def test_the_gate_of_an_ensemble_is_trained_into_a_run_whose_card_builds_it_agai
     members = zoo.build(ensemble(), vocabulary_size=len(corpus.vocabulary), gate="none", **sizes)
     members.vocabulary = corpus.vocabulary
     members.save(tmp_path / "members.keras")
-    quick = {"gate_units": 3, "batch_size": 4, "sequence_length": 9, "epochs": 1}
+    quick = {"gate_units": 3, "batch_size": 30, "sequence_length": 9, "epochs": 1}
     run = dualnet.train(
         ensemble(), corpus, output=tmp_path / "RUN", weights=str(tmp_path / "members.keras"),
         progress=False, evaluate=False, **sizes, **quick,
