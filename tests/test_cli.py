@@ -16,7 +16,6 @@ import pytest
 import dualnet
 from dualnet import runs, serving, zoo
 from dualnet.builders import weight_names
-from dualnet.cli import main
 from dualnet.cli.console import Table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
@@ -53,9 +52,9 @@ def test_a_command_is_silent_about_the_start_of_the_backend(trained):
     assert "character or word: the white space between words is lost\n" in process.stdout
 
 
-def test_the_version_is_that_of_the_package(capsys, monkeypatch):
+def test_the_version_is_that_of_the_package(cli, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.2.3 of {name}")
-    assert call(capsys, "--version")[:2] == (0, "dualnet 1.2.3 of dualnet\n")
+    assert cli("--version") == "dualnet 1.2.3 of dualnet\n"
 
 
 def test_list_shows_the_models_that_match(cli):

@@ -79,11 +79,6 @@ def served(tmp_path_factory):
 
 def text_client(model):
     """Return a function that sends requests to the text endpoints as graphs, without export."""
-
-    def graph(function, specs):
-        graph = tf.function(lambda **inputs: function(inputs), autograph=False)
-        return graph.get_concrete_function(**specs)
-
     parts = ServedReader(model), in_graph(model.vocabulary)
     score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts, 100)
     return graph_client({"score_text": score, "generate_text": generate})

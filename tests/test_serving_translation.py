@@ -255,7 +255,9 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         )  # fmt: skip
     finally:
         keras.config.set_dtype_policy("float32")
-    ask = graph_client(model)
+    reader = ServedReader(model)
+    encode = translator_endpoints.endpoints(model, reader, BOUND)["encode"]
+    ask = graph_client({"encode": encode, "step": saved_model._step(reader)})
     source, target = [[5, 9, 7]], [[model.vocabulary.eos_id, 8]]
     found = ask("encode", ids=source, lengths=[3])
     logits, state = model.advance(target, model.encode(source))
@@ -265,18 +267,6 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
     for name, expected in zip([f"state_{i}" for i in (1, 2)], state[count:]):
         assert answer[name].dtype == found["memory"].dtype == np.float32
         close(answer[name], array(expected), rtol=1e-5)
-
-
-def graph_client(model):
-    """Return a function that sends requests to `encode` and `step` as graphs, without export."""
-
-    def graph(function, specs):
-        graph = tf.function(lambda **inputs: function(inputs), autograph=False)
-        return graph.get_concrete_function(**specs)
-
-    reader = ServedReader(model)
-    built = translator_endpoints.endpoints(model, reader, BOUND)
-    return asker({"encode": graph(*built["encode"]), "step": graph(*saved_model._step(reader))})
 
 
 # --- bad requests
