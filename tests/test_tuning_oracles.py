@@ -231,6 +231,17 @@ def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path, resumed):
     assert len(guesses) == 4 and all(np.min(y) > 1 for y in guesses)
 
 
+def test_a_bayesian_search_survives_a_huge_perplexity_since_it_models_logarithms(tmp_path):
+    job = job_of("bayesian", trials=20, num_initial_points=3, space=SPACE[:1])
+    oracle, scores = begin(tmp_path, job), [7.0, 6.0, 1e155]
+    for score in scores:
+        end(oracle, oracle.create_trial("a"), score)
+    np.testing.assert_allclose(oracle._vectorize_trials()[1], np.log(scores))
+    assert [oracle.trials[i].score for i in oracle.end_order] == scores
+    end(oracle, oracle.create_trial("a"), 5.0)
+    assert oracle.get_best_trials()[0].score == 5.0
+
+
 # --- whatever happens
 
 EVENTS = st.lists(

@@ -19,6 +19,10 @@ from dualnet.layers import without_gradients
 Question = Callable[[Graph, dict[str, Any]], dict[str, Any]]
 
 
+class NotFiniteError(ArgumentError):
+    """A model computes scores that are not finite."""
+
+
 class Reader(keras.Model):
     """Asks a graph a question about segments of text; `predict_on_batch` answers, compiled.
 
@@ -53,7 +57,7 @@ class Reader(keras.Model):
         with reading(self.core.weights):
             answer = super().predict_on_batch(x)
         if not np.isfinite(answer.get("losses", 0.0)).all():
-            raise ArgumentError(
+            raise NotFiniteError(
                 "model",
                 "must compute finite log-probabilities. Received: a model that does not. Train it "
                 "again, or let it adapt, with a smaller learning_rate.",

@@ -13,6 +13,7 @@ from dualnet._checks import ArgumentError, check_finite
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.builders.reader import NotFiniteError
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
@@ -172,14 +173,14 @@ class _Scorer:
             owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
             sources = [encode(check_text("sources", source or "")) for _, source in block]
             reading = {"sources": sources, "owners": owners}
-        log_p = log_probabilities(self.model, streams, **reading)
-        if not np.isfinite(log_p).all():
+        try:
+            return np.round(log_probabilities(self.model, streams, **reading), DIGITS)
+        except NotFiniteError:
             raise ArgumentError(
                 "models",
                 f"must compute finite log-probabilities. Received: {self.name!r}, which does not. "
                 "Train it, or let it adapt, with a smaller learning_rate.",
-            )
-        return np.round(log_p, DIGITS)
+            ) from None
 
     def read(self, best: Hypothesis, learn: Callable[..., float] | None, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""

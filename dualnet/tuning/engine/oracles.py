@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 import warnings
@@ -142,6 +143,17 @@ class _Bayesian(SafeOracle, oracles.BayesianOptimizationOracle):
         if drawn["status"] == TrialStatus.RUNNING and self._duplicate(drawn["values"]):
             return self._random_populate_space()
         return drawn
+
+    def _vectorize_trials(self) -> Any:
+        # The logarithm: one perplexity of 1e20 would hide what all others differ by.
+        scores = {i: trial.score for i, trial in self.trials.items() if trial.score is not None}
+        for trial_id, score in scores.items():
+            self.trials[trial_id].score = math.log(score)
+        try:
+            return super()._vectorize_trials()
+        finally:
+            for trial_id, score in scores.items():
+                self.trials[trial_id].score = score
 
     def _fit(self) -> None:
         # For trials under way, KerasTuner uses the prediction of the last fit. Before the first
