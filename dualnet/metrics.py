@@ -74,11 +74,8 @@ class Measured:
 
 def _check_at_most(top_k: Sequence[int], vocabulary_size: int) -> None:
     if max(top_k) > vocabulary_size:
-        raise ArgumentError(
-            "top_k",
-            f"must be at most {vocabulary_size}, the size of the vocabulary. Received: "
-            f"top_k={max(top_k)}.",
-        )
+        required = f"must be at most {vocabulary_size}, the size of the vocabulary."
+        raise ArgumentError("top_k", f"{required} Received: top_k={max(top_k)}.")
 
 
 METRICS = [

@@ -251,7 +251,7 @@ def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, t
         out = cli(f"evaluate {copy} {option}")
         assert "read as one stream, although the model was trained by sentence" in out
     said = cli.refused(f"evaluate {copy} --batch-size 4")
-    assert "`batch_size` must be 1 by sentence" in said
+    assert "`batch_size` cannot be combined with by_sentence=True" in said
 
 
 def test_the_best_temperature_is_found_on_the_validation_split(cli, run, corpus, monkeypatch):
@@ -732,8 +732,8 @@ EARLY = {
     "evaluate {run} --keep {tmp}/k": "`--keep` needs --dynamic",
     "evaluate {run} --dynamic --keep {tmp}/k --cache": "cannot be combined with --keep",
     "evaluate {run} --dynamic --window 5": "`--window` cannot be combined",
-    "evaluate {run} --window 5 --by-sentence": "must be None by",
-    "evaluate {run} --dynamic --by-sentence --sequence-length 9": "must be None by sentence",
+    "evaluate {run} --window 5 --by-sentence": "with --by-sentence",
+    "evaluate {run} --dynamic --by-sentence --sequence-length 9": "with --by-sentence",
     "evaluate {run} --dropout-scale 0.5": "-scale` needs --samples",
     "analyse curves {tmp}": "must hold card.toml",
     "generate {run} --prompt the f": "`--prompt` and FILE",
@@ -742,9 +742,9 @@ EARLY = {
     "score {run} --text the --words": "`--words` needs --format surprisal",
     "score {run} {surprisal} --rule sgd": "`--rule` needs --adapt",
     "evaluate {long}": "File name too long",
-    "generate {run} --prompt the --greedy --temperature 1": "`--greedy` me",
-    "generate {run} --prompt the --greedy --beam 2": "--beam 1 is greedy",
-    "generate {run} --prompt the --beam 2 --seed 1": "which draws nothing",
+    "generate {run} --prompt the --greedy --temperature 1": "cannot be combined with --greedy",
+    "generate {run} --prompt the --greedy --beam 2": "`--beam` cannot be combined with --greedy",
+    "generate {run} --prompt the --beam 2 --seed 1": "`--seed` cannot be combined with --beam",
 }
 # These need the builder, or the model.
 LATE = {

@@ -163,7 +163,7 @@ def export(options: Export) -> None:
     format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, format=format, **settings)
     endpoints = serving.endpoints(model, format=format)
-    result = {"path": path, "format": format, "endpoints": endpoints}
+    result = {"path": str(path), "format": format, "endpoints": endpoints}
     lines = [f"A single step of the model in {path}"]
     if format == "saved_model":
         lines = [f"SavedModel with the endpoints {', '.join(endpoints)} in {path}"]

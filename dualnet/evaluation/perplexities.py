@@ -138,15 +138,17 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     else:
         plan = _streams(tokens, request)
     losses = np.empty(plan.tokens, np.float32)
-    answers = {"losses": losses}
+    answers = {metric.answer: np.empty(plan.tokens, np.float32) for metric in metrics}
+    answers["losses"] = losses
     if request.mc_dropout_samples > 0:
         _average_passes(model, plan, losses, request)
     else:
         asked = [(metric.question, metric.answer) for metric in metrics] or [("losses", "losses")]
         for question, answer in dict.fromkeys(asked):
-            wanted = {answer: answers.setdefault(answer, np.empty(plan.tokens, np.float32))}
             reader = reader_of(model, getattr(questions, question))
-            _read_plan(reader, plan, [{"losses": losses, **wanted}], request.temperature)
+            _read_plan(
+                reader, plan, [{"losses": losses, answer: answers[answer]}], request.temperature
+            )
     used = {**request.arguments(), "sequence_length": plan.sequence_length}
     return Evaluation(
         **{key: value for key, value in used.items() if key not in Measuring.names()},
