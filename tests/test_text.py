@@ -199,7 +199,8 @@ def test_a_long_document_is_cut_at_the_end_of_a_word_and_loses_nothing(text, siz
         patch.setattr(plain_text, "WORD_BYTES", size)
         parts = blocks()
     assert "".join(parts) == "".join(blocks())
-    assert all(len(part.encode(errors="surrogatepass")) <= 2 * size + 3 for part in parts)
+    for part in parts:  # but for a run of white space, which is never cut
+        assert len(part.lstrip().encode(errors="surrogatepass")) <= 2 * size + 3
 
 
 # --- files and configurations ------------------------------------------------------------
