@@ -215,6 +215,15 @@ def test_ids_lengths_and_states_that_do_not_fit_are_refused(
         served.ask(endpoint, ids=ids, **changed)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_state_that_is_not_finite_is_refused(served, value):
+    sizes = zip(state_names(served.model), served.model.state_size)
+    states = {name: np.zeros((2, size)) for name, size in sizes}
+    states["state_1"][1, 0] = value
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`state_1` must be finite. Received"):
+        served.ask("step", ids=[[1], [2]], **states)
+
+
 @hypothesis.settings(max_examples=60)
 @given(data=st.data(), name=st.sampled_from(["score", "step"]), rows=st.integers(1, 2))
 def test_a_sound_request_is_answered_and_any_other_is_refused(served, data, name, rows):

@@ -74,6 +74,11 @@ def _step(reader: ServedReader) -> Endpoint:
             *requests.same_rows(inputs, "ids"),
             requests.are_words("ids", inputs["ids"], reader.words),
             requests.not_empty("ids", inputs["ids"]),
+            *(
+                requests.all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
+                for name, spec in reader.specs.items()
+                if spec.dtype.is_floating
+            ),
             *requests.same_rows(
                 {name: inputs[name] for name in reader.constants}, "memory", axis=1, part="column"
             ),
