@@ -471,3 +471,8 @@ def test_a_file_saved_under_one_dtype_policy_opens_under_another(saved, loaded, 
     for one, two in zip(model.get_weights(), opened.get_weights()):
         np.testing.assert_array_equal(one, two)
     assert opened(tokens).shape == (2, 3, 12)
+
+
+def test_a_vocabulary_that_is_no_tokeniser_is_refused(tiny):
+    with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser of dualnet.text"):
+        tiny.vocabulary = [str(i) for i in range(12)]

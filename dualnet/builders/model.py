@@ -19,7 +19,7 @@ from dualnet.builders.sharing import reading
 from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
-from dualnet.text import from_config
+from dualnet.text import Tokenizer, from_config
 
 BUILDERS: dict[str, Callable[..., Any]] = {}  # by name: a saved model names its own
 LOSS_REDUCTIONS = ("mean", "sum")
@@ -578,7 +578,13 @@ def _as_tensor(tokens):
 
 
 def check_words(name, vocabulary, size):
-    """Raise `ArgumentError` unless the attribute `name` is None or has `size` words."""
+    """Raise `ArgumentError` unless the attribute `name` is None or a tokeniser of `size` words."""
+    if not isinstance(vocabulary, (Tokenizer, type(None))):
+        raise ArgumentError(
+            name,
+            f"must be a tokeniser of dualnet.text. Received: {type(vocabulary).__name__}. For a "
+            "list of words, give dualnet.text.Vocabulary(words).",
+        )
     if vocabulary is not None and len(vocabulary) != size:
         raise ArgumentError(
             name,
