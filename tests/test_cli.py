@@ -287,13 +287,13 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(cli, folder, tmp_path
         learnt.append(train_tokenizer(*arguments, **settings))
         return learnt[-1]
 
-    def stop(path, data, write=loop.write_whole):
-        if "seed-2" in str(path) and not stopped_at:
-            stopped_at.append(path)
+    def stop(folder, *arguments, write=loop.write_file):
+        if folder.name == "seed-2" and not stopped_at:
+            stopped_at.append(folder)
             raise KeyboardInterrupt("Stopped.")
-        write(path, data)
+        write(folder, *arguments)
 
-    monkeypatch.setattr(loop, "write_whole", stop)  # at the results of the second run
+    monkeypatch.setattr(loop, "write_file", stop)  # at the results of the second run
     monkeypatch.setattr(encoding, "train_tokenizer", learn)
     code, _, err = cli.call(f"{train} --epochs 1 --tokenizer word-piece:30 {QUICK}")
     assert code == 2 and "Stopped." in err

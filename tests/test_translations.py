@@ -97,6 +97,7 @@ def test_an_unknown_protocol_is_refused():
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, package, call):
-    monkeypatch.setitem(sys.modules, package, None)
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=rf'{package}.*pip install "dualnet\[translate\]"'):
         call()

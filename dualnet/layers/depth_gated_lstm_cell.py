@@ -116,6 +116,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
+        given = units
         if isinstance(units, (list, tuple)) and units and lower_units is None:
             *lower_units, units = units
         super().__init__(units, locked=locked, **kwargs)
@@ -126,7 +127,7 @@ class DepthGatedLSTMCell(RecurrentCell):
             raise ArgumentError(
                 "units",
                 f"must be one size, or one for each of the {depth} layers of `depth`. Received: "
-                f"{len(sizes) + 1} sizes, {[*sizes, self.units]}.",
+                f"units={given!r}." + f" With lower_units={sizes}." * isinstance(given, int),
             )
         self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)

@@ -98,7 +98,8 @@ def train_tokenizer(
 
     def pieces() -> Iterator[str]:
         for text in texts:
-            text = check_text("texts", text)
+            # In a corpus, the ends of documents are marked by half of a surrogate pair.
+            check_text("texts", text.replace(END, "\n") if isinstance(text, str) else text)
             text = text.lower() if lowercase else text
             if kind == "word-piece":
                 counts.update(text)
