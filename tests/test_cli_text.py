@@ -24,7 +24,7 @@ READING = "--tokenizer bpe:270 --documents blank-line --fractions 2 1 1"
 def story(tmp_path_factory):
     """A single file of text, with the name of a corpus that it is not."""
     path = tmp_path_factory.mktemp("story") / "ptb.txt"
-    path.write_text(LINES * 8, encoding="utf-8")
+    path.write_text(LINES * 24, encoding="utf-8")
     return path
 
 
@@ -92,7 +92,7 @@ def test_data_shows_units_documents_and_bytes_per_token(cli, story, corpus):
         size = sum(len(corpus.vocabulary.spelling[i]) for i in ids)
         assert summary["bytes_per_token"][split] == pytest.approx(size / len(ids))
     out = cli(f"data {story} {READING}")
-    assert " 8 documents" in out and "bytes per token" in out and "of bpe:270, inc" in out
+    assert " 25 documents" in out and "bytes per token" in out and "of bpe:270, inc" in out
     words = cli(f"data {story}")
     assert "bytes per token" not in words and "in the vocabulary, including <eos>" in words
 

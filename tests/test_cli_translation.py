@@ -313,7 +313,7 @@ BAD = {
     "{train} {folder}/short {sides}": "must have the same number of lines. Received",
     "{train} {pairs} --source en": "`source` must be a language of",
     "{train} {pairs} --files a b c d e f": "`files` must name existing fi",
-    "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer, which is",
+    "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer",
     "{train} {pairs} --max-tokens 0": "`max_tokens` must be an integer of at",
     "{train} {pairs} --card-for ptb": "`--card-for` must be one of btec, multi30k, wh",
     "{train} {pairs} --corpus ptb": "`--corpus` cannot be combined",
