@@ -26,7 +26,7 @@ class Rule(CompiledUpdates):
         self.iterations.assign_sub(ops.cast(passed_over, self.iterations.dtype))
 
     def assign(self, variable, value):
-        super().assign(variable, ops.where(self.applies, value, variable))
+        super().assign(variable, ops.where(self.applies, value, ops.convert_to_tensor(variable)))
 
     def assign_add(self, variable, value):
         super().assign_add(variable, ops.where(self.applies, value, 0))
