@@ -106,13 +106,13 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
-        given = {name for name, value in self.changed().items() if value is not False}
+        in_use = {name for name, value in self.changed().items() if value is not False}
         for base in type(self).__mro__:
             for other, names in vars(base).get("needs", {}).items():
-                for name in given & {*names} if other not in given else ():
+                for name in in_use & {*names} if other not in in_use else ():
                     self.refuse_pair(name, other, "needs")
             for other, names in vars(base).get("excludes", {}).items():
-                for name in given & {*names} if other in given else ():
+                for name in in_use & {*names} if other in in_use else ():
                     self.refuse_pair(name, other, "cannot be combined with")
         self.check()
 

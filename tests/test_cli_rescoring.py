@@ -215,7 +215,7 @@ def test_trees_are_tuned_for_f1(cli, run, tmp_path):
 
 # --- bad input
 
-# Beside each command, a part of what it says.
+# Bad commands, each with a part of its message.
 BAD = {
     "rescore {run} none": "There is no file",
     "rescore {run} empty": "which is empty",

@@ -275,7 +275,7 @@ def others(tmp_path_factory, pairs_folder):
 
 
 MUST = "must be of a language model. Received"
-# Beside each command, a part of what it says. {lm}, {other} and {file}: a RUN of a language model,
+# Bad commands, each and a part of its message. {lm}, {other} and {file}: a RUN of a language model,
 # and files of a translator of other words and of a language model.
 BAD = {
     "translate {lm} --text '1 2'": "of a language mod",

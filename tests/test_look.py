@@ -312,7 +312,7 @@ def test_the_command_reads_standard_input(files, tmp_path, cli, monkeypatch):
     assert data_of((tmp_path / "page.html").read_text("utf-8")) == data_of(page)
 
 
-# Beside what follows `look`, a part of what it says.
+# The arguments of bad `look` commands, each with a part of its message.
 BAD = {
     "{dual} {page} --text ' \n'": "`text` must hold at least one word. Received: ' \\n'.",
     "{dual} {page} {unknown}": "`text` must hold a word that the models know.",

@@ -33,8 +33,9 @@ def changing(weights: Sequence[Any]) -> Iterator[None]:
                 "Received: a model that adapts to another text. Load it twice.",
             )
         _learners.update(dict.fromkeys(ids, threading.get_ident()))
-        _changes.wait_for(lambda: not any(_readers[i] for i in ids))
     try:
+        with _changes:
+            _changes.wait_for(lambda: not any(_readers[i] for i in ids))
         yield
     finally:
         with _changes:

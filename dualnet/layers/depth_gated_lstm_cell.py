@@ -116,7 +116,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
-        given = units
+        units_argument = units
         if isinstance(units, (list, tuple)) and units and lower_units is None:
             *lower_units, units = units
         super().__init__(units, locked=locked, **kwargs)
@@ -127,7 +127,9 @@ class DepthGatedLSTMCell(RecurrentCell):
             raise ArgumentError(
                 "units",
                 f"must be one size, or one for each of the {depth} layers of `depth`. Received: "
-                f"units={given!r}." + f" With lower_units={sizes}." * isinstance(given, int),
+                f"units={units_argument!r}."
+                + f" With lower_units={sizes}."
+                * isinstance(units_argument, int),
             )
         self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)

@@ -75,7 +75,7 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
 
 
 def is_finite(model: LanguageModel) -> bool:
-    """Return whether all weights of `model` and all variables of its optimizer are finite."""
+    """Return True if all weights of `model` and all variables of its optimizer are finite."""
     variables = (*model.trainable_variables, *state_of(model.optimizer))
     return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in variables)
 

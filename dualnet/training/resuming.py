@@ -91,7 +91,7 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
 
 
 def identity(card: Card) -> str:
-    """Return what a run has in common with itself after resuming, and with no other run."""
+    """Return the SHA-256 of all settings of a run that resuming cannot change."""
     table = card_table(card)  # as it is read again
     recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
     parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
