@@ -11,10 +11,10 @@ import pytest
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.builders import CELLS, ensemble, weight_names, with_cache, with_gate
+from dualnet.builders import CELLS, ensemble, memory, weight_names, with_cache, with_gate
 from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
-from dualnet.builders.stations import Stations, memory
+from dualnet.builders.stations import Stations
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from dualnet.layers._configured import l2_regularizer
 from tests import reference

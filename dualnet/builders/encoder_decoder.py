@@ -13,9 +13,7 @@ from dualnet._fields import documented
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
-from dualnet.builders.stations import CommonStations, LayerSizes, Recurrent
-from dualnet.builders.stations.attention import Attention
-from dualnet.builders.stations.encoder import Encoder
+from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.layers import FirstState
 

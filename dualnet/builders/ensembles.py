@@ -7,8 +7,9 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
+from dualnet.builders.memory import check_memory
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import WRAPPERS, Cache, Gate, check_memory, without_regularization
+from dualnet.builders.stations import WRAPPERS, Cache, Gate, without_regularization
 from dualnet.builders.weights import check_language_model
 from dualnet.builders.wrapping import copy_weights, wrap
 

@@ -10,8 +10,7 @@ import keras
 from dualnet._checks import ArgumentError, check_count
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import Cache, Gate
-from dualnet.builders.stations.station import state_inputs
+from dualnet.builders.stations import Cache, Gate, state_inputs
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
 from dualnet.layers import MeanOfProbabilities
 

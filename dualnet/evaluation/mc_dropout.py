@@ -12,8 +12,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, is_number
 from dualnet.builders import BUILDERS, LanguageModel, questions
 from dualnet.builders.reader import Reader
-from dualnet.builders.stations import without_regularization
-from dualnet.builders.stations.dropouts import PLACES
+from dualnet.builders.stations import PLACES, without_regularization
 
 
 class DropoutReader(Reader):

@@ -8,8 +8,7 @@ from typing import Any
 
 from dualnet import training, zoo
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
-from dualnet.builders.stations import Cache, Gate, Stations
-from dualnet.builders.stations.gate import GATES
+from dualnet.builders.stations import GATES, Cache, Gate, Stations
 from dualnet.requests import DynamicEvaluating, Evaluating, Learning
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated

@@ -1,0 +1,1045 @@
+"""The stations of a model: each owns its arguments, their documentation and checks.
+
+embedding -> recurrent layers -> connection -> output, and over a whole model a gate or a cache;
+in a translator an encoder and an attention. A rule that concerns two stations stands in `Stations`,
+those of a translator in `builders.encoder_decoder`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, get_type_hints
+
+import keras
+from keras import ops
+
+from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction
+from dualnet._fields import Settings, choice, field
+from dualnet.builders.cells import CELLS, arguments_of, check_options
+from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
+from dualnet.builders.memory import check_depth, check_memory
+from dualnet.layers import (
+    ActivationRegularization,
+    AdditiveAttentionCell,
+    DOCOutput,
+    DualConnection,
+    EmbeddingDropout,
+    FeatureGate,
+    GeneralAttentionCell,
+    IOGate,
+    LockedDropout,
+    LSTMCell,
+    MixtureSoftmax,
+    NeuralCache,
+    OutputProjection,
+    PastDecode,
+    Recurrence,
+    StepDropout,
+)
+from dualnet.layers._configured import l2_regularizer
+from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
+from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
+
+
+class Station(Settings):
+    """One choice in the making of a model. A subclass owns its fields, which are builder arguments.
+
+    A field `x` is the argument `x` of the builders; `help` of a builder is made from its
+    documentation.
+    """
+
+
+def state_inputs(sizes: Sequence[int], *, after: int) -> list[Any]:
+    """Return a symbolic input per state, `(batch, size)`, numbered from `after` + 1."""
+    return [
+        keras.Input((size,), dtype="float32", name=f"state_{number}")
+        for number, size in enumerate(sizes, start=after + 1)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSizes:
+    """The size of each layer of one model, whether it has a dual layer and experts or not."""
+
+    embedding: int
+    recurrent: tuple[int, ...]  # the lowest layer first
+    dual: int
+    latent: int  # of the experts' latent vectors
+
+
+class Sizes(Station):
+    """The sizes of the layers, under the names of Table 1 of Oliva and Lago-Fernandez.
+
+    Args:
+        units: int. Size of every layer whose own size is not given.
+        embedding_units: int. Size of the embedding.
+        recurrent_units: int, the size of every recurrent layer; or one for each layer, those
+            of a depth-gated stack included. A plain connection into a tied output sets the last
+            one to `embedding_units`.
+        recurrent_layers: int, at least 1.
+        dual_units: int. Size of the dual layer; `embedding_units` by default, and always
+            where the output is tied.
+        latent_units: int. Size of the experts' latent vectors; `embedding_units` by default,
+            and always where the output is tied.
+    """
+
+    units: int | None = None
+    embedding_units: int | None = None
+    recurrent_units: int | Sequence[int] | None = None
+    recurrent_layers: int = 1
+    dual_units: int | None = field(None, unless={"connection": "plain", "tied": True})
+    latent_units: int | None = field(None, unless={"experts": 0, "tied": True})
+
+    def check(self) -> None:
+        units = self.recurrent_units
+        for size in units if isinstance(units, Sequence) else [1 if units is None else units]:
+            check_count("recurrent_units", size, least=1)
+
+    def resolve(self, *, last: int | None = None) -> LayerSizes:
+        """Return the size of each layer; that of the last recurrent one must be `last`, if any."""
+        embedding = self.embedding_units or self.units
+        if embedding is None:
+            raise ArgumentError(
+                "units", "or `embedding_units` must be given. Received: None for both."
+            )
+        recurrent = self.recurrent_units or self.units or embedding
+        if isinstance(recurrent, Sequence):
+            sizes = list(recurrent)
+            if len(sizes) != self.recurrent_layers:
+                raise ArgumentError(
+                    "recurrent_units",
+                    f"must be one size, or one for each of the {self.recurrent_layers} "
+                    f"`recurrent_layers`. Received: recurrent_units={recurrent!r}.",
+                )
+            if last not in (None, sizes[-1]):
+                raise ArgumentError(
+                    "recurrent_units",
+                    f"must end with `embedding_units`, {last}, since the output is tied to the "
+                    f"embedding. Received: recurrent_units={recurrent!r}.",
+                )
+        else:
+            sizes = [recurrent] * self.recurrent_layers
+            sizes[-1] = last or recurrent
+        dual, latent = self.dual_units or embedding, self.latent_units or embedding
+        return LayerSizes(embedding, tuple(sizes), dual, latent)
+
+
+class Embedding(Station):
+    """Word vectors.
+
+    Args:
+        padded: bool. Whether tokens below 0 are padding, which changes no state and counts
+            for nothing. Batches of sentences need it; it costs some speed.
+        embedding_dropout: Rate at which whole words are dropped, at every place in the
+            segment where they stand.
+        embedding_dropout_per_row: bool. Whether each row draws its own words (variational
+            LSTM); else all rows share one draw (AWD-LSTM).
+        embedding_l2: Penalty: times the sum of squares of the embedding (and output) matrix.
+    """
+
+    padded: bool = False
+    embedding_dropout: float = 0.0
+    embedding_dropout_per_row: bool = False
+    embedding_l2: float = 0.0
+
+    def embed(
+        self, tokens: Any, vocabulary_size: int, units: int, *, name: str = "embedding"
+    ) -> tuple[Any, Any]:
+        """Return the embedding layer, and its vectors `(batch, time, units)`."""
+        layer = keras.layers.Embedding(
+            vocabulary_size,
+            units,
+            # The logits of a fresh tied model then vary by about 1 per unit of its input, as in
+            # the reference code of Melis et al. Keras's default, a third of that, starts far
+            # slower.
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
+            embeddings_regularizer=l2_regularizer(self.embedding_l2),
+            name=name,
+        )
+        return layer, self.vectors(tokens, layer, name=name)
+
+    def vectors(
+        self, tokens: Any, layer: keras.layers.Embedding, *, name: str = "embedding"
+    ) -> Any:
+        """Return the vectors of `tokens`, `(batch, time, units)`, with dropout."""
+        embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)
+        if self.embedding_dropout > 0:
+            embedded = EmbeddingDropout(
+                self.embedding_dropout,
+                vocabulary_size=layer.input_dim,
+                per_row=self.embedding_dropout_per_row,
+                name=f"{name}_dropout",
+            )([tokens, embedded])
+        return embedded
+
+    def mask(self, tokens: Any) -> Any:
+        """Return the mask of `tokens`, bool `(batch, time)`, or None without padding."""
+        return tokens >= 0 if self.padded else None
+
+
+# The places of dropouts that may be locked: `input` is the argument `input_dropout`.
+PLACES = (
+    "input",
+    "recurrent",
+    "internal",
+    "output",
+    "dual_input",
+    "dual_output",
+    "mogrifier",
+    "latent",
+)
+
+
+class Dropouts(Station):
+    """How long a dropout keeps its mask. The rates belong to the stations where they act.
+
+    Args:
+        locked_dropouts: The dropouts that keep one mask for a whole segment, by name without
+            `_dropout`; the others draw a fresh mask at each step. Default (our choice, the
+            paper is silent): what the arguments of a Keras recurrent layer do, and fresh
+            masks elsewhere.
+    """
+
+    locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier", "latent")
+
+    def check(self) -> None:
+        if not isinstance(self.locked_dropouts, (list, tuple)):
+            self.refuse("locked_dropouts", f"must be a list of some of {list(PLACES)}.")
+        for place in self.locked_dropouts:
+            check_choice("locked_dropouts", place, PLACES)
+
+    def drop(self, place: str, rate: float, tensor: Any, *, name: str | None = None) -> Any:
+        """Return `tensor` with dropout at `rate`, locked or fresh as `place` says."""
+        if rate == 0:
+            return tensor
+        layer = LockedDropout if place in self.locked_dropouts else StepDropout
+        return layer(rate, name=name or f"{place}_dropout")(tensor)
+
+
+class Recurrent(Station):
+    """The recurrent layers: their cells, dropouts and penalties.
+
+    Args:
+        cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`.
+        use_bias: bool. Whether the cells have biases.
+        skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
+            layers, which must then be of one size (Melis et al.).
+        input_dropout: On the embedding where it enters the recurrence.
+        recurrent_dropout: On each layer's incoming h, in the Mogrifier before its rounds.
+        weight_dropout: On single weights of the recurrent matrices, one draw for all rows of
+            a segment (AWD-LSTM).
+        internal_dropout: Between recurrent layers.
+        output_dropout: On the output of the last recurrent layer.
+        mogrifier_dropout: Between the factors of the Mogrifier's matrices.
+        mask_per_gate: bool. Whether the masks of "input", "internal" (as the inputs of cells)
+            and "recurrent" differ by gate (Gal and Ghahramani).
+        input_l2: Penalty: times the sum of squares of every layer's input matrix.
+        recurrent_l2: The same for the recurrent matrices.
+        mogrifier_l2: The same for all matrices of the Mogrifier.
+        activation_l2: Times the sum over time and units, and the mean over the batch, of the
+            squared outputs of each recurrent layer (as Keras's `activity_regularizer`; the
+            paper is silent).
+        activation_regularization: AR of AWD-LSTM, its alpha; in training only, as
+            everything named `_regularization`.
+        temporal_activation_regularization: TAR of AWD-LSTM, its beta.
+    """
+
+    cell: str = choice("lstm", CELLS)
+    use_bias: bool = True
+    skip_connections: bool = field(False, unless={"recurrent_layers": 1})
+    input_dropout: float = 0.0
+    recurrent_dropout: float = 0.0
+    weight_dropout: float = 0.0
+    internal_dropout: float = field(0.0, unless={"recurrent_layers": 1})
+    output_dropout: float = 0.0
+    mogrifier_dropout: float = field(0.0, unless={"rounds": 0})
+    mask_per_gate: bool = False
+    input_l2: float = 0.0
+    recurrent_l2: float = 0.0
+    mogrifier_l2: float = field(0.0, unless={"rounds": 0})
+    activation_l2: float = 0.0
+    activation_regularization: float = 0.0
+    temporal_activation_regularization: float = 0.0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the cell alone
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [name for name in super().names() if name != "options"]
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), **self.options}
+
+    @classmethod
+    def idle(cls, settings: Mapping[str, Any]) -> set[str]:
+        names = super().idle(settings)
+        if settings.get("rounds") == 0:
+            names.add("rank")  # of the Mogrifier
+        if "internal_dropout" in arguments_of(CELLS[settings.get("cell", cls.cell)]):
+            names.discard("internal_dropout")  # of a stack inside one cell
+        return names
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self.cell, self.options)
+
+    def count(self, option: str, default: int) -> int:
+        """Return an option of the cell, or `default`, also where the cell will refuse the value."""
+        value = self.options.get(option, default)
+        return value if isinstance(value, int) else default
+
+    def run(
+        self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
+    ) -> RecurrentOutput:
+        """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
+        if self.skip_connections and len(set(layer_units)) > 1:
+            raise ArgumentError(
+                "skip_connections",
+                f"needs recurrent layers of one size. Received: {list(layer_units)}. Set "
+                "recurrent_units to embedding_units.",
+            )
+        x = embedded
+        if not self.mask_per_gate:  # else the cells drop their inputs themselves
+            x = dropouts.drop("input", self.input_dropout, x)
+        levels, outputs = [], []
+        states: list[Any] = []
+        new_states: list[Any] = []
+        for number, units in enumerate(layer_units, start=1):
+            if number > 1 and not self.mask_per_gate:
+                name = f"internal_dropout_{number}" if number > 2 else None
+                x = dropouts.drop("internal", self.internal_dropout, x, name=name)
+            levels.append(x)
+            cell = self.make_cell(number, units, dropouts)
+            inputs = state_inputs(cell.state_size, after=len(states))
+            x, *final = Recurrence(cell, name=f"recurrence_{number}")(
+                x, initial_state=inputs, mask=mask
+            )
+            states, new_states = states + inputs, new_states + final
+            if self.activation_l2 > 0:
+                name = f"activation_{number}"
+                x = keras.layers.ActivityRegularization(l2=self.activation_l2, name=name)(x)
+            outputs.append(x)
+        if self.skip_connections and len(outputs) > 1:
+            x = keras.layers.Add(name="skip_connections")(outputs)
+        hidden, x = x, dropouts.drop("output", self.output_dropout, x)
+        if self.activation_regularization > 0 or self.temporal_activation_regularization > 0:
+            x = ActivationRegularization(
+                activation=self.activation_regularization,
+                temporal=self.temporal_activation_regularization,
+                name="activation_regularization",
+            )([x, hidden])
+        return RecurrentOutput([*levels, x], hidden, states, new_states)
+
+    def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
+        """Return the cell of layer `number`, from 1, of size `units`."""
+        cell = CELLS[self.cell]
+        # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
+        place = "input" if number == 1 else "internal"
+        rate = self.input_dropout if number == 1 else self.internal_dropout
+        places = {"input": place}  # of the cell's own dropouts, by the names here
+        settings = {
+            "use_bias": self.use_bias,
+            "input_dropout": rate if self.mask_per_gate else 0.0,
+            "recurrent_dropout": self.recurrent_dropout,
+            "weight_dropout": self.weight_dropout,
+            "mask_per_gate": self.mask_per_gate,
+            "input_l2": self.input_l2,
+            "recurrent_l2": self.recurrent_l2,
+            "locked": [p for p in cell.dropouts if places.get(p, p) in dropouts.locked_dropouts],
+        }
+        for_some_cells = {
+            "rounds": 0,  # the options may have another number
+            "mogrifier_dropout": self.mogrifier_dropout,
+            "mogrifier_l2": self.mogrifier_l2,
+            "internal_dropout": self.internal_dropout,  # of a stack inside one cell
+        }
+        of_cell = arguments_of(cell)
+        settings |= {name: value for name, value in for_some_cells.items() if name in of_cell}
+        return cell(units, name=f"cell_{number}", **{**settings, **self.options})
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentOutput:
+    """Symbolic tensors of the recurrent layers; `hidden` and the states are those of `Graph`."""
+
+    # What enters each recurrent layer, and what leaves the last one, each with its dropout.
+    levels: list[Any]
+    hidden: Any
+    states: list[Any]
+    new_states: list[Any]
+
+
+CONNECTIONS = ("plain", "dual", "dual_without_input")
+
+
+class Connection(Station):
+    """What joins the recurrent output to the output layer: nothing, or the current word.
+
+    Args:
+        connection: "plain"; "dual", a dual layer on the embedding and the recurrent output;
+            or "dual_without_input", that layer without the embedding (the paper's mdLSTM+).
+        dual_input_dropout: On the embedding where it enters the dual layer (our reading of the
+            paper's "before the dual layer", which may include the recurrent output).
+        dual_output_dropout: On the output of the dual layer.
+        dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
+    """
+
+    connection: str = choice("plain", CONNECTIONS)
+    dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
+    dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
+    dual_l2: float = field(0.0, unless={"connection": "plain"})
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether there is a dual layer."""
+        return self.connection != "plain"
+
+    def connect(self, embedded: Any, recurrent_output: Any, units: int, dropouts: Dropouts) -> Any:
+        """Return the output of the dual layer, `(batch, time, units)`; only if there is one."""
+        embedded = dropouts.drop("dual_input", self.dual_input_dropout, embedded)
+        x = DualConnection(
+            units, use_input=self.connection == "dual", dual_l2=self.dual_l2, name="connection"
+        )([embedded, recurrent_output])
+        return dropouts.drop("dual_output", self.dual_output_dropout, x)
+
+
+class Output(Station):
+    """Logits of all words: tied or free, one softmax or a mixture of several.
+
+    Args:
+        tied: bool. Whether the output takes the embedding matrix; else it has its own.
+        output_bias: bool. Whether it has a bias.
+        experts: int or list of int. 0: one softmax. A number: a mixture of so many, fed by
+            what enters the output (`MixtureSoftmax`). A list: one number for each layer, the
+            embedding first, then the recurrent layers, then the attentional vector of an
+            encoder-decoder, then the dual layer if there is one (`DOCOutput`).
+        latent_activation: "tanh" (with bias, as released), or "linear" (without, as the DOC
+            paper prints it).
+        latent_dropout: On the latent vectors of the experts.
+        latent_dropout_per_expert: bool. Whether each expert has its own mask (MoS); else all
+            share one (DOC).
+        balance_regularization: Weight of the penalty on unbalanced experts, lambda of the DOC
+            paper.
+        balance_form: "code" (as released, to which the paper's lambda of 0.001 belongs), or
+            "paper"; see `DOCOutput`.
+        past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a tied
+            output.
+    """
+
+    tied: bool = True
+    output_bias: bool = False
+    experts: int | Sequence[int] = 0
+    latent_activation: str = choice("tanh", ACTIVATIONS, unless={"experts": 0})
+    latent_dropout: float = field(0.0, unless={"experts": 0})
+    latent_dropout_per_expert: bool = field(False, unless={"experts": 0})
+    balance_regularization: float = field(0.0, unless={"experts": 0})
+    balance_form: str = choice("code", BALANCE_FORMS, unless={"experts": 0})
+    past_decode_regularization: float = 0.0
+
+    def check(self) -> None:
+        counts = self.experts if isinstance(self.experts, (list, tuple)) else [self.experts]
+        total = sum(check_count("experts", count, least=0) for count in counts)
+        if isinstance(self.experts, (list, tuple)) and total == 0:
+            way_out = " For one softmax give 0."
+            self.refuse("experts", "must have at least one that is not 0.", way_out=way_out)
+        if total == 0:
+            for name in ("latent_dropout", "balance_regularization"):
+                self.check_mixture(name, getattr(self, name))
+        if total == 1 and self.balance_regularization:
+            message = "needs more than one expert to balance."
+            self.refuse("balance_regularization", message, "experts")
+        if self.past_decode_regularization and not self.tied:
+            message = "needs a tied output. Received: tied=False. Set it to 0."
+            raise ArgumentError("past_decode_regularization", message)
+
+    def check_mixture(self, name: str, value: Any) -> None:
+        """Raise `ArgumentError` if `value` is set though there are no experts."""
+        if value and not self.experts:
+            raise ArgumentError(name, f"needs experts. Received: {name}={value!r}, experts=0.")
+
+    def features(self, levels: Sequence[Any], *, dual: bool, attentional: bool = False) -> Any:
+        """Return the input of the output layer: the last of `levels`, or the list of all.
+
+        These are the outputs of all layers, the embedding first, and last an `attentional` vector
+        and a `dual` layer.
+        """
+        if not isinstance(self.experts, Sequence):
+            return levels[-1]
+        if len(self.experts) != len(levels):
+            count = len(levels) - 1 - attentional - dual
+            names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
+            names += ["the attentional vector"] * attentional + ["the dual connection"] * dual
+            raise ArgumentError(
+                "experts",
+                f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}. "
+                f"Received: experts={list(self.experts)}.",
+            )
+        return list(levels)
+
+    def layer(
+        self,
+        vocabulary_size: int,
+        latent_units: int,
+        embedding: keras.layers.Embedding,
+        dropouts: Dropouts,
+    ) -> OutputProjection | DOCOutput:
+        """Return the output layer, which reads the `features`."""
+        tied_to = embedding if self.tied else None
+        if not self.experts:
+            return OutputProjection(
+                None if self.tied else vocabulary_size,
+                tied_to=tied_to,
+                use_bias=self.output_bias,
+                name="output",
+            )
+        mixture = DOCOutput if isinstance(self.experts, Sequence) else MixtureSoftmax
+        return mixture(
+            vocabulary_size,
+            self.experts,
+            latent_units,
+            tied_to=tied_to,
+            use_bias=self.output_bias,
+            latent_activation=self.latent_activation,
+            latent_dropout=self.latent_dropout,
+            latent_dropout_per_expert=self.latent_dropout_per_expert,
+            latent_dropout_locked="latent" in dropouts.locked_dropouts,
+            balance=self.balance_regularization,
+            balance_form=self.balance_form,
+            name="output",
+        )
+
+    def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
+        """Return the layer that adds the penalty of past decoding, or None."""
+        factor = self.past_decode_regularization
+        return PastDecode(factor, tied_to=embedding, name="past_decode") if factor else None
+
+
+class Regularization(Station):
+    """Penalties on the model as a whole.
+
+    Args:
+        weight_l2: Penalty: times the sum of squares of all weights, biases included.
+        fraternal_regularization: kappa of Zolna et al., 2018: a step reads the segment twice,
+            with different masks, from the same state; the loss is the mean of both, plus
+            kappa times the mean squared difference of the logits. The state of one reading is
+            carried on, and all other penalties count once, for that reading. (By default, the
+            released code leaves out the cross-entropy of the other reading.)
+    """
+
+    weight_l2: float = 0.0
+    fraternal_regularization: float = 0.0
+
+    def regularize(self, core: keras.Model) -> None:
+        """Add the penalty on all weights to the penalties that they have."""
+        if self.weight_l2 == 0:
+            return
+        for weight in core.trainable_variables:
+            present = weight.regularizer.l2 if weight.regularizer is not None else 0.0
+            weight.regularizer = l2_regularizer(present + self.weight_l2)
+
+
+class Initialization(Station):
+    """The initial weights.
+
+    Args:
+        initializer: "keras" (each layer's own; our choice for the embedding, normal with
+            standard deviation 1 / sqrt(units)), or one of
+            `dualnet.builders.initializers.INITIALIZERS`.
+        initializer_range: float, for the initializers that need it.
+    """
+
+    initializer: str = choice("keras", INITIALIZERS)
+    initializer_range: float = 0.0
+
+    def check(self) -> None:
+        needs_range = self.initializer in NEEDS_RANGE
+        if (self.initializer_range > 0) != needs_range:
+            wanted = "above 0" if needs_range else "0"
+            message = f"must be {wanted} for initializer={self.initializer!r}."
+            self.refuse("initializer_range", message)
+
+    def initialize(self, core: keras.Model) -> None:
+        """Draw new initial weights for `core`."""
+        initialise(core, self.initializer, self.initializer_range)
+
+
+ENCODERS = ("bidirectional", "embeddings")
+MERGES = ("sum", "concatenate")
+FIRST_STATES = ("encoder", "learned", "zeros")
+
+
+class Encoder(Station):
+    """What reads the source: the memory that the decoder attends to, and its first state.
+
+    Args:
+        encoder: "bidirectional": recurrent layers like the decoder's that read the source from
+            its start, and others that read it from its end; or "embeddings", the vectors of
+            the source words alone (depth-gated LSTM).
+        encoder_merge: How both directions become one vector for each position, and one first
+            state: "sum" (DOC); or "concatenate", with half of the units in each direction.
+        first_state: Where the decoder starts: "encoder", layer by layer from the states after
+            the last step of both directions; "learned", one state for all sentences, which
+            starts as zero; or "zeros".
+    """
+
+    encoder: str = choice("bidirectional", ENCODERS)
+    encoder_merge: str = choice("sum", MERGES)
+    first_state: str = choice("encoder", FIRST_STATES)
+
+    def check(self) -> None:
+        if self.encoder == "embeddings" and self.first_state == "encoder":
+            what = "must be 'learned' or 'zeros' with encoder='embeddings', which has no states."
+            self.refuse("first_state", what)
+
+    def sizes(self, layer_units: Sequence[int]) -> list[int]:
+        """Return the units of each layer in each direction, for a decoder of `layer_units`."""
+        if self.encoder_merge == "sum":
+            return list(layer_units)
+        odd = [units for units in layer_units if units % 2]
+        if odd and self.encoder == "bidirectional":
+            raise ArgumentError(
+                "recurrent_units",
+                "must be even with encoder_merge='concatenate', where each direction has half of "
+                f"them. Received: {odd[0]}.",
+            )
+        return [units // 2 for units in layer_units]
+
+    def read(
+        self,
+        embedded: Any,
+        mask: Any,
+        recurrent: Recurrent,
+        layer_units: Sequence[int],
+        dropouts: Dropouts,
+    ) -> tuple[Any, list[Any]]:
+        """Return the memory `(batch, source, size)`, and the states after both directions.
+
+        Args:
+            embedded: the vectors of the source words, `(batch, source, units)`.
+            mask: bool `(batch, source)`, False at padding.
+            recurrent: the station of the decoder, whose cells and dropouts the encoder has.
+            layer_units: of the decoder.
+            dropouts: `Dropouts`.
+        """
+        if not recurrent.mask_per_gate or self.encoder == "embeddings":
+            embedded = dropouts.drop(
+                "input", recurrent.input_dropout, embedded, name="source_dropout"
+            )
+        if self.encoder == "embeddings":
+            return embedded, []
+        sizes = self.sizes(layer_units)
+        forward, forward_states = self._stack("forward", embedded, mask, recurrent, sizes, dropouts)
+        backward, backward_states = self._stack(
+            "backward", ops.flip(embedded, 1), ops.flip(mask, 1), recurrent, sizes, dropouts
+        )
+        backward = ops.flip(backward, 1)  # in the order of the source
+        states = [self._merge(*pair) for pair in zip(forward_states, backward_states)]
+        return self._merge(forward, backward), states
+
+    def _stack(
+        self,
+        direction: str,
+        x: Any,
+        mask: Any,
+        recurrent: Recurrent,
+        sizes: Sequence[int],
+        dropouts: Dropouts,
+    ) -> tuple[Any, list[Any]]:
+        states: list[Any] = []
+        for number, units in enumerate(sizes, start=1):
+            name = f"encoder_{direction}_{number}"
+            if number > 1 and not recurrent.mask_per_gate:
+                rate = recurrent.internal_dropout
+                x = dropouts.drop("internal", rate, x, name=f"{name}_dropout")
+            cell = recurrent.make_cell(number, units, dropouts)
+            x, *final = Recurrence(cell, name=name)(x, mask=mask)
+            states += final
+        return x, states
+
+    def _merge(self, forward: Any, backward: Any) -> Any:
+        if self.encoder_merge == "sum":
+            return ops.add(forward, backward)
+        return ops.concatenate([forward, backward], axis=-1)
+
+
+ATTENTIONS = ("general", "additive")
+
+
+class Attention(Station):
+    """How the decoder looks at the source, and what it hands to the output.
+
+    Args:
+        attention: "general" (Luong): the attentional vector a = tanh(W [h; c]) of the highest
+            output h and the context c enters the output, and the next step (input feeding);
+            or "additive" (Bahdanau): the context of the step before enters the recurrence, and
+            the output reads a = tanh(h + Q c + P e), e the current word (depth-gated LSTM).
+        attention_units: int. Size of a; `embedding_units` by default, and always where the
+            output is tied. With "additive", a is as wide as h.
+        alignment_units: int. Size of the hidden layer that scores a position, for "additive".
+    """
+
+    attention: str = choice("general", ATTENTIONS)
+    attention_units: int | None = None
+    alignment_units: int = 32
+
+    def keys(self, memory: Any, layer_units: Sequence[int]) -> Any:
+        """Return a key for each vector of the memory, which the steps compare with a query."""
+        units = layer_units[-1] if self.attention == "general" else self.alignment_units
+        return keras.layers.Dense(units, use_bias=False, name="keys")(memory)
+
+    def decoder(
+        self, recurrent: Recurrent, layer_units: Sequence[int], size: int, dropouts: Dropouts
+    ) -> Decoder:
+        """Return the decoder, whose attentional vector has the `size`."""
+        cells = [
+            recurrent.make_cell(number, units, dropouts)
+            for number, units in enumerate(layer_units, start=1)
+        ]
+        settings: dict[str, Any] = {
+            "internal_dropout": 0.0 if recurrent.mask_per_gate else recurrent.internal_dropout,
+            "internal_locked": "internal" in dropouts.locked_dropouts,
+            "name": "attention",
+        }
+        if self.attention == "general":
+            cell = GeneralAttentionCell(cells, size, **settings)
+            return Decoder(Recurrence(cell, name="decoder"), None)
+        readout = [
+            keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
+            for name in ("readout_context", "readout_embedding")
+        ]
+        cell = AdditiveAttentionCell(cells, self.alignment_units, **settings)
+        return Decoder(Recurrence(cell, name="decoder"), readout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """The recurrence of the decoder, and the layers of its readout."""
+
+    recurrence: Recurrence
+    readout: Sequence[keras.layers.Dense] | None
+
+    def run(
+        self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Return the outputs of all cells, the attentional vector, and the new states."""
+        outputs, *new_states = self.recurrence(
+            embedded, initial_state=list(states), constants=list(constants)
+        )
+        sizes = self.recurrence.cell.level_sizes
+        ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
+        *levels, last = ops.split(outputs, ends, axis=-1)
+        if self.readout is None:
+            return levels, last, new_states
+        context, word = self.readout
+        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
+
+
+GATES = ("none", "input", "input_and_hidden", "lstm")
+
+
+class Gate(Station):
+    """The input-to-output gate on the logits of a trained, frozen model.
+
+    Args:
+        gate: "none"; "input" (`IOGate`); or its variants "input_and_hidden" and "lstm" (an
+            LSTM over the gate's own embedding; the paper is silent on its forget bias, here 1,
+            and its initial weights, those of `LSTMCell`). The model below is frozen, its
+            dropouts and penalties are off. See `dualnet.with_gate`.
+        gate_units: int. Size of the gate's embedding (and LSTM).
+        gate_dropout: On the gate's embedding, a fresh mask at each step.
+        gate_initializer_range: The gate's matrices start uniform within it.
+    """
+
+    gate: str = choice("none", GATES)
+    gate_units: int = field(300, unless={"gate": "none"})
+    gate_dropout: float = field(0.0, unless={"gate": "none"})
+    gate_initializer_range: float = field(0.05, unless={"gate": "none"})
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a gate."""
+        return self.gate != "none"
+
+    def floats(self, words: int) -> list[tuple[str, int]]:
+        """Return the least number of its weights, by argument; see `check_memory`."""
+        return [("gate_units", 2 * words * self.gate_units * self.is_used)]
+
+    def apply(
+        self,
+        tokens: Any,
+        logits: Sequence[Any],
+        hidden: Sequence[Any],
+        *,
+        padded: bool,
+        states: int,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the gated logits of each model, and the gate's states before and after.
+
+        `logits` and `hidden` are those of each model; the gate's states are numbered behind the
+        `states` of the models.
+        """
+        words = logits[0].shape[-1]
+        if self.gate != "lstm":
+            gate = IOGate(
+                words,
+                self.gate_units,
+                dropout=self.gate_dropout,
+                use_hidden=self.gate == "input_and_hidden",
+                initializer_range=self.gate_initializer_range,
+                name="gate",
+            )
+            read = hidden if self.gate == "input_and_hidden" else ()
+            return _as_list(gate([tokens, *read, *logits])), [], []
+        scale = self.gate_initializer_range
+        embedded = keras.layers.Embedding(
+            words,
+            self.gate_units,
+            embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
+            name="gate_embedding",
+        )(keras.ops.maximum(tokens, 0) if padded else tokens)
+        embedded = StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
+        cell = LSTMCell(self.gate_units, name="gate_cell")
+        before = state_inputs(cell.state_size, after=states)
+        features, *after = Recurrence(cell, name="gate_recurrence")(
+            embedded, initial_state=before, mask=tokens >= 0 if padded else None
+        )
+        gated = FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
+        return _as_list(gated), before, after
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class Cache(Station):
+    """The neural cache on top of everything else. It has no weights.
+
+    Args:
+        cache_size: int. Words that the neural cache remembers (`NeuralCache`), 0 for none.
+            See `dualnet.with_cache`. Past decoding is left out beside it.
+        cache_weight: Of the cache's probabilities, at least 0 and below 1 (lambda).
+        cache_scale: Of the products of hidden vectors in the cache (theta).
+        cache_start: "at_once" or "when_full".
+    """
+
+    cache_size: int = 0
+    cache_weight: float = field(WEIGHT, check_fraction, unless={"cache_size": 0})
+    cache_scale: float = field(SCALE, unless={"cache_size": 0})
+    cache_start: str = choice(STARTS[0], STARTS, unless={"cache_size": 0})
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a cache."""
+        return self.cache_size > 0
+
+    def check_padding(self, padded: bool) -> None:
+        """Raise `ArgumentError` for a cache over a model of padded sentences."""
+        if self.is_used and padded:
+            raise ArgumentError(
+                "cache_size",
+                "must be 0 for a model of padded sentences, which a cache would reach across. "
+                f"Received: cache_size={self.cache_size!r}, padded=True.",
+            )
+
+    def floats(self, hidden_units: int) -> list[tuple[str, int]]:
+        """Return the number of floats in the state of one row, by argument; see `check_memory`."""
+        return [("cache_size", self.cache_size * (hidden_units + 1))]
+
+    def apply(
+        self, tokens: Any, hidden: Any, logits: Any, *, states: int
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Return the log-probabilities with the cache, and its states before and after.
+
+        The cache's keys are `hidden`; its states are numbered behind the model's `states`.
+        """
+        settings = {"weight": self.cache_weight, "scale": self.cache_scale}
+        cache = NeuralCache(self.cache_size, start=self.cache_start, **settings, name="cache")
+        before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
+        log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
+        return log_probabilities, before, after
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonStations:
+    """The stations of every kind of model."""
+
+    sizes: Sizes
+    embedding: Embedding
+    recurrent: Recurrent
+    connection: Connection
+    output: Output
+    dropouts: Dropouts
+    regularization: Regularization
+    initialization: Initialization
+
+    @classmethod
+    def classes(cls) -> dict[str, type[Station]]:
+        """Return the class of each station by its name here."""
+        return get_type_hints(cls)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Return the stations that flat builder `arguments` describe.
+
+        What no station knows is an argument of the cell. `rounds` of 0, and then any `rank`, may
+        be given for every cell, as they are in files of 0.2.0.
+
+        Raises:
+            ArgumentError: if a value is out of range, or values contradict each other.
+        """
+        sizes = arguments.get("recurrent_units")
+        if (
+            arguments.get("cell") == "depth_gated_lstm"
+            and arguments.get("recurrent_layers", 1) == 1
+            and isinstance(sizes, Sequence)
+            and len(sizes) > 1
+        ):  # one cell is the whole stack
+            arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
+        fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
+        known = {key for values in fields.values() for key in values}
+        known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
+        fields["recurrent"]["options"] = {k: v for k, v in arguments.items() if k not in known}
+        stations: dict[str, Any] = {
+            name: station(**fields[name]) for name, station in cls.classes().items()
+        }
+        return cls(**stations)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the flat builder arguments of all stations."""
+        return {
+            key: value
+            for name in self.classes()
+            for key, value in getattr(self, name).arguments().items()
+        }
+
+    def check_tied(self, sizes: LayerSizes, name: str, size: int) -> None:
+        """Raise `ArgumentError` unless what enters a tied output is as wide as the embedding.
+
+        These are the latent vectors of experts, else the dual layer, else a layer whose `size` is
+        the argument `name`.
+        """
+        if self.output.experts:
+            name, size = "latent_units", sizes.latent
+        elif self.connection.is_dual:
+            name, size = "dual_units", sizes.dual
+        if self.output.tied and size != sizes.embedding:
+            raise ArgumentError(
+                name,
+                f"must equal `embedding_units`, {sizes.embedding}, since the output is tied to the "
+                f"embedding. Received: {name}={size}.",
+            )
+
+    def check_memory(self, **words: int) -> None:
+        """Raise `ArgumentError` if this machine cannot hold the model.
+
+        A lower bound: each layer is assumed to have the smallest input. `words` are the sizes of
+        the vocabularies, by argument.
+        """
+        sizes, recurrent = self.sizes, self.recurrent
+        embedding = sizes.embedding_units or sizes.units or 1
+        units, layers = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
+        narrow = int(self.is_narrow_above())
+        # Numbers of layers and their sizes.
+        stack: list[tuple[int, int]]
+        if isinstance(units, Sequence):
+            stack = [(1, size) for size in units]
+        else:
+            stack = [(layers - narrow, units), (narrow, embedding)]
+        least = min(embedding, *(size for count, size in stack if count))
+        levels = recurrent.count("depth", 1) - 1
+        if "lower_units" in recurrent.options:  # of any sizes
+            levels, least = 0, 1
+        rounds, rank = recurrent.count("rounds", 0), recurrent.count("rank", 0)
+        experts = self.output.experts
+        experts = sum(experts) if isinstance(experts, Sequence) else experts
+        latent = (sizes.latent_units or embedding) if experts else 0
+        dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
+        gates = CELLS[recurrent.cell].gates
+
+        def named(name: str) -> str:
+            return "units" if getattr(sizes, name) is None else name
+
+        # Numbers of weights, and of floats in the state of one row, by what they grow with.
+        target_words = words["vocabulary_size"]
+        floats = [
+            *((name if count > embedding else named("embedding_units"), count * embedding)
+              for name, count in words.items()),
+            (named("recurrent_units"), sum(n * gates * u * (u + least) for n, u in stack)),
+            ("rounds", rounds * sum(n * u * (rank or least) for n, u in stack)),
+            ("rank", rounds * rank * least),
+            ("depth", levels * sum(n * u * u for n, u in stack)),
+            (named("dual_units"), dual * (embedding + least)),
+            ("experts", experts * latent * least),
+            (named("latent_units"), target_words * latent * (not self.output.tied)),
+            *self.other_floats(target_words, least),
+        ]  # fmt: skip
+        parts = [
+            ("recurrent_layers", layers),
+            ("rounds", layers * rounds),
+            ("depth", layers * levels),
+        ]
+        check_memory(floats, parts, {**words, **self.arguments()})
+
+    def is_narrow_above(self) -> bool:
+        """Return whether the last recurrent layer is as wide as the embedding, whatever `units`."""
+        return False
+
+    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
+        """Return the floats of further stations, by argument."""
+        return []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stations(CommonStations):
+    """All stations of one language model, and the rules that concern two of them."""
+
+    gate: Gate
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        self.check_memory(vocabulary_size=1)  # before the sizes of all layers are listed
+        check_depth(self.sizes.recurrent_layers)
+        self.cache.check_padding(self.embedding.padded)
+        self.output.check_mixture("latent_units", self.sizes.latent_units)
+        if self.sizes.dual_units is not None and not self.connection.is_dual:
+            raise ArgumentError(
+                "dual_units",
+                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
+                "connection='plain'.",
+            )
+        self.layer_sizes()
+        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
+
+    def is_narrow_above(self) -> bool:
+        return self.output.tied and not self.output.experts and not self.connection.is_dual
+
+    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
+        return [*self.gate.floats(words), *self.cache.floats(hidden_units)]
+
+    def layer_sizes(self) -> LayerSizes:
+        """Return the size of each layer."""
+        embedding = self.sizes.embedding_units or self.sizes.units
+        sizes = self.sizes.resolve(last=embedding if self.is_narrow_above() else None)
+        self.check_tied(sizes, "recurrent_units", sizes.embedding)
+        return sizes
+
+
+STATIONS = Stations.classes()
+# Arguments of the stations over a whole model, and the values that leave these out.
+WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}
+
+
+def without_regularization(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return builder `arguments` with all dropouts and penalties at 0, those of members too."""
+    without: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name == "members":
+            without[name] = [
+                {**member, "arguments": without_regularization(member["arguments"])}
+                for member in value
+            ]
+        elif name.endswith(("_dropout", "_l2", "_regularization")):
+            without[name] = 0.0
+        else:
+            without[name] = value
+    return without
