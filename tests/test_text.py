@@ -375,6 +375,17 @@ def test_what_the_library_cannot_do_is_told_in_one_sentence(capfd, monkeypatch):
     with pytest.raises(ValueError, match=r"must be a tokenizer\.json"):
         LibraryTokenizer(json.dumps(data))
     assert capfd.readouterr().err == "", "Rust tells of the panic"
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    endless = [{**split, "pattern": {"Regex": "(a+)+$"}}]  # tries all ways to divide a word
+
+    def divide(data):
+        data["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": endless}
+
+    for encode in (edited(BPE, divide).encode, edited(BPE, divide).encode_with_offsets):
+        with pytest.raises(ValueError, match="that the tokeniser can read. Received: Onig.*limit"):
+            encode("a" * 40 + "b")
+    assert edited(BPE, divide).loses
+    assert capfd.readouterr().err == ""
     monkeypatch.setattr("tokenizers.Tokenizer.from_str", lambda text: os.write(2, b"a warning"))
     library_tokenizer._parsed("{}")
     assert capfd.readouterr().err == "a warning"

@@ -228,6 +228,7 @@ def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run
     config = {"module": "keras", "class_name": "Sequential", "registered_name": None}
     layer = '{"class_name": "Dense"},'
     texts = {"layers": layer * 300, "members": '{"builder": ""},' * 300, "bytes": " " * 65_000_000}
+    texts["spelt"] = layer.replace("name", r"n\u0061me") * 300  # the same for JSON
     for name, text in texts.items():
         with zipfile.ZipFile(
             tmp_path / f"{name}.keras", "w", zipfile.ZIP_DEFLATED, compresslevel=1
@@ -239,6 +240,7 @@ def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run
     for name, message in {
         "layers": "301 layers, above 300",
         "members": "301 layers, above 300",
+        "spelt": "301 layers, above 300",
         "bytes": "65,000,[0-9]+ bytes, above 64,000,000",
         "cut": "damaged or of another kind",
         "empty": "damaged or of another kind",

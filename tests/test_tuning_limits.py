@@ -128,6 +128,13 @@ def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
     assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
 
 
+def test_a_search_that_runs_out_of_values_says_so(corpus, tmp_path, capsys):
+    job = write_job(tmp_path, max_trials=5, epochs=1, space={"output_dropout": [0.0, 0.1]})
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR")
+    assert "Ended after 2 of at most 5 trials: the tuner found no" in capsys.readouterr().err
+
+
 def test_models_of_a_budget_take_it_up(corpus, tmp_path):
     space = {"connection": ["plain", "dual"]}  # of two sizes but for the budget
     job = write_job(tmp_path, model="dual_lstm", tuner="grid", epochs=1, space=space)

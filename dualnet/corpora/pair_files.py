@@ -77,7 +77,8 @@ def _named(folder: Path, stem: str, side: str) -> list[Path]:
     if present := [path for path in exact if path.is_file()]:
         return present[:1]
     ends = (f".{side}", f".{side}{GZIP}")
-    return sorted(path for path in folder.glob(f"{stem}.*") if path.name.endswith(ends))
+    named = (path for path in folder.glob(f"{stem}.*") if path.name.endswith(ends))
+    return sorted(filter(Path.is_file, named))  # reading a pipe would wait
 
 
 def _tables(folder: Path, split: str) -> list[Path]:

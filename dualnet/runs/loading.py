@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -57,7 +59,13 @@ def _check_config(path: Path) -> None:
         if size > LARGEST_CONFIG:
             raise ValueError(f"its config.json has {size:,} bytes, above {LARGEST_CONFIG:,}")
         config = archive.read("config.json")
-    objects = config.count(b'"class_name"') + config.count(b'"builder"')
+    objects = 0
+
+    def count(entry: dict[str, Any]) -> None:
+        nonlocal objects
+        objects += ("class_name" in entry) + ("builder" in entry)
+
+    json.loads(config, object_hook=count)  # parsed, since JSON may spell a key in other ways
     if objects > MOST_OBJECTS:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 

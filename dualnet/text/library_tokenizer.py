@@ -200,13 +200,22 @@ class LibraryTokenizer(Tokenizer):
     def _spells(self, text: str) -> bool | None:
         """Return whether the ids of `text` spell it; None if some of it is unknown."""
         try:
-            ids = self._library.encode(text, add_special_tokens=False).ids
-        except Exception:  # no unit for it, and no `<unk>`
+            with self._reading():
+                ids = self._library.encode(text, add_special_tokens=False).ids
+        except ValueError:  # no unit for it, and no `<unk>`
             return None
         added = None if self.unk_id is None else self._added.get(self.unk_id)
         if self.unk_id in ids and not (added and not added["special"]):
             return None
         return self.eos_id not in ids and b"".join(self._spelt[i] for i in ids) == text.encode()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise what the library raises about a text as a `ValueError`."""
+        # Only a search for an expression panics: it gives up where that would take for ever.
+        hiding = _hiding_panics() if '"Regex"' in self.json else contextlib.nullcontext()
+        with library_errors("The text must be one that the tokeniser can read"), hiding:
+            yield
 
     @functools.cached_property
     def _added(self) -> dict[int, dict[str, Any]]:
@@ -235,7 +244,7 @@ class LibraryTokenizer(Tokenizer):
     def encode_marked(self, text: str) -> np.ndarray:
         documents = text.split(END)
         ended = len(documents) - 1
-        with library_errors("The text must be one that the tokeniser can read"):
+        with self._reading():
             encodings = self._library.encode_batch_fast(
                 documents[: -1 if not documents[-1] else None], add_special_tokens=False
             )
@@ -248,7 +257,7 @@ class LibraryTokenizer(Tokenizer):
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         lower = text.lower() if self.lowercase else text
-        with library_errors("The text must be one that the tokeniser can read"):
+        with self._reading():
             encoding = self._library.encode(lower, add_special_tokens=False)
         if len(lower) == len(text):
             places = None

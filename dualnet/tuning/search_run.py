@@ -96,6 +96,12 @@ class SearchRun:
             raise Stopped(f"Stopped, with {begun} {self._how_to_continue()}")
         if not completed:
             raise SearchError(self._failure(rows))
+        total = count_trials(self.oracle)
+        if total and len(rows) < total and not (left or self.search.is_over()):
+            self.display.say(
+                f"Ended after {len(rows)} of at most {total} trials: the tuner found no further "
+                "values that had not been tried."
+            )
         comparison: list[dict[str, Any]] = []
         if not left:
             for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import Settings, choice
 
 RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
+MOST_VALUES = 10**6  # of a range with steps
 SAMPLINGS = ("linear", "log", "reverse_log")
 
 
@@ -79,6 +81,10 @@ class Parameter(Settings):
                 kind, fits = "an integer", fits and isinstance(step, int)
             if not fits:
                 self.refuse("step", f"must be {kind} above {least}.")
+            values = (high - low) / step if least == 0 else math.log(high / low) / math.log(step)
+            if values > MOST_VALUES:
+                message = f"must leave at most {MOST_VALUES:,} values."
+                self.refuse("step", message, "min_value", "max_value")
 
     @property
     def is_integer_range(self) -> bool:
