@@ -675,6 +675,41 @@ def test_an_interrupted_export_leaves_nothing(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("moment", range(7))
+@pytest.mark.parametrize("tokenizer", [Vocabulary(("<eos>", "a", "b")), ByteTokenizer()], ids=str)
+def test_a_killed_export_leaves_no_model_beside_the_tokeniser_of_another(
+    monkeypatch, tmp_path, tokenizer, moment
+):
+    model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
+    model.vocabulary = Vocabulary([f"w{i}" for i in range(len(tokenizer))])
+
+    def export(name):
+        monkeypatch.setattr(one_step, "litert_bytes", lambda model: name.encode())
+        dualnet.export(model, tmp_path / "model.tflite")
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    before = export("old")
+    model.vocabulary = tokenizer
+    moves = itertools.count()
+
+    def killed(change):
+        def changed(*arguments, **settings):
+            if next(moves) >= moment:
+                raise KeyboardInterrupt
+            return change(*arguments, **settings)
+
+        return changed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting.os, "replace", killed(os.replace))
+        patch.setattr(pathlib.Path, "unlink", killed(pathlib.Path.unlink))
+        with contextlib.suppress(KeyboardInterrupt):
+            export("new")
+    left = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    after = export("new")
+    assert "model.tflite" not in left or left in (before, after)
+
+
 def test_an_export_removes_what_killed_ones_left_but_none_under_way(monkeypatch, tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

@@ -174,7 +174,8 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
     Args:
         model: `LanguageModel`, or `TranslationModel` for a SavedModel.
         path: the folder to write, new or empty; or the file, ending in .onnx or .tflite, which
-            is overwritten, as is the tokeniser beside it.
+            is overwritten, as is the tokeniser beside it. A kill at that moment may leave the
+            tokeniser alone, never with the model of another.
         {arguments}
 
     Returns:
@@ -264,13 +265,23 @@ def _export_file(
     ):
         unfinished = Path(folder)
         if model.vocabulary is not None and tokens is None:  # whose ids are those of the file
-            model.vocabulary.save(unfinished / beside.pop(model.vocabulary.file_name).name)
+            model.vocabulary.save(unfinished / beside[model.vocabulary.file_name].name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
-        for file in sorted(unfinished.iterdir(), reverse=True):  # the tokeniser, then the model
-            os.replace(file, path.parent / file.name)
-        for file in beside.values():  # the tokeniser of a model that this one replaces
-            file.unlink(missing_ok=True)
+        new = {file: _bytes_of(unfinished / file.name) for file in beside.values()}
+        if any(_bytes_of(file) != content for file, content in new.items()):
+            # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
+            path.unlink(missing_ok=True)
+        for file, content in new.items():
+            if content is None:
+                file.unlink(missing_ok=True)
+            else:
+                os.replace(unfinished / file.name, file)
+        os.replace(unfinished / path.name, path)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _check_new_or_empty(directory: Path) -> None:
