@@ -146,7 +146,7 @@ def _place_of(key: str, file: str) -> str:
     """Return the file and line that set `key`: the card in `file`, or else one of its bases."""
     files = [file]
     for path in files:
-        if line := line_of(Path(path).read_text("utf-8"), key):
+        if line := line_of(Path(path).read_text("utf-8-sig"), key):
             return at_line(path, line)
         files += filter(is_file, reversed(bases_of(path, read_toml(path))))
     return file
@@ -174,7 +174,7 @@ def read_card_file(path: Path) -> dict[str, Any]:
     try:
         check_keys(table, CARD_SCHEMA)
     except ArgumentError as error:
-        line = line_of(path.read_text("utf-8"), error.argument)
+        line = line_of(path.read_text("utf-8-sig"), error.argument)
         raise ValueError(f"{at_line(path, line)}: {error}") from None
     return table
 
@@ -223,7 +223,7 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
             tables += tables_of(base, heirs)
     except ArgumentError as error:  # about the `base` of this card
         file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
-        place = at_line(str(file), line_of(file.read_text("utf-8"), "base"))
+        place = at_line(str(file), line_of(file.read_text("utf-8-sig"), "base"))
         raise ValueError(f"{place}: {error}") from None
     return [*tables, table]
 

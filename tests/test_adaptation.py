@@ -1,4 +1,5 @@
 import concurrent.futures
+import functools
 import warnings
 from unittest import mock
 
@@ -8,7 +9,7 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet import zoo
+from dualnet import rescoring, zoo
 from dualnet.adaptation import GradientStatistics, dynamic_evaluation, rules
 from dualnet.adaptation.dynamic import learning
 from dualnet.adaptation.learner import SegmentLearner
@@ -19,6 +20,8 @@ from tests.checks import assert_close, assert_same, gradients, once
 from tests.conftest import values
 
 WORDS = 9
+
+WORDS_OF_MODEL = Vocabulary(("<eos>", *(f"w{i}" for i in range(1, WORDS))))
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
 
@@ -362,11 +365,39 @@ def test_adaptation_that_diverges_is_an_error_and_keeps_nothing(model, tokens):
     assert_close(values(model), before, rtol=0, atol=0)
 
 
-def test_a_model_of_nan_gives_no_score(model, tokens):
+TEXT = "w1 w2 w3"
+LISTS = [rescoring.NBest(i, (rescoring.Hypothesis(TEXT),)) for i in range(3)]
+PAIRS = [{"sentence_good": TEXT, "sentence_bad": "w2 w1"}]
+USES = {  # of a model by its public functions
+    "score": lambda model, **learn: dualnet.score(model, TEXT),
+    "surprisal": lambda model, **learn: dualnet.surprisal(model, [TEXT] * 3, **learn),
+    "generate": lambda model, **learn: dualnet.generate(model, TEXT, max_tokens=2),
+    "beam": lambda model, **learn: dualnet.generate(model, TEXT, max_tokens=2, beam=2),
+    "minimal_pairs": lambda model, **learn: dualnet.minimal_pairs(model, PAIRS),
+    "rescore": lambda model, **learn: rescoring.rescore(model, LISTS, **learn),
+    "look": lambda model, **learn: dualnet.look(model, TEXT, **learn),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_model_of_nan_gives_no_score(model, tokens, use):
+    model.vocabulary = WORDS_OF_MODEL
     model.trainable_variables[0].assign(np.full((WORDS, 4), np.nan, "float32"))
     for score in (dualnet.perplexity, dualnet.evaluate, dualnet.gradient_statistics):
         with pytest.raises(ValueError, match="`model` must"):
             score(model, tokens, batch_size=1)
+    with pytest.raises(ValueError, match="`models?` must compute|logits"):
+        USES[use](model)
+
+
+@pytest.mark.parametrize("use", ["surprisal", "rescore", "look"])
+def test_every_adaptation_that_diverges_keeps_nothing(model, use):
+    model.vocabulary = WORDS_OF_MODEL
+    before = values(model)
+    length = {"sequence_length": 1} if use == "look" else {}
+    with pytest.raises(ValueError, match="finite.*smaller.*learning_rate|learning_rate.*finite"):
+        USES[use](model, adapt=True, rule="sgd", learning_rate=1e38, decay=0.0, **length)
+    assert_close(values(model), before, rtol=0, atol=0)
 
 
 def test_other_threads_do_not_use_a_model_while_it_learns(model, tokens):
@@ -377,7 +408,9 @@ def test_other_threads_do_not_use_a_model_while_it_learns(model, tokens):
         "perplexity": lambda: dualnet.perplexity(model, tokens),
         "fit": lambda: model.train_on_batch(tokens[None, :-1], tokens[None, 1:]),
         "dynamic": lambda: dynamic_evaluation(model, tokens, rule="sgd", learning_rate=0.1),
+        **{name: functools.partial(use, model) for name, use in USES.items()},
     }
+    model.vocabulary = WORDS_OF_MODEL
     with learning(model, request) as (learn, _):
         learn(tokens[:6])
         assert dualnet.perplexity(model, tokens) != before  # in the thread that learns

@@ -5,7 +5,10 @@ import time
 
 import pytest
 
+from dualnet import rescoring, zoo
 from dualnet._toml import read_toml
+from dualnet.text import load_tokenizer, train_tokenizer
+from dualnet.tuning import load_job
 
 DEEP = "nest at most 20 deep"
 
@@ -51,3 +54,25 @@ def test_text_with_many_dots_is_no_key(tmp_path):
     (tmp_path / "card.toml").write_bytes(text.encode())
     table = read_toml(tmp_path / "card.toml")
     assert table["note"] == "x." * 100 and len(table["last"]) == 100
+
+
+def test_a_byte_order_mark_is_not_read(tmp_path):
+    """Editors of Windows write one at the start of a file."""
+    mark = "\ufeff"
+    (tmp_path / "card.toml").write_text(f'{mark}base = "lstm"\nunits = 1\n', "utf-8")
+    with pytest.raises(ValueError, match="line 2: `units` must be one of"):
+        zoo.card(tmp_path / "card.toml")
+    (tmp_path / "card.toml").write_text(f"{mark}units = 1\n", "utf-8")
+    with pytest.raises(ValueError, match="line 1: `units` must be one of"):
+        zoo.card(tmp_path / "card.toml")
+    (tmp_path / "card.toml").write_text(f'{mark}base = "lstm"\n', "utf-8")
+    assert zoo.card(tmp_path / "card.toml").config == zoo.card("lstm").config
+    (tmp_path / "job.toml").write_text(f'{mark}model = "lstm"\n[space]\nunits = [4, 6]\n', "utf-8")
+    assert load_job(tmp_path / "job.toml").model == "lstm"
+    (tmp_path / "tokenizer.json").write_text(mark + train_tokenizer(["a b"], "bpe", size=258).json)
+    assert len(load_tokenizer(tmp_path / "tokenizer.json")) == 258
+    lists = tmp_path / "lists.jsonl"
+    lists.write_text(mark + '{"id": 1, "text": "a"}\n', "utf-8")
+    assert [
+        nbest.best.text for nbest in rescoring.read_nbest(tmp_path / "lists.jsonl", "json")
+    ] == ["a"]

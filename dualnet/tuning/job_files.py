@@ -72,7 +72,7 @@ def load_job(name: str | os.PathLike[str]) -> Job:
     if zoo.is_file(name):
         where = file = os.fspath(name)
         table = read_toml(file, what="A job")
-        text = Path(file).read_text("utf-8")
+        text = Path(file).read_text("utf-8-sig")
     elif name in list_jobs():
         where, file = f"tuning/{name}.toml", ""
         text = (folder("tuning") / f"{name}.toml").read_text("utf-8")
