@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from dualnet import corpora
+from dualnet import corpora, zoo
 from dualnet.builders import CELLS
 from tests import reference
 
@@ -106,14 +106,35 @@ def gradients(function, variables):
 # --- models
 
 
-def strong(model, vocabulary=None, seed=4, scale=0.9):
-    """Return `model` with large random weights: each token changes what comes after it."""
+def small(vocabulary, name="lstm", *, units=4, **arguments):
+    """Return a model of the zoo with few units, and with `vocabulary`."""
+    model = zoo.build(name, vocabulary_size=len(vocabulary), units=units, **arguments)
+    model.vocabulary = vocabulary
+    return model
+
+
+def strong(model, vocabulary=None, seed=4, scale=0.9, only=""):
+    """Return `model` with large random weights: each token changes what comes after it.
+
+    Those alone whose path begins with `only`.
+    """
     random = np.random.default_rng(seed)
     for weight in model.weights:
-        weight.assign(random.normal(size=weight.shape, scale=scale))
+        if weight.path.startswith(only):
+            weight.assign(random.normal(size=weight.shape, scale=scale))
     if vocabulary is not None:
         model.vocabulary = vocabulary
     return model
+
+
+@contextlib.contextmanager
+def dtype_policy(name):
+    """Build models under another policy than float32."""
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 # --- files

@@ -18,7 +18,7 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from dualnet.text import Vocabulary
-from tests.checks import UNTRACED, needed
+from tests.checks import UNTRACED, needed, small
 from tests.conftest import NO_DROPOUT, sentences
 
 pytestmark = UNTRACED
@@ -284,9 +284,8 @@ def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_
     cli, nbest, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
-    closed = dualnet.zoo.build("lstm", vocabulary_size=5, units=4)
-    closed.vocabulary = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
-    closed.save(tmp_path / "closed.keras")
+    words = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
+    small(words).save(tmp_path / "closed.keras")
     said = cli.refused(f"rescore {tmp_path}/closed.keras {nbest}")
     assert "`NBEST` must hold words of 'closed', which has no <unk>" in said
     assert "list '1', 'the dog likes the cat'" in said

@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,10 +9,9 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import zoo
 from dualnet.generation import sampling
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import strong
+from tests.checks import small, strong
 from tests.reference import softmax
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
@@ -23,9 +21,7 @@ PROMPTS = ["w1 w2 w3", "w4 w5 w6", "the w7 w8"]
 
 def make(words=WORDS):
     """Return a small model with confident predictions."""
-    keras.utils.set_random_seed(11)
-    model = zoo.build("dual_lstm", vocabulary_size=len(words), units=8)
-    return strong(model, Vocabulary(words))
+    return strong(small(Vocabulary(words), "dual_lstm", units=8))
 
 
 @pytest.fixture(scope="module")
@@ -199,9 +195,7 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
         tokenizer = train_tokenizer([TEXT], kind, size=SIZES[kind])
     else:
         tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
-    model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
-    model.vocabulary = tokenizer
-    drawn = []
+    model, drawn = small(tokenizer, units=2), []
     monkeypatch.setattr(
         "dualnet.generation.sampling.draw", lambda *_, **settings: int(drawn.pop(0))
     )

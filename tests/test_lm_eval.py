@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from tests.checks import small
 from tests.conftest import values
 
 pytest.importorskip("lm_eval")
@@ -50,9 +50,8 @@ def models():
     built = {}
     for kind, tokenizer in TOKENIZERS.items():
         keras.utils.set_random_seed(3)
-        model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=8)
+        model = small(tokenizer, units=8)
         model.set_weights([3 * weight for weight in values(model)])  # far from uniform
-        model.vocabulary = tokenizer
         built[kind] = DualnetLM(model)
     return built
 
@@ -163,10 +162,8 @@ def test_a_run_is_loaded_and_a_model_without_eos_refused(models, tmp_path):
     texts = requests("loglikelihood", ("the", " cat"))
     loaded = DualnetLM(tmp_path / "model.keras").loglikelihood(texts)
     np.testing.assert_allclose(loaded, models["bytes"].loglikelihood(texts), rtol=1e-6)
-    model = zoo.build("lstm", vocabulary_size=2, units=4)
-    model.vocabulary = Vocabulary(("the", "cat"))
     with pytest.raises(ValueError, match="must have a vocabulary with <eos>"):
-        DualnetLM(model)
+        DualnetLM(small(Vocabulary(("the", "cat"))))
 
 
 PAIRS = [

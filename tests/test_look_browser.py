@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
 from dualnet.looking import Page
 from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import strong
+from tests.checks import small, strong
 from tests.conftest import sentences
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -31,9 +30,8 @@ WORDS = Vocabulary(("the", "cat", "dog", "bird", "fish", "sees", "likes", "finds
 TEXT = sentences(10, seed=3) + "the zebra sees the cat\n"
 
 
-def small(name, seed, tokenizer=WORDS, **overrides):
-    model = zoo.build(name, vocabulary_size=len(tokenizer), units=4, **overrides)
-    return strong(model, tokenizer, seed)
+def a_model(name, seed, tokenizer=WORDS):
+    return strong(small(tokenizer, name), seed=seed)
 
 
 def signed(bits):
@@ -102,7 +100,7 @@ def driver(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_models():
-    models = {"plain": small("lstm", 5), "dual": small("dual_lstm", 4)}
+    models = {"plain": a_model("lstm", 5), "dual": a_model("dual_lstm", 4)}
     settings = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
     return dualnet.look(models, TEXT, adapt=True, **settings)
 
@@ -266,7 +264,7 @@ def test_dark_and_light_have_their_own_colours(browser):
 
 def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     text = "Ü  a\tb\n\n</script><script>document.title = 'broken'</script> <b>&amp;</b>\n"
-    page = dualnet.look(small("lstm", 5, ByteTokenizer()), text)
+    page = dualnet.look(a_model("lstm", 5, ByteTokenizer()), text)
     browser = Browser(driver).open(page, tmp_path)
     shown = browser.run(
         "Array.from(document.querySelector('#text').childNodes).filter("
@@ -282,7 +280,7 @@ def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_al
     driver, tmp_path
 ):
     lines = sentences(834, seed=1)
-    page = dualnet.look({"plain": small("lstm", 5), "dual": small("dual_lstm", 4)}, lines)
+    page = dualnet.look({"plain": a_model("lstm", 5), "dual": a_model("dual_lstm", 4)}, lines)
     assert page.units >= 5000
     browser = Browser(driver).open(page, tmp_path)
     assert browser.run("document.querySelectorAll('*').length") < page.units + 150

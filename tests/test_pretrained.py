@@ -15,7 +15,7 @@ from benchmarks import ship
 from dualnet import builders, corpora, runs, zoo
 from dualnet.runs import shipped
 from dualnet.text import LibraryTokenizer, train_tokenizer
-from tests.checks import once, write_splits
+from tests.checks import assert_close, once, write_splits
 
 SHIPPED = shipped.list_shipped()
 NAME = "dual_lstm.tiny"
@@ -151,8 +151,7 @@ def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, 
     cli(f"{train} --epochs 1 --set learning_rate=1e-9")
     further, start = dualnet.load(output), dualnet.load(NAME)
     assert further.vocabulary == start.vocabulary
-    for one, other in zip(start.trainable_variables, further.trainable_variables):
-        np.testing.assert_allclose(*map(ops.convert_to_numpy, (one, other)), atol=1e-4)
+    assert_close(start.trainable_variables, further.trainable_variables, atol=1e-4)
     assert runs.read_card(output).weights == NAME
     cli(f"{train} --epochs 2 --resume")
 

@@ -37,7 +37,7 @@ from dualnet.serving import exporting, one_step, sampling, saved_model
 from dualnet.serving.graph_tokenizer import in_graph
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import limited_files, needed, normal, write_splits
+from tests.checks import dtype_policy, limited_files, needed, normal, write_splits
 from tests.reference import log_softmax
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
@@ -195,7 +195,7 @@ IDS = f"`ids` must be ids of the vocabulary, 0 to 8. {BOUNDS}"
         ("score", [[1, 2], [3, 4]], {"lengths": [2]}, f"`lengths` {ROWS}] [1] [2]"),
         ("score", [[1, 2], [3, 4]], {"lengths": [2, 2, 2]}, f"`lengths` {ROWS}] [3] [2]"),
         ("score", [[1, 2], [3, 4]], {"lengths": [2, -1]}, f"{LENGTHS}] [-1] [2]"),
-        ("score", [[1, 2], [3, 4]], {"lengths": [3, 2]}, f"{LENGTHS}] [2] [3]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [10**9, 2]}, f"{LENGTHS}] [2] [1000000000]"),
         ("score", [[1, 2], [3, -1]], {"lengths": [2, 2]}, f"{IDS}] [-1] [3]"),
         ("score", [[9, 2], [3, 4]], {"lengths": [1, 2]}, f"{IDS}] [0] [9]"),
         ("step", [[1], [2]], {"state_1": 1}, f"`state_1` {ROWS}] [1] [2]"),
@@ -222,39 +222,6 @@ def test_a_state_that_is_not_finite_is_refused(served, value):
     states["state_1"][1, 0] = value
     with pytest.raises(tf.errors.InvalidArgumentError, match="`state_1` must be finite. Received"):
         served.ask("step", ids=[[1], [2]], **states)
-
-
-@hypothesis.settings(max_examples=60)
-@given(data=st.data(), name=st.sampled_from(["score", "step"]), rows=st.integers(1, 2))
-def test_a_sound_request_is_answered_and_any_other_is_refused(served, data, name, rows):
-    sizes, time = dict(zip(state_names(served.model), served.model.state_size)), 4
-    ids = data.draw(st.lists(st.tuples(*[st.integers(0, 8)] * time), min_size=rows, max_size=rows))
-    states = {key: np.zeros((rows, size)) for key, size in sizes.items()}
-    sound = {"ids": ids, **({"lengths": [time] * rows} if name == "score" else states)}
-    at, other = data.draw(st.integers(0, time - 1)), data.draw(st.sampled_from([0, 3]))
-    outside = data.draw(st.sampled_from([-1, -(2**31), 9, 10, 10**7]))
-    unknown = [(*ids[0][:at], outside, *ids[0][at + 1 :]), *ids[1:]]
-    key = data.draw(st.sampled_from(sorted(sizes)))
-    changes = {
-        "score": [
-            ({"ids": unknown, "lengths": [at] * rows}, True),  # what pads is not read
-            ({"ids": unknown}, False),
-            ({"ids": np.zeros((rows, 0)), "lengths": [0] * rows}, True),
-            *[({"lengths": bad}, False) for bad in ([time] * other, [-1] * rows, [10**9] * rows)],
-        ],
-        "step": [
-            ({"ids": unknown}, False),
-            ({"ids": np.zeros((rows, 0))}, False),
-            ({key: np.zeros((other, sizes[key]))}, False),
-        ],
-    }[name]
-    change, is_sound = data.draw(st.sampled_from([({}, True), *changes]))
-    if is_sound:
-        answer = served.ask(name, **{**sound, **change})
-        assert all(np.isfinite(values).all() for values in answer.values())
-    else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must"):
-            served.ask(name, **{**sound, **change})
 
 
 def test_padding_beyond_the_lengths_is_not_read(served):
@@ -937,15 +904,12 @@ def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(tmp_path):
 
 def test_a_mixed_precision_model_is_exported_too(tmp_path):
     (litert,) = needed("litert", "ai_edge_litert.interpreter")
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with dtype_policy("mixed_bfloat16"):
         mixed = a_model(name="lstm")
         mixed.vocabulary = None
         exported = dualnet.export(mixed, tmp_path / "model")
         one_step = dualnet.export(mixed, tmp_path / "model.tflite", format="litert")
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
-    finally:
-        keras.config.set_dtype_policy("float32")
     ids = [0, 1, 3]
     scores = client_of(exported)("score", ids=[[EOS_ID, *ids]], lengths=[4])["log_probabilities"]
     close(scores[0, 1:], log_p_of_text(mixed, ids), rtol=0.02, atol=0.02)

@@ -84,21 +84,16 @@ def test_the_spelling_of_the_ids_is_the_text_in_utf8(tokenizer, text):
     assert tokenizer.loses == ""
 
 
-@given(unicode)
-def test_the_library_reads_bytes_as_we_do(text):
-    library = LibraryTokenizer(BYTES_FILE)
-    np.testing.assert_array_equal(library.encode(text), ByteTokenizer().encode(text))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bytes_file(tmp_path_factory):
-    global BYTES_FILE
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
     path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
     ByteTokenizer().save(path)
-    BYTES_FILE = path.read_text()
+    return LibraryTokenizer(path.read_text())
 
 
-BYTES_FILE = ""
+@given(unicode)
+def test_the_library_reads_bytes_as_we_do(library, text):
+    np.testing.assert_array_equal(library.encode(text), ByteTokenizer().encode(text))
 
 
 # --- documents -------------------------------------------------------------------------
