@@ -136,8 +136,6 @@ def test_several_runs_have_the_names_of_their_folders(
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("--carry", {"carry": True}),
-        ("--adapt", {"adapt": True}),
         (
             "--adapt --carry --rule sgd --set learning_rate=0.5 decay=0.1",
             {"adapt": True, "carry": True, "rule": "sgd", "learning_rate": 0.5, "decay": 0.1},
@@ -219,10 +217,7 @@ def test_trees_are_tuned_for_f1(cli, run, tmp_path):
 BAD = {
     "rescore {run} none": "There is no file",
     "rescore {run} empty": "which is empty",
-    "rescore {run} broken": "broken, line 2: a line must be",
     "rescore none nbest": "which does not exist",
-    "{rescore} --format mosis": "Did you mean 'moses'",
-    "{rescore} --scores nbest": "`scores` are files of Kaldi lists",
     "{rescore} --format kaldi": "`--output` must be given",
     "rescore {translator} nbest": "`--input` must be",
     "{rescore} --input nbest": "`--input` is for models",
@@ -232,15 +227,11 @@ BAD = {
     "rescore 'a b.keras' nbest": "`RUN` must name features without spaces",
     "{rescore} --rule sgd": "`--rule` needs --adapt.",
     "{rescore} --set decay=0.1": "`--set` needs --adapt.",
-    "{rescore} --adapt --rule sdg": "Did you mean 'sgd'",
-    "{rescore} --adapt --set decoy=1": "Did you mean 'decay'",
     "{rescore} --adapt --set sequence_length=5": "`sequence_length` must be one of",
-    "{rescore} --adapt --set decay=1": "not a setting of the ru",
     "rescore lm.keras nbest --adapt --rule rms": "which only a RUN folder of your own",
     "{rescore} --metric wer": "`--metric` needs --tune or --compare",
     "{rescore} --seed 0": "`--seed` needs --tune or --compare",
     "{rescore} --json": "`--json` needs --tune or --compare",
-    "{rescore} --tune gold --metric blue": "Did you mean 'bleu'",
     "{rescore} --tune gold --seed -1": "`seed` must be an integer",
     "{rescore} --save-weights w": "`--save-weights` needs",
     "{rescore} --tune gold --compare nbest": "cannot be combined with --com",
@@ -248,9 +239,7 @@ BAD = {
     "{rescore} --tune gold --best": "`--best` needs --output FILE",
     "{rescore} --tune short": "`--tune` must have a line for each id",
     "{rescore} --compare none": "No such file",
-    "{rescore} --tune gold --metric f1": "must hold one tree",
     "{rescore} --feature-weights none": "There is no file",
-    "{rescore} --feature-weights nbest": "A file of weights must be",
     "{rescore} --feature-weights other.toml": "base, length, lm, tm. Received",
     "{rescore} --output .": "`--output` must be a file in an",
     "{rescore} --tune gold --save-weights none/w": "`--save-weights` must be a",
@@ -264,7 +253,6 @@ def path(run, model, tmp_path_factory):
     (folder / "gold").write_text("".join(f"{line}\n" for line in REFERENCES))
     (folder / "short").write_text("one\n")
     (folder / "empty").write_text("")
-    (folder / "broken").write_text("0 ||| a\nb\n")
     save_weights(folder / "other.toml", {"ml": 1.0})
     for name in ("lm", "tm", "a b"):
         model.save(folder / f"{name}.keras")

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import re
-import shutil
 import subprocess
 import sys
 
@@ -252,8 +251,8 @@ def test_odd_lines_are_translated_to_one_line_each(cli, translator_run, tmp_path
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory, pairs_folder):
-    """A folder with a language model, a translator of other words, and damaged pairs."""
+def others(tmp_path_factory):
+    """A folder with a language model and a translator of other words."""
     folder = tmp_path_factory.mktemp("others")
     words = Vocabulary(("<eos>", "<unk>", "one"))
     language_model = zoo.build("lstm", vocabulary_size=3, units=4)
@@ -268,8 +267,6 @@ def others(tmp_path_factory, pairs_folder):
         trained_on={"name": "animals", "source": "animals", "lowercase": False, "sha256": "0"},
     )  # fmt: skip
     write_run(folder / "LM", language_model, card)
-    shutil.copytree(pairs_folder, folder / "short")
-    (folder / "short" / "valid.words").write_text("one\n")
     (folder / "sentences.jsonl").write_text('{"sentence_good": "one", "sentence_bad": "two"}\n')
     return folder
 
@@ -288,7 +285,6 @@ BAD = {
     "gate {run} --output {new}": MUST,
     "ensemble {run} {run} --output {new}": "--ensemble`.",
     "analyse gates {run} --words one": MUST,
-    "analyse experts {run}": "must have a mixture as output",
     "analyse experts {run} --corpus {folder}/sentences.jsonl": "`--corpus` is for language models",
     "analyse rank {run}": MUST,
     "tune iog_gate_units --run {run} --output {new}": MUST,
@@ -297,12 +293,8 @@ BAD = {
     "evaluate {run} --corpus {pairs}": "`--corpus` is for language",
     "evaluate {lm} --pairs {pairs}": "`--pairs` is for models that translate",
     "evaluate {other}": "`--pairs` must be",
-    "evaluate {run} --protocol blue": "`protocol` must be one of",
     "evaluate {run} --source en": "`--source` needs --pairs",
     "evaluate {run} --beam 99": "`beam` must be at most the number",
-    "{translate} --beam 99": "`beam` must be at most the number of",
-    "{translate} --nbest 6": "`n_best` must be at most beam",
-    "{translate} --format mosis": "Did you mean 'moses'",
     "{translate} --ensemble {other}": "Received: model 2 of 2 has another than model 1.",
     "{translate} --ensemble {lm}": "must be of a model that translates",
     "{translate} --text 3 --plot x.png": "`--plot` must be a new folder for 2",
@@ -310,14 +302,10 @@ BAD = {
     "{translate} --plot {folder}": "or a new or empty folder. Received",
     "{translate} --plot x.png --ensemble {run}": "cannot be combined with",
     "translate {run} --text '' --plot x.png": "needs a text that is not empty",
-    "{train} {folder}/short {sides}": "must have the same number of lines. Received",
-    "{train} {pairs} --source en": "`source` must be a language of",
     "{train} {pairs} --files a b c d e f": "`files` must name existing fi",
     "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer",
-    "{train} {pairs} --max-tokens 0": "`max_tokens` must be an integer of at",
     "{train} {pairs} --card-for ptb": "`--card-for` must be one of btec, multi30k, wh",
     "{train} {pairs} --corpus ptb": "`--corpus` cannot be combined",
-    "train lstm --output {new} --pairs {pairs} {sides}": "must be a text, not pairs",
     "train lstm --output {new} --corpus ptb --lowercase": "`--lowercase` needs --pairs",
     "data": "`CORPUS` must be given, or --pairs FOLDER",
     "data ptb --pairs {pairs}": "`CORPUS` cannot be com",

@@ -322,9 +322,7 @@ BAD = {
     "{dual} --text the --output {dual}": "`--output` must not be a file that is read.",
     "{dual} --text the --output .": "Received: '.', which is a folder. Add a file name.",
     "{dual} {page} --text the --rule sgd": "`--rule` needs --adapt.",
-    "{dual} {page} --text the --adapt --set rate=1": "`rate` must be one of learning_rate, decay",
     "{dual} {page} --text the --adapt --rule rms": "which only a RUN folder of your own",
-    "{dual} {page} --text the --temperature 0": "`temperature` must be a finite",
 }
 
 
