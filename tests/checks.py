@@ -103,6 +103,18 @@ def gradients(function, variables):
     return [None if gradient is None else array(gradient) for gradient in results]
 
 
+def outputs_and_gradients(call, variables):
+    """Return the outputs of `call()`, and the gradients of a random projection of all of them."""
+    outputs, rng = call(), np.random.default_rng(0)
+    projections = [normal(rng, *np.shape(out)) for out in outputs]
+
+    def scalar():
+        outputs = [ops.cast(out, "float32") for out in call()]
+        return sum(ops.sum(ops.multiply(*pair)) for pair in zip(outputs, projections))
+
+    return outputs, gradients(scalar, variables)
+
+
 # --- models
 
 
@@ -315,17 +327,9 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
     assert_close(coarse_outputs, outputs, rtol=0.05, atol=atol)
 
     # The gradient reaches every weight.
-    rng = np.random.default_rng(4)
-    projections = [normal(rng, *out.shape) for out in outputs]
-
-    def scalar():
-        return sum(
-            ops.sum(ops.multiply(out, p))
-            for p, out in zip(projections, tree.flatten(layer(*inputs)))
-        )
-
-    weights = layer.trainable_variables
-    for weight, gradient in zip(weights, gradients(scalar, weights) if weights else []):
+    if weights := layer.trainable_variables:
+        _, slopes = outputs_and_gradients(lambda: tree.flatten(layer(*inputs)), weights)
+    for weight, gradient in zip(weights, slopes if weights else []):
         assert gradient is not None and np.any(gradient), f"no gradient reaches {weight.path}"
 
 

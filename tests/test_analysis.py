@@ -350,7 +350,9 @@ def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(tmp_path, pictures, cut):
+def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(
+    tmp_path, pictures, cut
+):
     curves = {"lstm seed 1 valid": [300.0, 120.0], "doc seed 1 valid": [290.0, 110.0]}
     curves["lstm seed 2 valid"] = [310.0, 121.0]
     published = {"doc published": 60.5, "lstm published": 80.5, "chance": 99.0}

@@ -23,8 +23,8 @@ from tests.checks import (
     assert_close,
     by_name,
     check_layer,
-    gradients,
     normal,
+    outputs_and_gradients,
     randomise,
     reference_step,
 )
@@ -141,7 +141,6 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, time, policy, rn
     sequence = keras.Variable(normal(rng, BATCH, time, FEATURES))
     states = [keras.Variable(normal(rng, BATCH, size)) for size in layer.cell.state_size]
     mask = np.array([[True, False, True, False], [False, True, True, True]])[:, :time]
-    projections = [normal(rng, BATCH, time, UNITS), *(normal(rng, *s.shape) for s in states)]
     start = array(layer.seed_generator.state)
 
     def found(run):
@@ -149,11 +148,7 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, time, policy, rn
             layer.seed_generator.state.assign(start)  # the same masks at each call
             return run(ops.convert_to_tensor(sequence), [ops.convert_to_tensor(s) for s in states])
 
-        def scalar():
-            outputs = [ops.cast(output, "float32") for output in call()]
-            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(outputs, projections))
-
-        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+        return outputs_and_gradients(call, [sequence, *states, *layer.trainable_variables])
 
     values, slopes = found(
         lambda x, s: layer(x, initial_state=s, mask=ops.convert_to_tensor(mask), training=True)
@@ -208,8 +203,6 @@ def test_values_and_gradients_are_those_of_keras_rnn(
     sequence = keras.Variable(normal(rng, *MASK.shape, FEATURES))
     states = [keras.Variable(normal(rng, len(MASK), UNITS)) for _ in range(2)]
     mask = ops.convert_to_tensor(MASK) if masked else None
-    shape = (*(MASK.shape if return_sequences else MASK.shape[:1]), UNITS)
-    projections = [normal(rng, *shape), *(normal(rng, len(MASK), UNITS) for _ in states)]
 
     def found(run):
         def call():
@@ -217,10 +210,7 @@ def test_values_and_gradients_are_those_of_keras_rnn(
             outputs = run(ops.convert_to_tensor(sequence), initial_state=given, mask=mask)
             return list(outputs) if return_state else [outputs]
 
-        def scalar():
-            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(call(), projections))
-
-        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+        return outputs_and_gradients(call, [sequence, *states, *layer.trainable_variables])
 
     (values, slopes), (expected, expected_slopes) = found(layer), found(kerass)
     assert_close(values, expected)
