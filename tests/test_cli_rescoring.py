@@ -18,6 +18,7 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from dualnet.text import Vocabulary
+from tests import commands
 from tests.checks import UNTRACED, needed, small
 from tests.conftest import NO_DROPOUT, sentences
 
@@ -213,37 +214,7 @@ def test_trees_are_tuned_for_f1(cli, run, tmp_path):
 
 # --- bad input
 
-# Bad commands, each with a part of its message.
-BAD = {
-    "rescore {run} none": "There is no file",
-    "rescore {run} empty": "which is empty",
-    "rescore none nbest": "which does not exist",
-    "{rescore} --format kaldi": "`--output` must be given",
-    "rescore {translator} nbest": "`--input` must be",
-    "{rescore} --input nbest": "`--input` is for models",
-    "rescore {translator} nbest --input short": "`--input` must have a line",
-    "rescore {translator} nbest --input gold --adapt": "`--adapt` needs a RUN of a language model",
-    "rescore tm.keras nbest": "that no feature of the l",
-    "rescore 'a b.keras' nbest": "`RUN` must name features without spaces",
-    "{rescore} --rule sgd": "`--rule` needs --adapt.",
-    "{rescore} --set decay=0.1": "`--set` needs --adapt.",
-    "{rescore} --adapt --set sequence_length=5": "`sequence_length` must be one of",
-    "rescore lm.keras nbest --adapt --rule rms": "which only a RUN folder of your own",
-    "{rescore} --metric wer": "`--metric` needs --tune or --compare",
-    "{rescore} --seed 0": "`--seed` needs --tune or --compare",
-    "{rescore} --json": "`--json` needs --tune or --compare",
-    "{rescore} --tune gold --seed -1": "`seed` must be an integer",
-    "{rescore} --save-weights w": "`--save-weights` needs",
-    "{rescore} --tune gold --compare nbest": "cannot be combined with --com",
-    "{rescore} --tune gold --feature-weights nbest": "combined with --feature-weights",
-    "{rescore} --tune gold --best": "`--best` needs --output FILE",
-    "{rescore} --tune short": "`--tune` must have a line for each id",
-    "{rescore} --compare none": "No such file",
-    "{rescore} --feature-weights none": "There is no file",
-    "{rescore} --feature-weights other.toml": "base, length, lm, tm. Received",
-    "{rescore} --output .": "`--output` must be a file in an",
-    "{rescore} --tune gold --save-weights none/w": "`--save-weights` must be a",
-}
+BAD = commands.REFUSED["rescoring"]
 
 
 @pytest.fixture(scope="module")

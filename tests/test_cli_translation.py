@@ -17,6 +17,7 @@ from dualnet.generation import alignments, translations
 from dualnet.rescoring import read_nbest
 from dualnet.runs.loading import write_run
 from dualnet.text import Vocabulary
+from tests import commands
 
 IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]
@@ -271,47 +272,7 @@ def others(tmp_path_factory):
     return folder
 
 
-MUST = "must be of a language model. Received"
-# Bad commands, each and a part of its message. {lm}, {other} and {file}: a RUN of a language model,
-# and files of a translator of other words and of a language model.
-BAD = {
-    "translate {lm} --text '1 2'": "of a language mod",
-    "translate {file} --text '1 2'": "must be a model that transla",
-    "generate {run} --prompt 1": MUST,
-    "score {run} --text '1 2'": MUST,
-    "score {run} --text '1 2' --format surprisal": MUST,
-    "look {run} --text '1 2' --output {folder}/page.html": MUST,
-    "minimal-pairs {run} {folder}/sentences.jsonl": MUST,
-    "gate {run} --output {new}": MUST,
-    "ensemble {run} {run} --output {new}": "--ensemble`.",
-    "analyse gates {run} --words one": MUST,
-    "analyse experts {run} --corpus {folder}/sentences.jsonl": "`--corpus` is for language models",
-    "analyse rank {run}": MUST,
-    "tune iog_gate_units --run {run} --output {new}": MUST,
-    "evaluate {run} --dynamic": "`--dynamic` is for language models.",
-    "evaluate {run} --cache": "`--cache` is for language models.",
-    "evaluate {run} --corpus {pairs}": "`--corpus` is for language",
-    "evaluate {lm} --pairs {pairs}": "`--pairs` is for models that translate",
-    "evaluate {other}": "`--pairs` must be",
-    "evaluate {run} --source en": "`--source` needs --pairs",
-    "evaluate {run} --beam 99": "`beam` must be at most the number",
-    "{translate} --ensemble {other}": "Received: model 2 of 2 has another than model 1.",
-    "{translate} --ensemble {lm}": "must be of a model that translates",
-    "{translate} --text 3 --plot x.png": "`--plot` must be a new folder for 2",
-    "{translate} --plot {folder}/no/x.png": "whose folder does not exist",
-    "{translate} --plot {folder}": "or a new or empty folder. Received",
-    "{translate} --plot x.png --ensemble {run}": "cannot be combined with",
-    "translate {run} --text '' --plot x.png": "needs a text that is not empty",
-    "{train} {pairs} --files a b c d e f": "`files` must name existing fi",
-    "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer",
-    "{train} {pairs} --card-for ptb": "`--card-for` must be one of btec, multi30k, wh",
-    "{train} {pairs} --corpus ptb": "`--corpus` cannot be combined",
-    "train lstm --output {new} --corpus ptb --lowercase": "`--lowercase` needs --pairs",
-    "data": "`CORPUS` must be given, or --pairs FOLDER",
-    "data ptb --pairs {pairs}": "`CORPUS` cannot be com",
-    "data ptb --max-tokens 9": "`--max-tokens` needs --pa",
-    "data ptb --files a b c d e f": "`--files` needs --pairs",
-}
+BAD = commands.REFUSED["translation"]
 
 
 @pytest.mark.parametrize("command", BAD)

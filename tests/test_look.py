@@ -17,6 +17,7 @@ from dualnet.builders.reader import Reader
 from dualnet.looking import page as page_module
 from dualnet.runs import shipped
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
+from tests import commands
 from tests.checks import assert_same, once, small, strong
 from tests.conftest import values
 from tests.test_surprisal import TEXT, TOKENIZERS
@@ -311,19 +312,7 @@ def test_the_command_reads_standard_input(files, tmp_path, cli, monkeypatch):
     assert data_of((tmp_path / "page.html").read_text("utf-8")) == data_of(page)
 
 
-# The arguments of bad `look` commands, each with a part of its message.
-BAD = {
-    "{dual} {page} --text ' \n'": "`text` must hold at least one word. Received: ' \\n'.",
-    "{dual} {page} {unknown}": "`text` must hold a word that the models know.",
-    "{dual} {page} absent.txt": "FILE must be a text file. Received: 'absent.txt'",
-    "{page} absent.txt": "`path` must be a RUN folder or a .keras file.",
-    "{page} absent --text the": "`path` must be a RUN folder or a .keras file.",
-    "{dual} --text the --output no/page.html": "in an existing folder. Received: 'no/page.html', ",
-    "{dual} --text the --output {dual}": "`--output` must not be a file that is read.",
-    "{dual} --text the --output .": "Received: '.', which is a folder. Add a file name.",
-    "{dual} {page} --text the --rule sgd": "`--rule` needs --adapt.",
-    "{dual} {page} --text the --adapt --rule rms": "which only a RUN folder of your own",
-}
+BAD = commands.REFUSED["looking"]
 
 
 @once
