@@ -39,6 +39,7 @@ MEMBERS = {"awd_lstm_doc_5": ("awd_lstm_doc", 5)} | {
     for times in (5, 10)
     for gate in ("", "_iog")
 }
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))["cards"]
 LOWERCASE = {*DUAL, "dual_mdlstm_iog"}
 ROWS = [
     (corpus, name)
@@ -526,16 +527,7 @@ def test_a_base_may_be_a_list_or_a_card_beside_and_without_leaves_values_out(own
     assert card.ours == ()  # the gate has another recipe
 
 
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ('"lstmm"', "must be a model of the zoo or the path of a card.*'lstmm'.*mean 'lstm'"),
-        ('"nowhere.toml"', "must be a model of the zoo or the path.*nowhere.toml'"),
-        ("[3]", r"must be .* a list of these. Received: base = \[3\]"),
-        ('"two_layers.toml"', r"must not lead back to the card itself.*layers.toml -> .*layers"),
-        ('"other.toml"', r"must not lead back to the card itself.*layers.toml -> .*other.toml -> "),
-    ],
-)
+@pytest.mark.parametrize(("base", "message"), MISTAKES["bases"])
 def test_a_bad_base_is_told_with_file_and_line(own, base, message):
     own('base = "two_layers.toml"\n', "other.toml")
     with pytest.raises(ValueError, match=rf"(two_layers|other).toml, line 1: `base` {message}"):
@@ -551,33 +543,7 @@ def test_a_mistake_in_a_base_is_told_with_its_own_file_and_line(own):
         zoo.build(own('base = "base.toml"\n'), vocabulary_size=9)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("units", "unts", r"two_layers.toml, line 6: `unts` must be an argument.*mean 'units'"),
-        ("units = 8", 'units = "8"', r"line 6: `units` must be an integer of at least 1"),
-        ("[config]", "[confg]", r"line 4: `confg` must be one of .*mean 'config'"),
-        ("[config]", "measured = [1]\n[config]", r"line 4: `measured` must be a list of tables"),
-        *(
-            ("[config]", f"{before} = {value}{after}\n[config]", "line 4: `static` must be a pair")
-            for before, after in [
-                ("published = { static", " }"),
-                ("also_published = [{ static", " }]"),
-            ]
-            for value in ("[9]", "[9, 8, 7]", '[9, "8"]', "[9, true]", "9.0", "[]")
-        ),
-        ("[config]", 'published.static = "9"\n[config]', "line 4: `static` must be a pair of numb"),
-        ("[config]", "without = [1]\n[config]", r"line 4: `without` must be a list of text"),
-        ("[config]", "ours = [1]\n[config]", r"line 4: `ours` must be a list of text"),
-        ("[recipe]", "rank = 5", r"line 10: `learning_rate` must be an argument of the builder"),
-        ("learning_rate =", "learning_rte =", "line 10: `learning_rte` .* of the recipe.*learning"),
-        ("= 0.01", "= -1", r"line 10: `learning_rate` must be above 0 and finite"),
-        ('"language_model"', '"language_mode"', r"line 2: `builder` must be one of"),
-        ('"language_model"', "5", r"line 2: `builder` must be text. Received: builder = 5"),
-        ("units = 8", "units 8", r"must be TOML.*two_layers.toml.*line 6"),
-        ('cell = "lstm"', 'cell = "lstn"', r"line 5: `cell` must be one of.*mean 'lstm'"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "message"), MISTAKES["edits"])
 def test_a_mistake_in_a_card_is_told_with_file_line_and_way_out(
     own, corpus, tmp_path, before, after, message
 ):
@@ -633,18 +599,7 @@ def test_the_gate_and_the_cache_of_a_member_stay_its_own(ensemble):
 
 @pytest.mark.parametrize(
     ("before", "after", "overrides", "message"),
-    [
-        ('"lstm", ', '"lstn", ', {}, r"both.toml, line 4: `members` of 'both': Unknown.*'lstm'"),
-        ('["lstm", "two_layers.toml"]', "[]", {}, "line 4: `members` must be a list"),
-        ('"lstm"', "5", {}, r"line 4: `members` must be names or paths of cards, .*Received: 5"),
-        ('"lstm"', '{ name = "lstm" }', {}, r"line 4: `members` must be names.*`arguments`"),
-        ('"lstm"', '"both.toml"', {}, r"`members` of 'both' must be other models"),
-        ('"lstm"', '"./both.toml"', {}, r"`members` of 'both' must be other models"),
-        ("gate =", "gat =", {}, r"line 5: `gat` must be an argument of the builder 'ensemble'"),
-        ("gate =", "units = 3\ngate =", {}, r"line 5: `units` must be an argument of the builder"),
-        ("", "", {"unts": 3}, r"^`unts` must be an argument .* its members.*Did you mean 'units'"),
-        ("", "", {"vocabulary_size": None}, r"^`vocabulary_size` must be"),
-    ],
+    [*MISTAKES["ensembles"], ("", "", {"vocabulary_size": None}, r"^`vocabulary_size` must be")],
 )
 def test_a_mistake_in_an_ensemble_is_one_clear_sentence(
     ensemble, before, after, overrides, message
