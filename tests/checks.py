@@ -5,6 +5,8 @@ import functools
 import inspect
 import io
 import json
+import math
+import re
 
 import keras
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from keras import ops, tree
 
 from dualnet import corpora, zoo
+from dualnet._fields import ENTRY, SECTION
 from dualnet.builders import CELLS
 from tests import reference
 
@@ -246,6 +249,32 @@ def check_step(cell, rng):
 
 
 # --- any layer
+
+
+def documented(kind):
+    """Return the entries of the arguments in the manual of a class, by name."""
+    entries, within = {}, False
+    for line in inspect.cleandoc(kind.__doc__).splitlines():
+        entry = ENTRY.match(line)
+        within = bool(SECTION.fullmatch(line)) or (within and (line[:4].isspace() or bool(entry)))
+        if within and entry:
+            entries[entry[1]] = entry[2]
+    return entries
+
+
+def excluded(entry):
+    """Return values that the entry of a manual excludes, such as "float above 0, at most 1."."""
+    kind, *_ = re.split(r"[. ,]", entry)
+    if kind == "bool":
+        return ["no", 1]
+    if kind == "int" and "or None" not in entry:
+        least = re.match(r"int, (?:at least|from) (\d)", entry)
+        return [1.5, -1, int(least[1]) - 1 if least else "3"]
+    if kind == "float":
+        bounds, *_ = entry.split(".")
+        ends = {"at least 0": -1, "above 0": 0, "at most 1": 1.01, "below 1": 1.0}
+        return ["a", math.nan, *(value for end, value in ends.items() if end in bounds)]
+    return [name[:-1] for name in re.findall('^"(\\w+)"', entry)]
 
 
 def check_against_reference(call, variables, inputs, expected, names=None):

@@ -33,6 +33,8 @@ from tests.checks import (
     by_name,
     check_against_reference,
     check_layer,
+    documented,
+    excluded,
     gradients,
     normal,
     randomise,
@@ -372,49 +374,37 @@ def test_layers_over_time_pass_on_the_mask_of_their_input(layer):
 
 # --- refusals, of all layers
 
-COUNTS = [0, -1, 1.5, True, "4"]
-RATES = [-0.1, 1.0, "a", None, True, float("nan")]
-PENALTIES = [-0.1, "a", None, float("inf"), float("nan")]
-FINITE = [None, "a", True, float("inf"), float("nan")]
 REQUIRED = {
     "units": UNITS, "vocabulary_size": WORDS, "latent_units": 2, "rate": 0.1, "size": 3,
-    "experts": 2, "factor": 0.1, "tied_to": None,
+    "experts": 2, "factor": 0.1, "tied_to": None, "alignment_units": 3, "sizes": [3],
+    "cell": LSTMCell(UNITS), "cells": [LSTMCell(UNITS)],
 }  # fmt: skip
-REFUSED = {
-    layers.ActivationRegularization: {"activation": [-1], "temporal": [float("nan")]},
-    layers.DOCOutput: {
-        "vocabulary_size": [0], "experts": [3, []], "latent_units": [0], "balance": [-1],
-        "use_bias": ["no", None, 1], "latent_activation": ["tan"], "latent_dropout": [1],
-        "latent_dropout_locked": [1], "latent_dropout_per_expert": [1], "balance_form": ["codes"],
-    },
+MANUALS = {
+    kind: {name: excluded(entry) for name, entry in documented(kind).items()}
+    for kind in map(layers.__dict__.get, layers.__all__)
+    if inspect.isclass(kind)
+}
+REFUSED = {  # beside what the manual excludes in its first words
+    layers.DOCOutput: {"experts": [3, []], "balance_form": ["codes"], "latent_activation": ["tan"]},
     layers.DepthGatedLSTMCell: {
-        "units": [[4, 3]], "depth": [0], "depth_gated": ["no"], "peepholes": ["diag", None, True],
-        "first_gate": ["owned"], "stabilised": [0], "affine": ["False"], "internal_dropout": [1],
+        "units": [[4, 3]], "peepholes": [None, True], "first_gate": ["owned"],
         "locked": [["mogrifier"]],
     },
-    layers.DualConnection: {"units": COUNTS, "dual_l2": PENALTIES},
-    layers.EmbeddingDropout: {"rate": [1], "vocabulary_size": [0]},
-    layers.FeatureGate: {"vocabulary_size": [0]},
-    layers.IOGate: {"vocabulary_size": [0], "units": [0], "dropout": [1], "use_hidden": ["no"]},
+    layers.DualConnection: {"units": [True, "4"], "dual_l2": [None, float("inf")]},
     layers.LSTMCell: {
-        "units": [0, None], "recurrent_dropout": [1.0], "input_l2": [-1], "recurrent_l2": [-1],
+        "units": [None], "recurrent_dropout": [1.0], "input_l2": [-1], "recurrent_l2": [-1],
         "weight_dropout": [1.0], "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
-        "forget_bias": FINITE, "capped_input_gate": ["no"],
+        "forget_bias": [None, True, float("inf")],
     },
-    layers.LayerNormGRUCell: {"units": [1], "placement": [None], "affine": ["False"]},
-    layers.LayerNormLSTMCell: {"epsilon": [0, -1e-5, *FINITE], "placement": ["Separate", 1]},
-    layers.MixtureSoftmax: {"experts": [0, [2]]},
-    layers.MogrifierLSTMCell: {
-        "rounds": [-1], "rank": [-1, 1.5], "mogrifier_dropout": [1], "mogrifier_l2": [-1],
-        "locked": [["internal"], "mogrifier"],
-    },
-    layers.NeuralCache: {"size": [0], "weight": [1.0], "scale": [-1], "start": ["atonce"]},
-    layers.OutputProjection: {"vocabulary_size": [0, True]},
-    layers.PastDecode: {"factor": [-1]},
+    layers.LayerNormGRUCell: {"units": [1], "placement": [None]},
+    layers.LayerNormLSTMCell: {"epsilon": [None, True], "placement": ["Separate", 1]},
+    layers.MixtureSoftmax: {"experts": [[2]]},
+    layers.MogrifierLSTMCell: {"rank": [-1, 1.5], "locked": [["internal"], "mogrifier"]},
+    layers.NeuralCache: {"start": ["atonce"]},
     layers.RecurrentHighwayCell: {
-        "depth": [0], "transform_bias": [None], "gate_reads": ["s"], "locked": [["internal"]],
+        "transform_bias": [None], "gate_reads": ["s"], "locked": [["internal"]],
     },
-    layers.StepDropout: {"rate": RATES},
+    layers.StepDropout: {"rate": [None, True]},
 }  # fmt: skip
 
 
@@ -422,7 +412,8 @@ REFUSED = {
     ("kind", "argument", "value"),
     [
         (kind, argument, value)
-        for kind, arguments in REFUSED.items()
+        for table in (MANUALS, REFUSED)
+        for kind, arguments in table.items()
         for argument, values in arguments.items()
         for value in values
     ],

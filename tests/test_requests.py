@@ -1,8 +1,6 @@
 """Settings check and document themselves, without Keras."""
 
 import inspect
-import math
-import re
 
 import pytest
 
@@ -20,7 +18,7 @@ from dualnet.requests import (
 )
 from dualnet.text import ByteTokenizer
 from dualnet.training import Recipe
-from tests.checks import small
+from tests.checks import excluded, small
 
 
 class Layer(Settings):
@@ -154,21 +152,6 @@ REFUSED = {
         ({"format": "sherpa-onnx"}, "`tokens` must be the file tokens.txt"),
     ],
 }
-
-
-def excluded(entry):
-    """Return values that the entry of a manual excludes, such as "float above 0, at most 1."."""
-    kind, *_ = re.split(r"[. ,]", entry)
-    if kind == "bool":
-        return ["no", 1]
-    if kind == "int":
-        least = re.match(r"int, (?:at least|from) (\d)", entry)
-        return [1.5, -1, int(least[1]) - 1 if least else "3"]
-    if kind == "float":
-        bounds, *_ = entry.split(".")
-        ends = {"above 0": 0, "at most 1": 1.01, "below 1": 1.0}
-        return ["a", -1, math.nan, *(value for end, value in ends.items() if end in bounds)]
-    return [name[:-1] for name in re.findall('^"(\\w+)"', entry)]
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
         ({"global_clipnorm": 1.0, "clipnorm": 1.0},
          "`global_clipnorm` must be 0 unless `clipnorm` is 0.*Set one of them to 0"),
         ({"length_deviation": 5, "longest_length": 24},
