@@ -38,7 +38,7 @@ from dualnet.serving.graph_tokenizer import in_graph
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import dtype_policy, limited_files, needed, normal, write_splits
-from tests.reference import log_softmax
+from tests.reference import drawing, log_softmax
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
@@ -467,20 +467,6 @@ def test_a_row_that_stops_at_eos_ends_before_the_first(served):
     assert {0, 12} < set(stopped["lengths"].tolist())
 
 
-def expected_probabilities(logits, temperature, top_k, top_p):
-    """Return the probability of each word by the manual: temperature, top_k, top_p, no <unk>."""
-    p = np.exp(log_softmax(logits) / temperature)
-    p[UNK_ID] = 0
-    order = np.argsort(-p, kind="stable")
-    p = p / p.sum()
-    if top_k:
-        p[order[top_k:]] = 0
-        p = p / p.sum()
-    reached = np.cumsum(p[order])
-    p[order[1 + np.searchsorted(reached, top_p) :]] = 0
-    return p / p.sum()
-
-
 PEAKED = 1.5 * np.random.default_rng(8).normal(size=len(WORDS)).astype("float32")
 PEAKED[UNK_ID] = 3.0
 EQUAL = np.zeros(len(WORDS), "float32")  # eight words of exactly 1/8, and <unk>
@@ -506,7 +492,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperat
     rows = tf.constant(np.repeat(logits[None], count, axis=0))
     draw = tf.function(lambda step: sampling.draw(rows, step, settings, UNK_ID))
     first, second = (draw(tf.constant(step)).numpy() for step in (0, 1))
-    expected = expected_probabilities(logits.astype("float64"), temperature, top_k, top_p)
+    expected = drawing(logits.astype("float64"), temperature, top_k, top_p, excluded=[UNK_ID])
     for drawn in (first, second):
         shares = np.bincount(drawn, minlength=len(WORDS)) / count
         assert not shares[expected == 0].any()
