@@ -106,10 +106,16 @@ def gradients(function, variables):
     return [None if gradient is None else array(gradient) for gradient in results]
 
 
+def projections_of(outputs):
+    """Return a random array of the shape of each of `outputs`, always the same."""
+    rng = np.random.default_rng(0)
+    return [normal(rng, *np.shape(output)) for output in outputs]
+
+
 def outputs_and_gradients(call, variables):
     """Return the outputs of `call()`, and the gradients of a random projection of all of them."""
-    outputs, rng = call(), np.random.default_rng(0)
-    projections = [normal(rng, *np.shape(out)) for out in outputs]
+    outputs = call()
+    projections = projections_of(outputs)
 
     def scalar():
         outputs = [ops.cast(out, "float32") for out in call()]
@@ -291,22 +297,19 @@ def check_against_reference(call, variables, inputs, expected, names=None):
     def reference_outputs(*arrays):
         return expected(dict(zip(names, arrays)), *arrays[len(names) :])
 
-    outputs = reference_outputs(*start)
-    assert_close(call(*[ops.convert_to_tensor(variable) for variable in inputs]), outputs)
-
-    rng = np.random.default_rng(0)
-    projections = [normal(rng, *np.shape(value)) for value in outputs]
-
-    def scalar():
-        outputs = call(*[ops.convert_to_tensor(variable) for variable in inputs])
-        return sum(ops.sum(ops.multiply(out, p)) for p, out in zip(projections, outputs))
+    outputs, slopes = outputs_and_gradients(
+        lambda: call(*map(ops.convert_to_tensor, inputs)), [*variables, *inputs]
+    )
+    wanted = reference_outputs(*start)
+    assert_close(outputs, wanted)
+    projections = projections_of(wanted)
 
     def reference_scalar(*arrays):
         return sum(np.sum(p * out) for p, out in zip(projections, reference_outputs(*arrays)))
 
     differences = reference.differences(reference_scalar, start)
     names += [variable.name for variable in inputs]
-    for name, a, b in zip(names, gradients(scalar, [*variables, *inputs]), differences):
+    for name, a, b in zip(names, slopes, differences):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5, err_msg=f"gradient of {name}")
 
 

@@ -214,9 +214,6 @@ def test_fewer_hypotheses_than_asked_for_are_returned_if_there_are_no_more():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam": 0}, "`beam` must be an integer of at least 1"),
-        ({"beam": 2, "n_best": 3}, "`n_best` must be at most beam.*n_best=3, beam=2"),
-        ({"length_normalization": -1.0}, "`length_normalization` must be a finite number"),
         ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
         ({"max_tokens": [1, 2]}, "`max_tokens` must be an integer, or one for each of the 1"),
         ({"first_ids": np.zeros(0, "int32")}, "`first_ids` must hold at least 1"),

@@ -107,8 +107,12 @@ def two_models():
 
 @pytest.fixture
 def browser(driver, two_models, tmp_path):
-    browser = Browser(driver).open(two_models, tmp_path)
-    yield browser
+    return Browser(driver).open(two_models, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_log(driver):
+    yield
     assert driver.get_log("browser") == []  # no error, and nothing that was refused or missed
 
 
@@ -273,7 +277,6 @@ def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     assert shown.replace("↵", "") == text
     assert driver.title == "How lstm reads this text"
     assert not browser.find("#views").is_displayed()  # one reading: nothing to switch
-    assert driver.get_log("browser") == []
 
 
 def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_alone(
@@ -305,7 +308,6 @@ def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_al
         "document.querySelector('#text').getBoundingClientRect().bottom + 1"
     )
     assert inside
-    assert driver.get_log("browser") == []
 
 
 def made_up(bits):
@@ -335,14 +337,12 @@ def test_the_text_scrolls_to_the_word_that_the_chart_is_pointed_at(driver, tmp_p
             for selector in (".here", "#text")
         )
         assert text["top"] <= here["top"] and here["bottom"] <= text["bottom"]
-    assert driver.get_log("browser") == []
 
 
 def test_a_model_that_excludes_a_word_has_no_low_perplexity(driver, tmp_path):
     browser = Browser(driver).open(made_up([[1.0, 2.0], [1.0, None]]), tmp_path)
     assert browser.find("#summary").text.endswith("lowest perplexity 2.83, by model 0")
     assert browser.texts("#lines span")[1] == "model 1 Infinity"
-    assert driver.get_log("browser") == []
 
 
 def test_the_axes_of_short_texts_and_wide_ranges_have_labels_that_do_not_overlap(driver, tmp_path):
@@ -372,4 +372,3 @@ def test_a_frame_of_a_notebook_shows_the_page(driver, two_models, tmp_path):
     browser.hover(browser.word(4))
     assert len(browser.texts("#details li")) >= 5
     driver.switch_to.default_content()
-    assert driver.get_log("browser") == []

@@ -170,12 +170,10 @@ def test_a_run_is_resumed_with_its_own_text_alone(run, corpus, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"learning_rat": 1}, "`learning_rat` must be an argument.*Did you mean 'learning_rate'"),
         ({"batching": "sentences", "padded": False}, "`padded` must be True with batching="),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
         ({"batch_size": 5000}, "The split 'train' must hold at least batch_size"),
         ({"seed": 2**32}, r"`seed` must be below 2\*\*32"),
-        ({"input_dropout": 2}, "`input_dropout`"),
     ],
 )
 def test_bad_settings_are_refused_and_nothing_is_written(corpus, tmp_path, settings, message):
