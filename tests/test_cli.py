@@ -80,7 +80,6 @@ def test_the_table_has_every_card_with_what_is_published_and_measured(cli):
     doc, rhn = table["awd_lstm_doc", "ptb"], table["variational_rhn_iog_hidden", "ptb"]
     assert doc[4] == "54.62/52.87; until no gain 54.12/52.38" and rhn[3] == "-/75.6"
     assert table["awd_lstm", "ptb"][4:8] == ["60.0/57.3", "", "53.9/52.8", "51.6/51.1"]
-    assert "units=200, 6 epochs" in table["lstm", "ptb"][8]
     assert "static 130.53/123.01, dynamic nadam 128.62/121.45" in table["lstm", "ptb"][8]
     rows = cli("list 'dual_mdlstm_t*' --markdown").splitlines()[2:]
     assert len(rows) == 1 and "52.87/51.19" in rows[0]

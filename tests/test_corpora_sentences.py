@@ -44,13 +44,7 @@ def sentences(batch):
 texts = st.lists(st.sampled_from([0, 1, EOS, EOS, 3, 4]), min_size=1, max_size=60)
 
 
-@given(
-    texts,
-    st.integers(1, 7),
-    st.sampled_from(["pre", "post"]),
-    st.booleans(),
-    st.integers(0, 5),
-)
+@given(texts, st.integers(1, 7), st.sampled_from(["pre", "post"]), st.booleans(), st.integers(0, 5))
 def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding, shuffle, epoch):
     batches = corpus_of(tokens).sentence_batches(
         "train", batch_size=batch_size, padding=padding, shuffle=shuffle

@@ -90,13 +90,8 @@ UNDROPPED = [
     (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
     *NORMALISED_STEPS,
     *[
-        (RecurrentHighwayCell, options)
-        for options in (
-            {"depth": 3},
-            {"depth": 2, "use_bias": False},
-            {"depth": 3, "gate_reads": "candidate"},
-            {"depth": 2, "gate_reads": "candidate", "use_bias": False},
-        )
+        (RecurrentHighwayCell, {"depth": 3, "gate_reads": reads, "use_bias": b})
+        for reads, b in itertools.product(("state", "candidate"), BOTH)
     ],
     *[(DepthGatedLSTMCell, options) for options in DEPTH_GATED],
 ]

@@ -121,9 +121,7 @@ REFUSED = {
         ({"length_normalization": 0.5}, "`length_normalization` needs `beam`"),
         (WIDE, "`n_best` must be at most beam.*n_best=3, beam=2"),
     ],
-    Translating: [
-        (WIDE, "`n_best` must be at most beam"),
-    ],
+    Translating: [(WIDE, "`n_best` must be at most beam")],
     Evaluating: [
         ({"batch_size": 0}, "`batch_size` must be an integer of at least 1"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
@@ -144,13 +142,9 @@ REFUSED = {
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"by_sentence": True, "sequence_length": 5}, "`sequence_length` cannot be combined wi"),
     ],
-    Surprising: [
-        ({"learning_rate": 0.1}, "`learning_rate` needs adapt=True"),
-    ],
+    Surprising: [({"learning_rate": 0.1}, "`learning_rate` needs adapt=True")],
     Looking: [({"rule": "sgd"}, "`rule` needs adapt=True")],
-    Exporting: [
-        ({"format": "sherpa-onnx"}, "`tokens` must be the file tokens.txt"),
-    ],
+    Exporting: [({"format": "sherpa-onnx"}, "`tokens` must be the file tokens.txt")],
 }
 
 

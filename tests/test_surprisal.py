@@ -142,10 +142,7 @@ def test_white_space_belongs_to_the_word_after_it_and_at_the_end_to_the_last(tex
 
 @pytest.mark.parametrize(
     ("documents", "words"),
-    [
-        ("blank-line", ("one", "two", "<eos>", "three")),
-        ("file", ("one", "two", "three")),
-    ],
+    [("blank-line", ("one", "two", "<eos>", "three")), ("file", ("one", "two", "three"))],
 )
 def test_words_end_where_documents_do(documents, words):
     assert words_of(ByteTokenizer(documents), "one\ntwo\n\nthree").words == words
