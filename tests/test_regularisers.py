@@ -265,16 +265,10 @@ def test_every_cell_is_causal_under_the_dual_connection_and_its_biases_can_be_of
 
 @pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm"}))
 def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
-    model = a_model(
-        cell=cell,
-        recurrent_layers=2,
-        input_dropout=0.3,
-        internal_dropout=0.3,
-        recurrent_dropout=0.3,
-        weight_dropout=0.3,
-        mask_per_gate=True,
-        locked_dropouts=["input", "recurrent"],  # the second layer's input is masked at each step
-    )
+    rates = {f"{place}_dropout": 0.3 for place in ("input", "internal", "recurrent", "weight")}
+    # The second layer's input is masked at each step.
+    locks = {"mask_per_gate": True, "locked_dropouts": ["input", "recurrent"]}
+    model = a_model(cell=cell, recurrent_layers=2, **rates, **locks)
     inputs = [ops.convert_to_tensor(some_tokens(rng)), *model.initial_state(BATCH)]
     first, second = (array(model.core(inputs, training=True)[0]) for _ in range(2))
     assert np.all(np.isfinite(first)) and not np.allclose(first, second)
@@ -287,15 +281,8 @@ def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
 
 def fresh(rule, **arguments):
     """Return the largest absolute value and the standard deviation of each weight by name."""
-    model = language_model(
-        400,
-        embedding_units=100,
-        recurrent_units=64,
-        tied=False,
-        output_bias=True,
-        initializer=rule,
-        **arguments,
-    )
+    arguments |= {"embedding_units": 100, "recurrent_units": 64, "tied": False}
+    model = language_model(400, output_bias=True, initializer=rule, **arguments)
     weights = {"/".join(w.path.split("/")[-2:]): array(w) for w in model.trainable_variables}
     return {name: (np.abs(weight).max(), weight.std()) for name, weight in weights.items()}
 
