@@ -43,7 +43,7 @@ import numpy as np
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Worker, WorkerError, as_message, free_memory, memory
+from peers.worker import Worker, WorkerError, free_memory, memory
 
 START_SECONDS = 600.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
@@ -166,7 +166,7 @@ def measure(
         about = described(case)
         about["rows"] = [case.batch] if case.batch else list(BATCHES)
         try:
-            answer = workers[i].ask(START_SECONDS, case=about, setting=as_message(setting))
+            answer = workers[i].ask(START_SECONDS, case=about, setting=dataclasses.asdict(setting))
             if answer["parameters"] != parameters(about["config"]):
                 raise WorkerError(
                     f"{answer['parameters']:,} weights, not the {parameters(about['config']):,} "
