@@ -1,14 +1,13 @@
 """Serves SavedModels to many interleaved clients; checks that no client sees another's state.
 
 Usage: python benchmarks/clients.py [--clients 1000] [--threads 16] [--requests 4] [--seed 0]
-Most clients read words of their own with `step`, one a request, and pass the states of an answer to
-their next request; of twenty, three send texts to `score_text` and `generate_text`, and ids to the
-`translate` of a translator. The requests of all are shuffled and sent from several threads at once.
-Each answer must equal, bit for bit, the one that its client gets alone. Prints one line; exits with
-1 if an answer differs.
+Most clients read words of their own with `step`, one in each of their `--requests`, and pass the
+states of an answer to their next request; of twenty, three send texts to `score_text` and
+`generate_text`, and ids to the `translate` of a translator. The requests of all are shuffled and
+sent from several threads at once. Each answer must equal, bit for bit, the one that its client gets
+alone. Prints one line; exits with 1 if an answer differs.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -26,12 +25,9 @@ WORDS = ("<eos>", "<unk>", *(f"w{i}" for i in range(998)))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=4, help="of each client")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    from options import options_of  # a script of its folder, which tests import from above
+
+    options = options_of(__doc__, clients=1000, threads=16, requests=4, seed=0)
     model = zoo.build("dual_lstm", vocabulary_size=len(WORDS), units=64)
     model.vocabulary = Vocabulary(WORDS)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,11 +3,10 @@
 Usage: python benchmarks/fuzz.py [--cases 2000] [--seed 0] [--show]
 Each case must end with exit code 0, or with 2 and one sentence; never with a traceback, a hang,
 an unfinished file, an escape sequence of a file on the terminal, or a change to existing files.
-Prints a table by kind, and each failed case with what reproduces it. The exit code is 1 if any
-failed.
+Prints a table by kind, and each failed case with what reproduces it; with `--show` every message.
+The exit code is 1 if any failed.
 """
 
-import argparse
 import collections
 import contextlib
 import hashlib
@@ -289,12 +288,10 @@ def fingerprint(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--show", action="store_true", help="print every message")
-    options = parser.parse_args()
     import keras
+    from options import options_of  # a script of its folder, which tests import from above
+
+    options = options_of(__doc__, cases=2000, seed=0, show=False)
 
     # A case that fills the memory fails alone.
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.RLIM_INFINITY))

@@ -9,21 +9,24 @@ def options_of(doc, *paths, **defaults):
 
     Args:
         doc: The docstring of the script, which says what they mean.
-        *paths: Names of its positional arguments; "..." at the end of one takes several.
-        **defaults: Default of each option; False is that of a switch, and a type stands for none.
+        *paths: Names of its positional arguments; "..." at the end of one takes several, and "*"
+            any number of words that are no paths.
+        **defaults: Default of each option; False is that of a switch, a type stands for none, and
+            a tuple holds the choices, the default first.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name in paths:
-        parser.add_argument(
-            name.rstrip("."), type=Path, nargs="+" if name.endswith("...") else None
-        )
+        number = {"...": "+", "*": "*"}.get(name.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        parser.add_argument(name.rstrip(".*"), type=str if number == "*" else Path, nargs=number)
     for name, default in defaults.items():
         if default is False:
             settings = {"action": "store_true"}
         elif isinstance(default, type):
             settings = {"type": default}
+        elif isinstance(default, tuple):
+            settings = {"choices": default, "default": default[0]}
         elif isinstance(default, list):
             settings = {"nargs": "+", "default": default}
         else:

@@ -22,12 +22,12 @@ the processes see a GPU.
 
 from __future__ import annotations
 
-import argparse
 import os
 
 import keras
 import numpy as np
 from keras import ops
+from options import options_of
 from peers.work import Work
 from peers.worker import Worker
 
@@ -225,16 +225,12 @@ class PartWork(Work):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {[*PARTS]}")
-    parser.add_argument("--repeats", type=int, default=9, help=f"at least {LEAST_REPEATS}")
-    parser.add_argument("--policies", nargs="+", default=["float32"])
-    parser.add_argument("--backend", default="tensorflow", choices=("tensorflow", "jax", "torch"))
-    options = parser.parse_args()
+    backends = ("tensorflow", "jax", "torch")
+    options = options_of(__doc__, "parts*", repeats=9, policies=["float32"], backend=backends)
     if unknown := {*options.parts} - {*PARTS}:
-        parser.error(f"no part {unknown.pop()!r}; there are {', '.join(PARTS)}")
+        raise SystemExit(f"no part {unknown.pop()!r}; there are {', '.join(PARTS)}")
     if options.repeats < LEAST_REPEATS:
-        parser.error(f"--repeats must be at least {LEAST_REPEATS}")
+        raise SystemExit(f"--repeats must be at least {LEAST_REPEATS}")
     for part in options.parts or PARTS:
         for sizes in PARTS[part][2]:
             for policy in options.policies:

@@ -5,10 +5,10 @@ Usage: python benchmarks/ship.py RUN NAME [--corpus FOLDER] [--rule RULE] [--set
 Writes zoo/pretrained/NAME, a RUN folder: the card, the tokeniser, the weights in float16,
 LICENSES_SOURCES, and results.json with the static and dynamic figures of these weights on valid
 and test: perplexity per token, and bits per byte of what is no `<unk>`. The text must be
-WikiText-2, prepared by benchmarks/prose.py.
+WikiText-2, prepared by benchmarks/prose.py; by default it is that of RUN. `--rule` and `--set` are
+those of dynamic evaluation. NAME is for example `dual_lstm.wikitext-2`.
 """
 
-import argparse
 import dataclasses
 import json
 import math
@@ -183,13 +183,9 @@ def figures(model: LanguageModel, ids: np.ndarray, losses: np.ndarray) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("name", metavar="NAME", help="e.g. dual_lstm.wikitext-2")
-    parser.add_argument("--corpus", help="folder of the text (default: that of RUN)")
-    parser.add_argument("--rule", default="nadam", help="of dynamic evaluation (default: nadam)")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="its settings")
-    options = parser.parse_args()
+    from options import options_of  # a script of its folder, which tests import from above
+
+    options = options_of(__doc__, "run", "name", corpus=str, rule="nadam", set=[])
     if options.corpus is None:
         corpus = runs.corpus_of_run(options.run)
     else:

@@ -40,10 +40,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from options import options_of
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Worker, WorkerError, as_message, free_memory, memory
+from peers.worker import Worker, WorkerError, free_memory, memory
 
 START_SECONDS = 600.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
@@ -79,17 +80,11 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], epilog=f"cases: {', '.join(CASES)}, scaling, table"
-    )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all but scaling")
-    parser.add_argument("--settings", nargs="+", default=["*"], metavar="PATTERN")
-    parser.add_argument("--repeats", type=int, default=LEAST_REPEATS)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of turns, for each setting")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; nothing is kept")
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another dualnet")
-    options = parser.parse_args()
+    results = Path(__file__).parent / "results"
+    options = options_of(
+        f"{__doc__}\nCASE is one of {', '.join(CASES)}.", "cases*", settings=["*"],
+        repeats=LEAST_REPEATS, seconds=60.0, output=results, quick=False, beside=Path,
+    )  # fmt: skip
     if options.cases[:1] == ["scaling"]:
         from peers import scaling
 
@@ -100,7 +95,7 @@ def main() -> None:
         return
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
-        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}, scaling and table")
+        raise SystemExit(f"no case {unknown[0]!r}; of {', '.join(CASES)}, scaling and table")
     rates: dict[tuple[Product, str], tuple[float, str]] = {}
     for name in options.cases or CASES:
         run_case(tiny(CASES[name]) if options.quick else CASES[name], options, rates)
@@ -166,7 +161,7 @@ def measure(
         about = described(case)
         about["rows"] = [case.batch] if case.batch else list(BATCHES)
         try:
-            answer = workers[i].ask(START_SECONDS, case=about, setting=as_message(setting))
+            answer = workers[i].ask(START_SECONDS, case=about, setting=dataclasses.asdict(setting))
             if answer["parameters"] != parameters(about["config"]):
                 raise WorkerError(
                     f"{answer['parameters']:,} weights, not the {parameters(about['config']):,} "

@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from options import options_of
+
 KINDS = {
     "products": ("MatMul", "BatchMatMulV2", "_MklMatMul", "_FusedMatMul", "Einsum"),
     "softmax and loss": ("Softmax", "LogSoftmax", "Max", "TensorScatterUpdate", "GatherNd"),
@@ -31,20 +33,16 @@ KINDS = {
     "random masks": ("StatelessRandomUniformV2", "RandomUniform", "StatelessRandomUniform"),
 }  # fmt: skip
 STEPS_BEFORE = 4
+DEFAULT = ("lstm", "dual_mdlstm", "zaremba_small")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", default=["lstm", "dual_mdlstm", "zaremba_small"])
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--top", type=int, default=0)
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    precisions = ("float32", "bfloat16")
+    options = options_of(__doc__, "cases*", precision=precisions, steps=5, top=0, here=False)
     if options.here:
         profile(options.cases[0], options)
         return
-    for name in options.cases:
+    for name in options.cases or DEFAULT:
         environment = {**os.environ, "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         rest = ["--precision", options.precision, "--steps", str(options.steps)]
         rest += ["--top", str(options.top), "--here"]

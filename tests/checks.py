@@ -5,13 +5,16 @@ import functools
 import inspect
 import io
 import json
+import math
+import re
 
 import keras
 import numpy as np
 import pytest
 from keras import ops, tree
 
-from dualnet import corpora
+from dualnet import corpora, zoo
+from dualnet._fields import ENTRY, SECTION
 from dualnet.builders import CELLS
 from tests import reference
 
@@ -103,17 +106,56 @@ def gradients(function, variables):
     return [None if gradient is None else array(gradient) for gradient in results]
 
 
+def projections_of(outputs):
+    """Return a random array of the shape of each of `outputs`, always the same."""
+    rng = np.random.default_rng(0)
+    return [normal(rng, *np.shape(output)) for output in outputs]
+
+
+def outputs_and_gradients(call, variables):
+    """Return the outputs of `call()`, and the gradients of a random projection of all of them."""
+    outputs = call()
+    projections = projections_of(outputs)
+
+    def scalar():
+        outputs = [ops.cast(out, "float32") for out in call()]
+        return sum(ops.sum(ops.multiply(*pair)) for pair in zip(outputs, projections))
+
+    return outputs, gradients(scalar, variables)
+
+
 # --- models
 
 
-def strong(model, vocabulary=None, seed=4, scale=0.9):
-    """Return `model` with large random weights: each token changes what comes after it."""
+def small(vocabulary, name="lstm", *, units=4, **arguments):
+    """Return a model of the zoo with few units, and with `vocabulary`."""
+    model = zoo.build(name, vocabulary_size=len(vocabulary), units=units, **arguments)
+    model.vocabulary = vocabulary
+    return model
+
+
+def strong(model, vocabulary=None, seed=4, scale=0.9, only=""):
+    """Return `model` with large random weights: each token changes what comes after it.
+
+    Those alone whose path begins with `only`.
+    """
     random = np.random.default_rng(seed)
     for weight in model.weights:
-        weight.assign(random.normal(size=weight.shape, scale=scale))
+        if weight.path.startswith(only):
+            weight.assign(random.normal(size=weight.shape, scale=scale))
     if vocabulary is not None:
         model.vocabulary = vocabulary
     return model
+
+
+@contextlib.contextmanager
+def dtype_policy(name):
+    """Build models under another policy than float32."""
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
 
 
 # --- files
@@ -215,6 +257,32 @@ def check_step(cell, rng):
 # --- any layer
 
 
+def documented(kind):
+    """Return the entries of the arguments in the manual of a class, by name."""
+    entries, within = {}, False
+    for line in inspect.cleandoc(kind.__doc__).splitlines():
+        entry = ENTRY.match(line)
+        within = bool(SECTION.fullmatch(line)) or (within and (line[:4].isspace() or bool(entry)))
+        if within and entry:
+            entries[entry[1]] = entry[2]
+    return entries
+
+
+def excluded(entry):
+    """Return values that the entry of a manual excludes, such as "float above 0, at most 1."."""
+    kind, *_ = re.split(r"[. ,]", entry)
+    if kind == "bool":
+        return ["no", 1]
+    if kind == "int" and "or None" not in entry:
+        least = re.match(r"int, (?:at least|from) (\d)", entry)
+        return [1.5, -1, int(least[1]) - 1 if least else "3"]
+    if kind == "float":
+        bounds, *_ = entry.split(".")
+        ends = {"at least 0": -1, "above 0": 0, "at most 1": 1.01, "below 1": 1.0}
+        return ["a", math.nan, *(value for end, value in ends.items() if end in bounds)]
+    return [name[:-1] for name in re.findall('^"(\\w+)"', entry)]
+
+
 def check_against_reference(call, variables, inputs, expected, names=None):
     """Values and gradients of `call(*tensors)` are those of `expected(weights, *arrays)`.
 
@@ -229,22 +297,19 @@ def check_against_reference(call, variables, inputs, expected, names=None):
     def reference_outputs(*arrays):
         return expected(dict(zip(names, arrays)), *arrays[len(names) :])
 
-    outputs = reference_outputs(*start)
-    assert_close(call(*[ops.convert_to_tensor(variable) for variable in inputs]), outputs)
-
-    rng = np.random.default_rng(0)
-    projections = [normal(rng, *np.shape(value)) for value in outputs]
-
-    def scalar():
-        outputs = call(*[ops.convert_to_tensor(variable) for variable in inputs])
-        return sum(ops.sum(ops.multiply(out, p)) for p, out in zip(projections, outputs))
+    outputs, slopes = outputs_and_gradients(
+        lambda: call(*map(ops.convert_to_tensor, inputs)), [*variables, *inputs]
+    )
+    wanted = reference_outputs(*start)
+    assert_close(outputs, wanted)
+    projections = projections_of(wanted)
 
     def reference_scalar(*arrays):
         return sum(np.sum(p * out) for p, out in zip(projections, reference_outputs(*arrays)))
 
     differences = reference.differences(reference_scalar, start)
     names += [variable.name for variable in inputs]
-    for name, a, b in zip(names, gradients(scalar, [*variables, *inputs]), differences):
+    for name, a, b in zip(names, slopes, differences):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5, err_msg=f"gradient of {name}")
 
 
@@ -294,17 +359,9 @@ def check_layer(layer, *inputs, folder, dtypes=("bfloat16",), atol=0.1):
     assert_close(coarse_outputs, outputs, rtol=0.05, atol=atol)
 
     # The gradient reaches every weight.
-    rng = np.random.default_rng(4)
-    projections = [normal(rng, *out.shape) for out in outputs]
-
-    def scalar():
-        return sum(
-            ops.sum(ops.multiply(out, p))
-            for p, out in zip(projections, tree.flatten(layer(*inputs)))
-        )
-
-    weights = layer.trainable_variables
-    for weight, gradient in zip(weights, gradients(scalar, weights) if weights else []):
+    if weights := layer.trainable_variables:
+        _, slopes = outputs_and_gradients(lambda: tree.flatten(layer(*inputs)), weights)
+    for weight, gradient in zip(weights, slopes if weights else []):
         assert gradient is not None and np.any(gradient), f"no gradient reaches {weight.path}"
 
 

@@ -2,10 +2,14 @@
 
 import json
 import shlex
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from dualnet.cli import main
+
+REFUSED = tomllib.loads(Path(__file__).with_name("refused.toml").read_text("utf-8"))
 
 
 def run(line):

@@ -117,6 +117,16 @@ def cli(capsys):
 
 
 @pytest.fixture
+def pictures(monkeypatch):
+    """The figures that are saved."""
+    from dualnet import plots
+
+    saved, save = [], plots._save
+    monkeypatch.setattr(plots, "_save", lambda *args: saved.append(args[0]) or save(*args))
+    return saved
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(0)
 

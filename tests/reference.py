@@ -359,12 +359,6 @@ def mixture(hidden, weights, experts, activation="tanh"):
     return sum(prior[..., [j]] * p_j for j, p_j in enumerate(p))
 
 
-def mean_nll(logits, targets):
-    """Return the mean over all tokens of -log p(target), in nats."""
-    p = np.take_along_axis(softmax(logits), targets[..., None], axis=-1)
-    return -np.log(p).mean()
-
-
 def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, connection="plain"):
     """Return the logits, the states `[h, c, h, c, ...]`, and each layer's outputs.
 
@@ -409,6 +403,18 @@ def differences(function, arrays, step=1e-5):
             derivative[index] = (above - below) / (2 * step)
         derivatives.append(derivative)
     return derivatives
+
+
+def drawing(logits, temperature, top_k, top_p, excluded=()):
+    """Return the probability of each word by the manual of `generate`."""
+    p = softmax(logits / temperature)
+    p[[*excluded]] = 0
+    order = np.argsort(-p, kind="stable")
+    p[order[top_k or len(p) :]] = 0
+    p = p / p.sum()
+    if top_p is not None:
+        p[order[1 + np.searchsorted(np.cumsum(p[order]), top_p) :]] = 0
+    return p / p.sum()
 
 
 def neural_cache(tokens, hidden, logits, *, size, weight, scale, start):

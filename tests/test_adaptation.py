@@ -16,7 +16,7 @@ from dualnet.adaptation.learner import SegmentLearner
 from dualnet.adaptation.rules import DecayToPrior
 from dualnet.requests import DynamicEvaluating
 from dualnet.text import Vocabulary
-from tests.checks import assert_close, assert_same, gradients, once
+from tests.checks import assert_close, assert_same, gradients, once, small
 from tests.conftest import values
 
 WORDS = 9
@@ -76,8 +76,7 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
     )
     np.testing.assert_allclose(found.segment_losses, expected, rtol=1e-4)
     np.testing.assert_array_equal(found.segment_lengths, [5, 5, 5, 5, 3])
-    for one, two in zip(ours, values(model)):
-        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+    assert_close(ours, values(model), rtol=1e-4, atol=1e-5)
 
 
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
@@ -88,8 +87,7 @@ def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tok
     by_batch = segments(model, train[:60].reshape(4, 15), train[1:].reshape(4, 15), 5)
     by_weight = zip(*(slopes for _, slopes in by_batch))
     roots = [np.sqrt(np.mean(np.square(slopes), axis=0)) for slopes in by_weight]
-    for one, two in zip(found.roots, roots):
-        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-7)
+    assert_close(found.roots, roots, rtol=1e-3, atol=1e-7)
 
     settings = {"learning_rate": 0.01, "decay": 0.3, "epsilon": 0.02, "sequence_length": 5}
     dynamic = dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=found, **settings)
@@ -136,8 +134,7 @@ def test_statistics_of_another_model_are_refused_with_the_weights_that_differ(mo
 
 @pytest.mark.parametrize(("rule", "end"), [("sgd", None), ("rms", -2), ("nadam", None)])
 def test_by_sentence_each_is_read_from_the_zero_state_scored_and_then_learnt_from(rule, end):
-    model = zoo.build("dual_lstm", vocabulary_size=WORDS, units=4)
-    model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
+    model = small(Vocabulary((*"abcdefgh", "<eos>")), "dual_lstm")
     text = model.vocabulary.encode("a b c\n\nd e f g h a\nb\nh g f\n")[:end]
     settings = {"learning_rate": 0.01}
     if rule == "rms":
@@ -175,8 +172,7 @@ def test_by_sentence_each_is_read_from_the_zero_state_scored_and_then_learnt_fro
     assert found.tokens == len(text) == sum(lengths) and found.by_sentence
     mean = np.average(losses, weights=lengths)
     np.testing.assert_allclose(found.perplexity, np.exp(mean), rtol=1e-4)
-    for one, two in zip(ours, values(model)):
-        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+    assert_close(ours, values(model), rtol=1e-4, atol=1e-5)
 
 
 def test_sentences_of_many_lengths_are_learnt_from_in_few_shapes(model, monkeypatch):

@@ -311,16 +311,7 @@ def test_learning_curves_are_the_perplexities_of_the_epochs(runs):
     np.testing.assert_array_equal(training, 80 + 500 / epochs**2)
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are saved."""
-    saved = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda *args: saved.append(args[0]) or save(*args))
-    return saved
-
-
-def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_path, figures):
+def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_path, pictures):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "curves.png"
     labels = {"val": {"lstm valid", "doc valid"}}
@@ -328,13 +319,13 @@ def test_learning_curves_are_drawn_with_or_without_those_in_training(runs, tmp_p
     for split, expected in labels.items():
         analysis.plot_learning_curves(runs, path, split=split)
         assert check_png(path) == (840, 540)
-        axes = figures[-1].axes[0]
+        axes = pictures[-1].axes[0]
         assert {line.get_label() for line in axes.lines} == expected
         said = "dropouts on" in axes.get_legend().get_title().get_text()
         assert said == (split != "val"), "why training lies above validation"
 
 
-def test_labels_are_drawn_in_the_fonts_that_have_their_characters(tmp_path, figures, caplog):
+def test_labels_are_drawn_in_the_fonts_that_have_their_characters(tmp_path, pictures, caplog):
     def characters(family):
         font = font_manager.findfont(font_manager.FontProperties(family=family))
         return font_manager.get_font(font).get_charmap().keys()
@@ -344,7 +335,7 @@ def test_labels_are_drawn_in_the_fonts_that_have_their_characters(tmp_path, figu
     plots.plot_bars({"犬": bars}, tmp_path / "bars.png", title="कुत्ता", axis="كلب")
     check_png(tmp_path / "bars.png", least=5000)
     assert not caplog.records
-    (text,) = (label for label in figures[0].axes[0].get_yticklabels() if rare in label.get_text())
+    (text,) = (label for label in pictures[0].axes[0].get_yticklabels() if rare in label.get_text())
     usual, *others = text.get_fontfamily()
     assert usual == "sans-serif" and any(ord(rare) in characters(name) for name in others)
 
@@ -359,14 +350,16 @@ def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(tmp_path, figures, cut):
+def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(
+    tmp_path, pictures, cut
+):
     curves = {"lstm seed 1 valid": [300.0, 120.0], "doc seed 1 valid": [290.0, 110.0]}
     curves["lstm seed 2 valid"] = [310.0, 121.0]
     published = {"doc published": 60.5, "lstm published": 80.5, "chance": 99.0}
     path = tmp_path / "curves.png"
     plots.plot_curves(curves, path, cut=cut, lines=published)
     assert check_png(path) == (840, 540)
-    axes = figures[0].axes[0]
+    axes = pictures[0].axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     low, high = axes.get_ylim()
     for name, value in published.items():

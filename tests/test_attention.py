@@ -94,18 +94,6 @@ def test_outputs_states_and_all_gradients_match_the_papers(kind, stack, rng):
 
 
 @each_kind
-def test_one_step_at_a_time_computes_what_a_whole_segment_does(kind, rng):
-    layer = a_recurrence(kind, "LSTM", rng)
-    sequence, memory, keys, *states = some_inputs(kind, layer, rng)
-    constants = [memory, keys, MASK]
-    outputs, *final = layer(sequence, initial_state=states, constants=constants)
-    for t in range(TIME):
-        output, *states = layer(sequence[:, t : t + 1], initial_state=states, constants=constants)
-        assert_close([output[:, 0]], [outputs[:, t]])
-    assert_close(states, final)
-
-
-@each_kind
 def test_the_dropouts_of_all_cells_are_those_of_the_plain_loop(kind, rng):
     rates = {"input_dropout": 0.3, "recurrent_dropout": 0.3, "weight_dropout": 0.3}
     layer = a_recurrence(kind, "LSTM", rng, seed=5, internal_dropout=0.4, **rates)
@@ -172,20 +160,6 @@ def test_a_cell_with_attention_comes_back_from_its_configuration(kind, rng):
     call = {"initial_state": states, "constants": [memory, keys]}
     assert_close(again(inputs, **call), layer(inputs, **call))
     assert again.cell.internal_dropout == 0.2
-
-
-def test_a_model_with_attention_trains_with_fit(rng):
-    source = keras.Input((None, MEMORY))
-    target = keras.Input((None, FEATURES))
-    keys = keras.layers.Dense(UNITS, use_bias=False)(source)
-    cell = GeneralAttentionCell([LSTMCell(UNITS)], 5)
-    outputs, *_ = Recurrence(cell)(target, constants=[source, keys])
-    model = keras.Model([source, target], keras.layers.Dense(1)(outputs))
-    model.compile(optimizer="adam", loss="mse")
-    inputs = [normal(rng, BATCH, SOURCE, MEMORY), normal(rng, BATCH, TIME, FEATURES)]
-    before = model.get_weights()
-    model.fit(inputs, normal(rng, BATCH, TIME, 1), verbose=0)
-    assert all(np.any(a != b) for a, b in zip(before, model.get_weights()))
 
 
 def test_cells_without_constants_say_what_is_missing():

@@ -9,6 +9,7 @@ import dualnet
 from dualnet.builders import LanguageModel, language_model
 from dualnet.builders.bucketing import BucketedBatches, bucket_length
 from dualnet.corpora.token_batches import TokenBatches
+from tests.checks import assert_close
 
 JAX = keras.config.backend() == "jax"
 TENSORFLOW = keras.config.backend() == "tensorflow"
@@ -102,8 +103,7 @@ def test_padded_segments_give_the_losses_gradients_and_states_of_the_plain_ones(
     for name, values in plain_history.items():
         np.testing.assert_allclose(history[name], values, rtol=2e-6)
     # Weights after steps of size 1, carried rows, and states of the generators.
-    for found, expected in zip(padded, plain):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+    assert_close(padded, plain, rtol=1e-5, atol=2e-6)
 
 
 def test_the_sum_over_time_counts_no_padding():
@@ -132,9 +132,7 @@ def test_members_of_an_ensemble_know_padding_too(gate):
     plain = model.core([ops.convert_to_tensor(tokens), *states])
     found = core([ops.convert_to_tensor(padded), *states])
     found[0] = found[0][:, :3]
-    for each, expected in zip(found, plain):
-        each, expected = ops.convert_to_numpy(each), ops.convert_to_numpy(expected)
-        np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-6)
+    assert_close(found, plain)
     assert len(model.variables) == count
 
 

@@ -15,7 +15,6 @@ import pytest
 
 import dualnet
 from dualnet import runs, serving, zoo
-from dualnet.builders import weight_names
 from dualnet.cli.console import Table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
@@ -24,7 +23,7 @@ from dualnet.runs import run as opening
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 from tests import commands
-from tests.checks import edit_card, write_splits
+from tests.checks import edit_card, small, write_splits
 
 SMALL = "--set units=8 batch_size=4 sequence_length=9"
 QUICK = f"{SMALL} learning_rate=1 optimizer=sgd"
@@ -81,7 +80,6 @@ def test_the_table_has_every_card_with_what_is_published_and_measured(cli):
     doc, rhn = table["awd_lstm_doc", "ptb"], table["variational_rhn_iog_hidden", "ptb"]
     assert doc[4] == "54.62/52.87; until no gain 54.12/52.38" and rhn[3] == "-/75.6"
     assert table["awd_lstm", "ptb"][4:8] == ["60.0/57.3", "", "53.9/52.8", "51.6/51.1"]
-    assert "units=200, 6 epochs" in table["lstm", "ptb"][8]
     assert "static 130.53/123.01, dynamic nadam 128.62/121.45" in table["lstm", "ptb"][8]
     rows = cli("list 'dual_mdlstm_t*' --markdown").splitlines()[2:]
     assert len(rows) == 1 and "52.87/51.19" in rows[0]
@@ -142,12 +140,6 @@ def test_a_run_is_evaluated_as_by_the_library(cli, run, corpus, options):
     }
     assert {key: result[key] for key in shown} == shown
     assert said in cli(f"evaluate {run} {options}")
-
-
-def test_a_run_has_the_perplexity_of_its_results(cli, run):
-    results = json.loads((run / "results.json").read_text())
-    found = cli.json(f"evaluate {run}")["perplexity"]
-    assert found == pytest.approx(results["test_perplexity"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +227,7 @@ def test_a_run_is_evaluated_dynamically_by_sentence(cli, run, corpus, published,
     assert "evaluation, by sentence, rule sgd: lea" in (tmp_path / "KEPT" / "card.toml").read_text()
     result = cli.json(f"evaluate {run} --by-sentence {SGD} decay=0.01")
     assert (result["by_sentence"], result["sequence_length"]) == (True, None)
-    settings = {"rule": "sgd", "learning_rate": 0.5, "decay": 0.01, "by_sentence": True}
-    expected = dualnet.dynamic_evaluation(dualnet.load(run), corpus.test, **settings)
-    assert result["perplexity"] == pytest.approx(expected.perplexity, rel=1e-6)
-    assert result["tokens"] == expected.tokens == len(corpus.test)
+    assert result["tokens"] == len(corpus.test)
 
 
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, tmp_path, corpus):
@@ -268,15 +257,6 @@ def test_the_best_temperature_is_found_on_the_validation_split(cli, run, corpus,
     with pytest.raises(SystemExit):
         cli(f"evaluate {run} --temperature warm")
     assert "must be a number above 0, or best. Received: 'warm'" in cli.capsys.readouterr().err
-
-
-def test_a_run_starts_from_the_weights_of_another_and_resumes(cli, folder, run, tmp_path):
-    train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --json"
-    code, out, err = cli.call(f"{train} --weights {run} --epochs 1 {SMALL} learning_rate=1e-9")
-    assert code == 0 and f"weights in {str(run)!r}. All 4 weights were copied.\n" in err
-    expected = json.loads((run / "results.json").read_text())["test_perplexity"]
-    assert json.loads(out)["test_perplexity"] == pytest.approx(expected, rel=1e-5)
-    assert json.loads(cli(f"{train} --resume --epochs 2 --quiet"))["epochs"] == 2
 
 
 def test_a_model_is_trained_with_several_seeds_and_resumed(cli, folder, tmp_path, monkeypatch):
@@ -338,27 +318,8 @@ def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(cli, together, co
     expected = dualnet.perplexity(base, corpus.test)
     assert cli.json(f"evaluate {both}")["perplexity"] == pytest.approx(expected, rel=1e-6)
     assert model.gated and model.arguments["gate_units"] == 3
-    weights = weight_names(model)
-    for name, weight in weight_names(base).items():
-        np.testing.assert_array_equal(weight.numpy(), weights[name].numpy())
     results = json.loads((gated / "results.json").read_text())
     assert results["test_perplexity"] != pytest.approx(expected, rel=1e-6)
-
-
-def test_runs_that_cannot_be_gated_combined_or_trained_are_refused(
-    cli, folder, run, together, tmp_path
-):
-    both, gated = together
-    for command, message in {
-        f"gate {gated}": "`run` must be of a model without a gate",
-        f"train {both}/card.toml --corpus {folder}": "an ensemble. Train each member",
-        f"train awd_lstm_iog --corpus {folder}": "`weights` must be given: a gate is",
-        f"ensemble {run}": "`runs` must be at least two RUN folders",
-    }.items():
-        assert message in cli.refused(f"{command} --output {tmp_path}/new")
-    assert not (tmp_path / "new").exists()
-    said = cli.refused(f"ensemble {run} {run} --output {both}")
-    assert "`output` must be a new or empty folder" in said
 
 
 def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
@@ -534,9 +495,7 @@ def test_the_surprisal_of_each_line_is_printed_as_a_table(
 
 
 def test_units_of_other_tokenisers_are_shown_in_one_row_each_and_by_word(cli, tmp_path):
-    model = zoo.build("lstm", vocabulary_size=257, units=4)
-    model.vocabulary = ByteTokenizer(documents="file")
-    model.save(tmp_path / "model.keras")
+    small(ByteTokenizer(documents="file")).save(tmp_path / "model.keras")
     score = f"score {tmp_path}/model.keras --text 'a\t\u00e9\n\rb'"
     rows = cli(f"{score} --format surprisal").split("\n")
     tokens = [row.split("\t")[2] for row in rows[:-1]]
@@ -632,19 +591,14 @@ def test_control_characters_of_files_are_escaped(cli, capsys, tmp_path):
     assert "\x1b" not in cli.refused("card \x1b[2J")
 
 
-def test_a_card_with_an_integer_of_too_many_digits_is_named(cli, tmp_path):
-    card = tmp_path / "my.toml"
-    card.write_text(f'base = "lstm"\n[config]\nunits = {"9" * 5000}\n')
-    assert f"A card must be TOML. Received: {str(card)!r}" in cli.refused(f"card {card}")
+def test_a_setting_of_too_many_digits_hides_no_other_mistake(cli, tmp_path):
     train = f"train lstm --corpus ptv --output {tmp_path}/x --set units={'9' * 5000}"
     assert "Unknown corpus" in cli.refused(train)  # not told by Python's limit of digits
 
 
 def test_a_text_without_white_space_between_its_words_is_warned_of(cli, tmp_path):
     line = "猫は魚を見ていて犬は鳥を見ている"
-    model = zoo.build("lstm", vocabulary_size=4, units=4)
-    model.vocabulary = Vocabulary(("the", "cat", "<unk>", "<eos>"))
-    model.save(tmp_path / "model.keras")
+    small(Vocabulary(("the", "cat", "<unk>", "<eos>"))).save(tmp_path / "model.keras")
     code, _, err = cli.call(f"score {tmp_path}/model.keras --text {line}")
     assert code == 0 and err.startswith("Warning: in the text, 100% of the words are unknown.")
     assert cli.call(f"score {tmp_path}/model.keras --text 'the cat the dog'")[2] == ""
@@ -674,100 +628,12 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
 
 # --- bad input
 
-# Refused before Keras is loaded, so that a mistake costs half a second.
-EARLY = {
-    "evaluate {tmp}/none": "which does not exist",
-    "generate {tmp} --prompt the": "must hold card.toml",
-    "score {tmp}/file --text the": "or a .keras file",
-    "export {run} {tmp}/x --format onix": "mean 'onnx'",
-    "ensemble {run} {tmp} --output {new}": "card.toml",
-    "{train} --weights {tmp}/none": "`weights` must be a RUN",
-    "{tune} --run {tmp}/none": "`run` must be a RUN folder",
-    "train lstn --corpus {text} --output {new}": "Unknown model",
-    "train lstm --corpus ptv --output {new}": "Did you mean 'ptb'",
-    "train lstm --corpus {text} --output {run}": "`output` must be a new or empty folder",
-    "train lstm --corpus {text} --output {tmp}/file": "`output` must be a folder",
-    "{train} --set units=-3": "`units` must be an integer of at least 1",
-    "{train} --set input_dropout=1.5": "`input_dropout` must be a number",
-    "{train} --tokenizer byte": "Did you mean 'bytes'",
-    "{train} --tokenizer bpe:20": "`size` must be an integer of at least 257",
-    "{train} --fractions 1 1 1": "divide a single file",
-    "{short} --fractions 1 0 1": "must be three numbers above 0",
-    "{short}": "must have enough lines to be divided",
-    "evaluate {run} --corpus {tmp}": "must have the split",
-    "evaluate {run} --dynamic --rule nadm": "Did you mean 'nadam'",
-    "evaluate {run} --set windw=3": "Did you mean 'window'",
-    "evaluate {run} --dynamic --set decay=0.1": "not a setting of the",
-    "evaluate {run} --dynamic --keep {shipped}": "`keep` must be a folder of your own",
-    "generate {run} --prompt the --beam 2 --n-best 3": "`n_best` must be at most beam",
-    "rescore {run} {tmp}/none": "There is no file",
-    "rescore {run} {tmp}/short.txt": "short.txt, line 1: a line",
-    "rescore {run} {tmp}/x --adapt --set learning_rate=0": "`learning_rate` must be above 0",
-    "score {run} {surprisal} --adapt --set learning_rate=0": "`learning_rate` must be above 0",
-    "tune dual_tabel1 --corpus {text} --output {new}": "Unknown job",
-    "tune dual_table1 --corpus {text} --output {run}": "or resume the search in it with --resume",
-    "{tune} --tokenizer bpe:9999999": "`size` must be at most 1,000,000",
-    "{tune} --tokenizer {tmp}/none.json": "must be the file tokenizer.json",
-    "{tune} --documents page": "`documents` must be one of",
-    "data ptb --fractions 1 1 1": "`fractions` divide a single file",
-    "tokenizer train {tmp} --size 300 --output {tmp}/t.json": "must have the split",
-    "tokenizer train {text} --output {tmp}/t.json": "`size` must be",
-    "tokenizer train {text} --output {tmp}/none.json": "a new file",
-    "tokenizer train {text} --output {tmp}/none/t.json": "must be a file in an existing folder",
-    "tokenizer show {tmp}/x.json": "that can be read",
-    "list --markdown --json": "`--markdown` cannot be combined with --json",
-    "card dual_ltsm": "Did you mean one of",
-    "{train} --seeds 1 2 --seed 3": "combined with --seed",
-    "{train} --units 20": "given with --set units=20.",
-    "{train} --dual-units=20": "with --set dual_units=20.",
-    "{train} --epoch_s 2": "Did you mean '--epochs'?",
-    "data ptb --unitz": "`dualnet data --help` shows",
-    "{train} --set units": "takes KEY=VALUE",
-    "data ptv": "Did you mean 'ptb'",
-    "data {tmp}/nowhere": "must exist",
-    "train my.toml --corpus {text} --output {new}": "There is no file",
-    "evaluate {run} --dynamic --set learning_rte=1": "mean 'learning_rate'",
-    "evaluate {run} --dynamic --set samples=2": "`--samples` cannot",
-    "evaluate {run} --rule sgd": "needs --dynamic",
-    "evaluate {run} --keep {tmp}/k": "`--keep` needs --dynamic",
-    "evaluate {run} --dynamic --keep {tmp}/k --cache": "cannot be combined with --keep",
-    "evaluate {run} --dynamic --window 5": "`--window` cannot be combined",
-    "evaluate {run} --window 5 --by-sentence": "with --by-sentence",
-    "evaluate {run} --dynamic --by-sentence --sequence-length 9": "with --by-sentence",
-    "evaluate {run} --dropout-scale 0.5": "-scale` needs --samples",
-    "analyse curves {tmp}": "must hold card.toml",
-    "generate {run} --prompt the f": "`--prompt` and FILE",
-    "score {run} --text the f": "`--text` and FILE cannot",
-    "score {run} --text the --format surprise": "Did you mean 'surprisal'",
-    "score {run} --text the --words": "`--words` needs --format surprisal",
-    "score {run} {surprisal} --rule sgd": "`--rule` needs --adapt",
-    "evaluate {long}": "File name too long",
-    "generate {run} --prompt the --greedy --temperature 1": "cannot be combined with --greedy",
-    "generate {run} --prompt the --greedy --beam 2": "`--beam` cannot be combined with --greedy",
-    "generate {run} --prompt the --beam 2 --seed 1": "`--seed` cannot be combined with --beam",
-}
-# These need the builder, or the model.
-LATE = {
-    "{train} --seeds 1": "`seeds` must be at least two integers, all diff",
-    "{train} --set unit=20": "unit=20. Did you mean 'units'?\n",
-    "{train} --set seed=3": "`--set` takes an argument",
-    "{train} --resume": "--resume needs a RUN folder",
-    "evaluate {run} --cache sise=7": "one of size, weight, scale, start. Did you mean 'size'",
-    "{train} --output {run} --resume": "is finished: it has",
-    "evaluate {run} --dynamic --rule published": "whose card names the rule",
-    "evaluate {model}": "`--corpus` must be given",
-    "evaluate {model} --dynamic --keep {tmp}/k": "needs a RUN fol",
-    "analyse gates {run} --words the": "`model` must have a gate that reads",
-    "analyse experts {run}": "must have a mixture as output",
-    "score {run} {tmp}/none": "FILE must be a text file",
-    "score {run} --text 'the \udcff'": "`--text` must be UTF-8",
-    "score {model} {surprisal} --adapt --rule rms": "which only a RUN folder of your own names",
-    "generate {run} --prompt the --beam 1000000000": "`beam` must be at most the",
-}
+EARLY, LATE = commands.REFUSED["early"], commands.REFUSED["late"]
+LATE["score {run} --text 'the \udcff'"] = "`--text` must be UTF-8"  # which TOML cannot hold
 
 
 @pytest.fixture(scope="module")
-def places(folder, run, tmp_path_factory):
+def places(folder, run, together, tmp_path_factory):
     """What stands for the words in braces of `EARLY` and `LATE`."""
     tmp = tmp_path_factory.mktemp("bad")
     for name, text in {"file": "", "none.json": "{}", "short.txt": "a\nb\n"}.items():
@@ -779,7 +645,7 @@ def places(folder, run, tmp_path_factory):
         "train": f"train lstm --corpus {folder} --output {new}",
         "short": f"train lstm --corpus {tmp}/short.txt --output {new}",
         "tune": f"tune dual_table1 --corpus {folder} --output {new}",
-        "surprisal": "--text the --format surprisal", "long": "a" * 300,
+        "surprisal": "--text the --format surprisal", "long": "a" * 300, "both": together[0],
         "shipped": zoo.list_models(pretrained=True)[0],
     }  # fmt: skip
 
@@ -809,9 +675,6 @@ def test_bad_input_that_a_model_shows_is_refused_in_one_sentence(cli, places, co
 @pytest.mark.parametrize(
     ("split", "text", "message"),
     [
-        ("valid", None, "must have the split 'valid'"),
-        ("test", b"", "must not be empty"),
-        ("train", b"a \xff b\n", "must be UTF-8"),
         ("valid", b"a b\n", "at least"),
         ("test", b"\n", "The split 'test' must hold at least 2 tokens"),
     ],
@@ -820,9 +683,7 @@ def test_a_bad_corpus_is_refused_in_one_sentence_with_exit_code_2(
     cli, folder, tmp_path, split, text, message
 ):
     text_folder = shutil.copytree(folder, tmp_path / "text")
-    (text_folder / f"{split}.txt").unlink()
-    if text is not None:
-        (text_folder / f"{split}.txt").write_bytes(text)
+    (text_folder / f"{split}.txt").write_bytes(text)
     train = f"train lstm --corpus {text_folder} --output {tmp_path}/RUN --quiet {QUICK}"
     assert message in cli.refused(train)
     assert not (tmp_path / "RUN").exists()

@@ -18,7 +18,8 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from dualnet.text import Vocabulary
-from tests.checks import UNTRACED, needed
+from tests import commands
+from tests.checks import UNTRACED, needed, small
 from tests.conftest import NO_DROPOUT, sentences
 
 pytestmark = UNTRACED
@@ -136,8 +137,6 @@ def test_several_runs_have_the_names_of_their_folders(
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("--carry", {"carry": True}),
-        ("--adapt", {"adapt": True}),
         (
             "--adapt --carry --rule sgd --set learning_rate=0.5 decay=0.1",
             {"adapt": True, "carry": True, "rule": "sgd", "learning_rate": 0.5, "decay": 0.1},
@@ -215,46 +214,7 @@ def test_trees_are_tuned_for_f1(cli, run, tmp_path):
 
 # --- bad input
 
-# Bad commands, each with a part of its message.
-BAD = {
-    "rescore {run} none": "There is no file",
-    "rescore {run} empty": "which is empty",
-    "rescore {run} broken": "broken, line 2: a line must be",
-    "rescore none nbest": "which does not exist",
-    "{rescore} --format mosis": "Did you mean 'moses'",
-    "{rescore} --scores nbest": "`scores` are files of Kaldi lists",
-    "{rescore} --format kaldi": "`--output` must be given",
-    "rescore {translator} nbest": "`--input` must be",
-    "{rescore} --input nbest": "`--input` is for models",
-    "rescore {translator} nbest --input short": "`--input` must have a line",
-    "rescore {translator} nbest --input gold --adapt": "`--adapt` needs a RUN of a language model",
-    "rescore tm.keras nbest": "that no feature of the l",
-    "rescore 'a b.keras' nbest": "`RUN` must name features without spaces",
-    "{rescore} --rule sgd": "`--rule` needs --adapt.",
-    "{rescore} --set decay=0.1": "`--set` needs --adapt.",
-    "{rescore} --adapt --rule sdg": "Did you mean 'sgd'",
-    "{rescore} --adapt --set decoy=1": "Did you mean 'decay'",
-    "{rescore} --adapt --set sequence_length=5": "`sequence_length` must be one of",
-    "{rescore} --adapt --set decay=1": "not a setting of the ru",
-    "rescore lm.keras nbest --adapt --rule rms": "which only a RUN folder of your own",
-    "{rescore} --metric wer": "`--metric` needs --tune or --compare",
-    "{rescore} --seed 0": "`--seed` needs --tune or --compare",
-    "{rescore} --json": "`--json` needs --tune or --compare",
-    "{rescore} --tune gold --metric blue": "Did you mean 'bleu'",
-    "{rescore} --tune gold --seed -1": "`seed` must be an integer",
-    "{rescore} --save-weights w": "`--save-weights` needs",
-    "{rescore} --tune gold --compare nbest": "cannot be combined with --com",
-    "{rescore} --tune gold --feature-weights nbest": "combined with --feature-weights",
-    "{rescore} --tune gold --best": "`--best` needs --output FILE",
-    "{rescore} --tune short": "`--tune` must have a line for each id",
-    "{rescore} --compare none": "No such file",
-    "{rescore} --tune gold --metric f1": "must hold one tree",
-    "{rescore} --feature-weights none": "There is no file",
-    "{rescore} --feature-weights nbest": "A file of weights must be",
-    "{rescore} --feature-weights other.toml": "base, length, lm, tm. Received",
-    "{rescore} --output .": "`--output` must be a file in an",
-    "{rescore} --tune gold --save-weights none/w": "`--save-weights` must be a",
-}
+BAD = commands.REFUSED["rescoring"]
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +224,6 @@ def path(run, model, tmp_path_factory):
     (folder / "gold").write_text("".join(f"{line}\n" for line in REFERENCES))
     (folder / "short").write_text("one\n")
     (folder / "empty").write_text("")
-    (folder / "broken").write_text("0 ||| a\nb\n")
     save_weights(folder / "other.toml", {"ml": 1.0})
     for name in ("lm", "tm", "a b"):
         model.save(folder / f"{name}.keras")
@@ -284,9 +243,8 @@ def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_
     cli, nbest, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
-    closed = dualnet.zoo.build("lstm", vocabulary_size=5, units=4)
-    closed.vocabulary = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
-    closed.save(tmp_path / "closed.keras")
+    words = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
+    small(words).save(tmp_path / "closed.keras")
     said = cli.refused(f"rescore {tmp_path}/closed.keras {nbest}")
     assert "`NBEST` must hold words of 'closed', which has no <unk>" in said
     assert "list '1', 'the dog likes the cat'" in said

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import re
-import shutil
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ from dualnet.generation import alignments, translations
 from dualnet.rescoring import read_nbest
 from dualnet.runs.loading import write_run
 from dualnet.text import Vocabulary
+from tests import commands
 
 IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]
@@ -252,8 +252,8 @@ def test_odd_lines_are_translated_to_one_line_each(cli, translator_run, tmp_path
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory, pairs_folder):
-    """A folder with a language model, a translator of other words, and damaged pairs."""
+def others(tmp_path_factory):
+    """A folder with a language model and a translator of other words."""
     folder = tmp_path_factory.mktemp("others")
     words = Vocabulary(("<eos>", "<unk>", "one"))
     language_model = zoo.build("lstm", vocabulary_size=3, units=4)
@@ -268,62 +268,11 @@ def others(tmp_path_factory, pairs_folder):
         trained_on={"name": "animals", "source": "animals", "lowercase": False, "sha256": "0"},
     )  # fmt: skip
     write_run(folder / "LM", language_model, card)
-    shutil.copytree(pairs_folder, folder / "short")
-    (folder / "short" / "valid.words").write_text("one\n")
     (folder / "sentences.jsonl").write_text('{"sentence_good": "one", "sentence_bad": "two"}\n')
     return folder
 
 
-MUST = "must be of a language model. Received"
-# Bad commands, each and a part of its message. {lm}, {other} and {file}: a RUN of a language model,
-# and files of a translator of other words and of a language model.
-BAD = {
-    "translate {lm} --text '1 2'": "of a language mod",
-    "translate {file} --text '1 2'": "must be a model that transla",
-    "generate {run} --prompt 1": MUST,
-    "score {run} --text '1 2'": MUST,
-    "score {run} --text '1 2' --format surprisal": MUST,
-    "look {run} --text '1 2' --output {folder}/page.html": MUST,
-    "minimal-pairs {run} {folder}/sentences.jsonl": MUST,
-    "gate {run} --output {new}": MUST,
-    "ensemble {run} {run} --output {new}": "--ensemble`.",
-    "analyse gates {run} --words one": MUST,
-    "analyse experts {run}": "must have a mixture as output",
-    "analyse experts {run} --corpus {folder}/sentences.jsonl": "`--corpus` is for language models",
-    "analyse rank {run}": MUST,
-    "tune iog_gate_units --run {run} --output {new}": MUST,
-    "evaluate {run} --dynamic": "`--dynamic` is for language models.",
-    "evaluate {run} --cache": "`--cache` is for language models.",
-    "evaluate {run} --corpus {pairs}": "`--corpus` is for language",
-    "evaluate {lm} --pairs {pairs}": "`--pairs` is for models that translate",
-    "evaluate {other}": "`--pairs` must be",
-    "evaluate {run} --protocol blue": "`protocol` must be one of",
-    "evaluate {run} --source en": "`--source` needs --pairs",
-    "evaluate {run} --beam 99": "`beam` must be at most the number",
-    "{translate} --beam 99": "`beam` must be at most the number of",
-    "{translate} --nbest 6": "`n_best` must be at most beam",
-    "{translate} --format mosis": "Did you mean 'moses'",
-    "{translate} --ensemble {other}": "Received: model 2 of 2 has another than model 1.",
-    "{translate} --ensemble {lm}": "must be of a model that translates",
-    "{translate} --text 3 --plot x.png": "`--plot` must be a new folder for 2",
-    "{translate} --plot {folder}/no/x.png": "whose folder does not exist",
-    "{translate} --plot {folder}": "or a new or empty folder. Received",
-    "{translate} --plot x.png --ensemble {run}": "cannot be combined with",
-    "translate {run} --text '' --plot x.png": "needs a text that is not empty",
-    "{train} {folder}/short {sides}": "must have the same number of lines. Received",
-    "{train} {pairs} --source en": "`source` must be a language of",
-    "{train} {pairs} --files a b c d e f": "`files` must name existing fi",
-    "{train} {pairs} {sides} --source-tokenizer words": "needs --tokenizer",
-    "{train} {pairs} --max-tokens 0": "`max_tokens` must be an integer of at",
-    "{train} {pairs} --card-for ptb": "`--card-for` must be one of btec, multi30k, wh",
-    "{train} {pairs} --corpus ptb": "`--corpus` cannot be combined",
-    "train lstm --output {new} --pairs {pairs} {sides}": "must be a text, not pairs",
-    "train lstm --output {new} --corpus ptb --lowercase": "`--lowercase` needs --pairs",
-    "data": "`CORPUS` must be given, or --pairs FOLDER",
-    "data ptb --pairs {pairs}": "`CORPUS` cannot be com",
-    "data ptb --max-tokens 9": "`--max-tokens` needs --pa",
-    "data ptb --files a b c d e f": "`--files` needs --pairs",
-}
+BAD = commands.REFUSED["translation"]
 
 
 @pytest.mark.parametrize("command", BAD)

@@ -19,7 +19,7 @@ from dualnet.layers import _fused_cross_entropy as fused
 from dualnet.runs import corpus_of_run
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from dualnet.tuning import trial_process
-from tests.checks import once, strong
+from tests.checks import once, small, strong
 
 BYTES = ByteTokenizer()
 SAMPLE = "Die Katze läuft.\n猫は歩く 🐈\u200d⬛  ja\u00a0da.\n"
@@ -52,11 +52,7 @@ def counts(found):
     ],
 )
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
-@pytest.mark.parametrize("chunk", [1, 3, 1 << 16])  # characters and words split between chunks
-def test_the_loss_is_shared_out_among_bytes_characters_and_words(
-    tokenizer, text, expected, chunk, monkeypatch
-):
-    monkeypatch.setattr(comparison, "CHUNK", chunk)
+def test_the_loss_is_shared_out_among_bytes_characters_and_words(tokenizer, text, expected):
     found = comparable(tokenizer, tokenizer.encode(text), 1.0)
     assert counts(found) == expected and found.not_comparable == ""
     data = text.encode()
@@ -123,11 +119,7 @@ def test_ids_that_are_none_are_refused():
 @pytest.fixture(scope="module")
 def uniform():
     """A model of bytes that finds every byte equally likely."""
-    model = zoo.build("lstm", vocabulary_size=len(BYTES), units=4)
-    for weight in model.weights:
-        weight.assign(np.zeros(weight.shape))
-    model.vocabulary = BYTES
-    return model
+    return strong(small(BYTES), scale=0.0)
 
 
 TEXT = "für die Katze\nja "  # 18 bytes, 17 characters, 4 words
@@ -158,9 +150,7 @@ def test_a_uniform_model_of_bytes_has_log2_of_257_bits_per_byte(
     else:
         model = uniform
         if "mc_dropout_samples" in settings:
-            model = zoo.build("lstm", vocabulary_size=257, units=4, output_dropout=0.5)
-            model.set_weights(uniform.get_weights())
-            model.vocabulary = BYTES
+            model = strong(small(BYTES, output_dropout=0.5), scale=0.0)
         found = dualnet.evaluate(model, ids, **settings)
     assert found.tokens == num_bytes
     assert found.bits_per_byte == pytest.approx(EACH, rel=1e-6)

@@ -153,24 +153,6 @@ def test_every_epoch_cuts_every_stream_elsewhere():
     assert len(set(starts)) == 12
 
 
-def test_fit_takes_random_lengths_and_counts_the_epochs():
-    settings = {"batch_size": 2, "sequence_length": 6, "length_deviation": 2.0}
-    batches = corpus_of(np.arange(90) % 8).batches("train", partial_shuffle=True, **settings)
-    seen = []
-
-    class Note(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            seen.append((batches.epoch, batch))
-
-    model = keras.Sequential([keras.layers.Embedding(8, 4), keras.layers.Dense(8)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss)
-    history = model.fit(batches, epochs=3, shuffle=False, verbose=0, callbacks=[Note()])
-    assert np.isfinite(history.history["loss"]).all()
-    assert seen == [(epoch, step) for epoch in range(3) for step in range(len(batches))]
-    assert batches.epoch == 3
-
-
 def test_rows_are_read_as_slices_of_the_text():
     tokens = np.arange(1001)
     batches = TokenBatches(

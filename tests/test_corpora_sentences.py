@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dualnet.builders import language_model
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.corpora.sentence_batches import SentenceBatches
+from tests.checks import assert_same
 
 EOS = 2
 VOCABULARY = Vocabulary(("a", "b", "<eos>", *"cdefgh"))
@@ -43,13 +44,7 @@ def sentences(batch):
 texts = st.lists(st.sampled_from([0, 1, EOS, EOS, 3, 4]), min_size=1, max_size=60)
 
 
-@given(
-    texts,
-    st.integers(1, 7),
-    st.sampled_from(["pre", "post"]),
-    st.booleans(),
-    st.integers(0, 5),
-)
+@given(texts, st.integers(1, 7), st.sampled_from(["pre", "post"]), st.booleans(), st.integers(0, 5))
 def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding, shuffle, epoch):
     batches = corpus_of(tokens).sentence_batches(
         "train", batch_size=batch_size, padding=padding, shuffle=shuffle
@@ -122,8 +117,7 @@ def test_a_batch_depends_on_its_index_and_the_epoch_alone():
     batches = batches_of("a b c\nb\nc d\na\nh h\n" * 4, batch_size=3)
     later = batches[2]
     batches[0][0][:] = 7
-    for one, two in zip(batches[2], later):
-        np.testing.assert_array_equal(one, two)
+    assert_same(batches[2], later)
     assert 7 not in batches[0][0]
     with pytest.raises(IndexError):
         batches[len(batches)]

@@ -270,7 +270,6 @@ def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
         ({"share_embeddings": True, "source_vocabulary_size": 9}, "share_embeddings.*one voc"),
         ({"experts": [0, 2]}, "experts.*3 numbers.*layer 1, the attentional vector\\. Rec"),
         ({"attention": "nearest"}, "attention.*general"),
-        ({"depth": 0}, "`depth` must be an integer of at least 1"),
         ({"depth": 2, "recurrent_layers": 2}, "`depth` and `recurrent_layers` are the same"),
         ({"units": 10**9}, "units.*memory"),
     ],

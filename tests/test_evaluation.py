@@ -190,13 +190,6 @@ def test_texts_are_read_in_few_shapes_and_none_with_more_than_the_work_of_a_call
     assert read < 1.25 * lengths.sum()  # little is padding
 
 
-def test_words_are_lower_cased_where_the_vocabulary_is(reader):
-    reader.vocabulary = Vocabulary(VOCABULARY.words, lowercase=True)
-    assert dualnet.score(reader, "A zebra B").words == ("a", "<unk>", "b")
-    reader.vocabulary = VOCABULARY
-    assert dualnet.score(reader, "A b").words == ("<unk>", "b")
-
-
 def test_bad_texts_are_refused_by_name(reader):
     for text in (None, ["a", 1], b"a"):
         with pytest.raises(ValueError, match="`text` must be a string or a sequence of strings"):

@@ -89,18 +89,6 @@ def test_the_state_is_zeroed_every_so_many_tokens(plain, window, work, monkeypat
     assert (found.tokens, found.window, found.sequence_length) == (len(TOKENS) - 1, window, None)
 
 
-def test_a_window_as_long_as_the_text_carries_the_state_all_the_way(model):
-    whole = dualnet.evaluate(model, TOKENS)
-    found = dualnet.evaluate(model, TOKENS, window=len(TOKENS) - 1)
-    np.testing.assert_allclose(found.token_losses, whole.token_losses, rtol=1e-5, atol=1e-5)
-    assert whole.window is None
-    settings = {"window": 5, "mc_dropout_samples": 2}
-    plain = dualnet.evaluate(model, TOKENS, window=5)
-    found = dualnet.evaluate(model, TOKENS, dropout_scale=1e-6, **settings)
-    np.testing.assert_allclose(found.token_losses, plain.token_losses, rtol=1e-3, atol=1e-3)
-    assert abs(dualnet.perplexity(model, TOKENS, **settings) - plain.perplexity) > 1e-2
-
-
 # --- samples
 
 
@@ -155,7 +143,8 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("samples", "settings"), [(5, {"batch_size": 3}), (1, {"by_sentence": True})]
+    ("samples", "settings"),
+    [(5, {"batch_size": 3}), (1, {"by_sentence": True}), (2, {"window": 5})],
 )
 def test_with_hardly_any_dropout_samples_are_the_plain_evaluation(
     model, settings, samples, monkeypatch

@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,11 +9,10 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from dualnet import zoo
 from dualnet.generation import sampling
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import strong
-from tests.reference import softmax
+from tests.checks import small, strong
+from tests.reference import drawing
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
 UNK, EOS = 1, 2
@@ -23,9 +21,7 @@ PROMPTS = ["w1 w2 w3", "w4 w5 w6", "the w7 w8"]
 
 def make(words=WORDS):
     """Return a small model with confident predictions."""
-    keras.utils.set_random_seed(11)
-    model = zoo.build("dual_lstm", vocabulary_size=len(words), units=8)
-    return strong(model, Vocabulary(words))
+    return strong(small(Vocabulary(words), "dual_lstm", units=8))
 
 
 @pytest.fixture(scope="module")
@@ -45,19 +41,6 @@ def continued(model, prompts, texts):
     for row, row_logits, prompt, text in zip(padded, logits, prompts, texts):
         start, end = 1 + len(encode(prompt)), 1 + len(encode(text))
         yield row[start:end], row_logits[start - 1 : end - 1]
-
-
-def candidates(probabilities, top_k, top_p):
-    """Return the set of ids that may be drawn, by the definition."""
-    order = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))[:top_k]
-    total = sum(probabilities[i] for i in order)
-    ids, reached = set(), 0.0
-    for i in order:
-        ids.add(i)
-        reached += probabilities[i] / total
-        if top_p is not None and reached >= top_p:
-            break
-    return ids
 
 
 @pytest.fixture
@@ -123,10 +106,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_model(model, temperature,
     )  # fmt: skip
     words = [word for (word,) in (model.vocabulary.encode(text)[1:] for text in texts)]
     ((_, logits),) = continued(model, ["w3"], ["w3 the"])
-    expected = softmax(logits[0] / temperature)
-    ids = candidates(expected, top_k, top_p)
-    expected = np.array([p if i in ids else 0.0 for i, p in enumerate(expected)])
-    expected *= draws / expected.sum()
+    expected = draws * drawing(logits[0], temperature, top_k, top_p)
     counts = np.bincount(words, minlength=len(WORDS))
     possible = expected > 0
     assert not counts[~possible].any()
@@ -199,9 +179,7 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
         tokenizer = train_tokenizer([TEXT], kind, size=SIZES[kind])
     else:
         tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
-    model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=2)
-    model.vocabulary = tokenizer
-    drawn = []
+    model, drawn = small(tokenizer, units=2), []
     monkeypatch.setattr(
         "dualnet.generation.sampling.draw", lambda *_, **settings: int(drawn.pop(0))
     )
@@ -243,7 +221,7 @@ def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k,
     scores = np.array([*logits, -math.inf])
     random = np.random.default_rng(seed)
     drawn = {sampling.draw(scores, random, temperature, top_k, top_p) for _ in range(40)}
-    assert drawn <= candidates(softmax(scores / temperature), top_k, top_p)
+    assert all(drawing(scores, temperature, top_k, top_p)[[*drawn]] > 0)
     assert len(logits) not in drawn
     greedy = sampling.draw(scores, random, 0, top_k, top_p)
     assert greedy == logits.index(max(logits))

@@ -1,12 +1,15 @@
 """All recurrent cells: against the papers, against Keras and against each other."""
 
 import itertools
+import tomllib
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from dualnet import layers
 from dualnet.layers import (
     DepthGatedLSTMCell,
     ElmanCell,
@@ -44,6 +47,7 @@ PLACEMENTS = ["separate", "joint", "gates", "output", "none"]
 EPSILON = 0.03  # large enough to be seen
 DROPPED = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "weight_dropout": 0.4}
 BOTH = [True, False]
+MANUAL = tomllib.loads(Path(__file__).with_name("cells.toml").read_text("utf-8"))
 
 
 def name_of(value):
@@ -86,13 +90,8 @@ UNDROPPED = [
     (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
     *NORMALISED_STEPS,
     *[
-        (RecurrentHighwayCell, options)
-        for options in (
-            {"depth": 3},
-            {"depth": 2, "use_bias": False},
-            {"depth": 3, "gate_reads": "candidate"},
-            {"depth": 2, "gate_reads": "candidate", "use_bias": False},
-        )
+        (RecurrentHighwayCell, {"depth": 3, "gate_reads": reads, "use_bias": b})
+        for reads, b in itertools.product(("state", "candidate"), BOTH)
     ],
     *[(DepthGatedLSTMCell, options) for options in DEPTH_GATED],
 ]
@@ -346,87 +345,14 @@ def test_layer_norm_has_its_statistics_in_float32(dtype, rng):
 # --- weights
 
 
-def affine_weights(**sizes):
-    return [(f"{name}_{k}", (size,)) for name, size in sizes.items() for k in ("gain", "shift")]
-
-
-def shapes(**sizes):
-    return list(sizes.items())
-
-
-ELMAN = shapes(kernel=(3, 4), recurrent_kernel=(4, 4), bias=(4,))
-LSTM = shapes(kernel=(3, 16), recurrent_kernel=(4, 16), bias=(16,))
-GRU = shapes(kernel=(3, 12), recurrent_kernel=(4, 12), bias=(2, 12))
-STACK = shapes(
-    kernel_1=(3, 16), recurrent_kernel_1=(4, 12), bias_1=(16,),
-    peephole_input_1=(4, 4), peephole_output_1=(4, 4), depth_previous_1=(4,),
-)  # fmt: skip
-EVERY_LAYER_1 = shapes(
-    kernel_1=(3, 20), recurrent_kernel_1=(4, 16), bias_1=(20,), peephole_input_1=(4,),
-    peephole_forget_1=(4,), peephole_output_1=(4,), depth_previous_1=(4,),
-    memory_kernel=(3, 4), stabiliser_1=(),
-)  # fmt: skip
-EVERY_LAYER_2 = shapes(
-    kernel_2=(4, 20), recurrent_kernel_2=(4, 16), bias_2=(20,), peephole_input_2=(4,),
-    peephole_forget_2=(4,), peephole_output_2=(4,), depth_previous_2=(4,), depth_lower_2=(4,),
-    affine_kernel_2=(4, 4), affine_bias_2=(4,), stabiliser_2=(),
-)  # fmt: skip
-LOW_RANK = shapes(
-    mogrifier_1_left=(4, 2), mogrifier_1_right=(2, 3), mogrifier_1_bias=(3,),
-    mogrifier_2_left=(3, 2), mogrifier_2_right=(2, 4), mogrifier_2_bias=(4,),
-)  # fmt: skip
-FULL_RANK = shapes(
-    mogrifier_1_kernel=(4, 3), mogrifier_1_bias=(3,), mogrifier_2_kernel=(3, 4),
-    mogrifier_2_bias=(4,), mogrifier_3_kernel=(4, 3), mogrifier_3_bias=(3,),
-)  # fmt: skip
-HIGHWAY = shapes(
-    kernel=(3, 8), recurrent_kernel_1=(4, 8), recurrent_kernel_2=(4, 8), bias_1=(8,), bias_2=(8,)
-)
 EVERY_OPTION = {"coupled": False, "peepholes": "diagonal", "affine": True, "stabilised": True}
 
 
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        (ElmanCell(4), ELMAN),
-        (GRUCell(4), GRU),
-        (GRUCell(4, use_bias=False), GRU[:2]),
-        (LSTMCell(4), LSTM),
-        (PerGateLSTMCell(4), [(f"{n}_{gate}", shape) for gate in "ifjo" for n, shape in ELMAN]),
-        (MogrifierLSTMCell(4, rounds=3), LSTM + FULL_RANK),
-        (MogrifierLSTMCell(4, rounds=2, rank=2), LSTM + LOW_RANK),
-        (LayerNormLSTMCell(4), LSTM + affine_weights(input=16, recurrent=16, cell=4)),
-        (LayerNormLSTMCell(4, placement="joint"), LSTM + affine_weights(gates=16, cell=4)),
-        (LayerNormLSTMCell(4, placement="gates"), LSTM + affine_weights(gates=16, cell=4)),
-        (LayerNormLSTMCell(4, placement="output"), LSTM + affine_weights(output=4)),
-        (LayerNormLSTMCell(4, affine=False), LSTM),
-        (LayerNormLSTMCell(4, placement="none", use_bias=False), LSTM[:2]),
-        (
-            LayerNormGRUCell(4),
-            GRU
-            + affine_weights(
-                input_gates=8, recurrent_gates=8, input_candidate=4, recurrent_candidate=4
-            ),
-        ),
-        (LayerNormGRUCell(4, placement="joint"), GRU + affine_weights(gates=8, candidate=4)),
-        (LayerNormGRUCell(4, placement="gates"), GRU + affine_weights(gates=8, candidate=4)),
-        (LayerNormGRUCell(4, placement="output"), GRU + affine_weights(output=4)),
-        (LayerNormGRUCell(4, placement="none"), GRU),
-        (RecurrentHighwayCell(4, depth=2), HIGHWAY),
-        (RecurrentHighwayCell(4, depth=2, gate_reads="candidate"), HIGHWAY),
-        (DepthGatedLSTMCell(4, first_gate="shared"), STACK),
-        (DepthGatedLSTMCell(4), [*STACK, ("memory_kernel", (3, 4))]),
-        (
-            DepthGatedLSTMCell(4, first_gate="none", use_bias=False, stabilised=True),
-            [("kernel_1", (3, 12)), STACK[1], *STACK[3:5], ("stabiliser_1", ())],
-        ),
-        (DepthGatedLSTMCell(4, depth=2, **EVERY_OPTION), EVERY_LAYER_1 + EVERY_LAYER_2),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
+@pytest.mark.parametrize(("cell", "expected"), MANUAL["weights"].items())
 def test_a_cell_has_the_weights_of_its_manual_in_that_order(cell, expected):
+    cell = eval(cell, vars(layers))
     cell.build((None, 3))
-    assert [(w.name, tuple(w.shape)) for w in cell.weights] == expected
+    assert [f"{w.name} {tuple(w.shape)}" for w in cell.weights] == expected
     for weight in cell.weights:
         if weight.name.endswith(("gain", "shift")):
             assert np.all(array(weight) == weight.name.endswith("gain"))
@@ -435,24 +361,6 @@ def test_a_cell_has_the_weights_of_its_manual_in_that_order(cell, expected):
     )
     assert cell.state_size == [4] * count
     assert cell.output_size == 4
-
-
-def test_the_deep_cells_have_their_published_counts(monkeypatch):
-    # Large orthogonal matrices take JAX half a minute.
-    monkeypatch.setattr(
-        keras.initializers.Orthogonal,
-        "__call__",
-        lambda self, shape, dtype=None: ops.zeros(shape, dtype),
-    )
-    highway = RecurrentHighwayCell(890, depth=8)
-    highway.build((None, 890))
-    assert highway.count_params() == 1_584_200 + 12_687_840
-    stack = DepthGatedLSTMCell(200, depth=2)
-    stack.build((None, 200))
-    counts = [0, 0]
-    for weight in stack.weights:
-        counts[weight.name.endswith("_2")] += int(np.prod(weight.shape))
-    assert counts == [401_000, 361_200]
 
 
 def test_fresh_deep_cells_start_as_their_manual_says():
@@ -515,55 +423,9 @@ def test_penalties_are_on_the_matrices_of_the_manual(kind, options, rng):
 # --- masks
 
 
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        (LSTMCell(4, recurrent_dropout=0.1), ["recurrent 0.1 4 True"]),
-        (LSTMCell(4, recurrent_dropout=0.1, locked=[]), ["recurrent 0.1 4 False"]),
-        (
-            MogrifierLSTMCell(4, rounds=3, mogrifier_dropout=0.2, locked=[]),
-            [f"mogrifier_{i} 0.2 {size} False" for i, size in ((1, 4), (2, 3), (3, 4))],
-        ),
-        (
-            MogrifierLSTMCell(
-                4, rounds=1, rank=2, locked=["mogrifier"], mogrifier_dropout=0.2, input_dropout=0.1
-            ),
-            ["input 0.1 3 False", "mogrifier_1 0.2 2 True"],
-        ),
-        (
-            RecurrentHighwayCell(4, depth=2, **DROPPED, locked=["input"]),
-            [
-                "input 0.4 3 True", "recurrent 0.4 4 False",
-                "recurrent_kernel_1 0.4 (4, 8) True", "recurrent_kernel_2 0.4 (4, 8) True",
-            ],
-        ),
-        (
-            RecurrentHighwayCell(
-                4, gate_reads="candidate", mask_per_gate=True, input_dropout=0.4,
-                recurrent_dropout=0.4,
-            ),
-            ["input 0.4 6 True", "recurrent 0.4 4 True"],
-        ),
-        (
-            DepthGatedLSTMCell(4, depth=2, **DROPPED, internal_dropout=0.1, locked=["internal"]),
-            [
-                "input 0.4 3 False", "recurrent_1 0.4 4 False", "recurrent_2 0.4 4 False",
-                "internal_1 0.1 4 True",
-                "recurrent_kernel_1 0.4 (4, 12) True", "recurrent_kernel_2 0.4 (4, 12) True",
-            ],
-        ),
-        *[
-            (
-                DepthGatedLSTMCell(
-                    4, first_gate=gate, coupled=False, mask_per_gate=True, input_dropout=0.4
-                ),
-                [f"input 0.4 {3 * masks} True"],
-            )
-            for gate, masks in (("own", 6), ("shared", 5), ("none", 4))
-        ],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cell", "expected"), MANUAL["masks"].items())
 def test_the_cells_ask_for_the_masks_of_their_manual(cell, expected):
+    cell = eval(cell, vars(layers))
     cell.build((None, FEATURES))
     assert [" ".join(map(str, spec)) for spec in cell.mask_specs()] == expected
 

@@ -218,5 +218,4 @@ def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
         weights.append([array(weight) for weight in model.trainable_variables])
         number = number or len(compiled)
     assert 1 <= number == len(compiled)  # in the first model alone
-    for a, b in zip(*weights):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert_close(*weights, rtol=1e-6, atol=1e-7)

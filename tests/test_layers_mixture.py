@@ -54,10 +54,7 @@ def chosen(values, targets):
 
 @pytest.mark.parametrize(
     ("experts", "activation", "tied", "use_bias"),
-    [
-        ((1, 0, 3), "tanh", True, True),
-        ((0, 2, 2), "linear", False, False),
-    ],
+    [((1, 0, 3), "tanh", True, True), ((0, 2, 2), "linear", False, False)],
 )
 @pytest.mark.parametrize("given", [False, True])
 def test_values_and_gradients_match_the_papers(

@@ -12,6 +12,7 @@ from tests import reference
 from tests.checks import (
     array,
     assert_close,
+    assert_same,
     by_name,
     check_against_reference,
     check_layer,
@@ -142,8 +143,7 @@ def test_logits_keep_float32_under_every_policy(rng):
     gate, tokens = a_gate(rng, dtype="mixed_bfloat16"), some_tokens(rng)
     gate.bias.assign(np.full(WORDS, 40.0))
     logits = some_logits(rng, 2)
-    for gated, ungated in zip(gate([tokens, *logits]), logits):
-        np.testing.assert_array_equal(array(gated), ungated)
+    assert_same(gate([tokens, *logits]), logits)
     mean = MeanOfProbabilities(dtype="mixed_bfloat16")([logits[0]])
     np.testing.assert_array_equal(array(mean), array(MeanOfProbabilities()([logits[0]])))
 
@@ -210,8 +210,7 @@ def test_the_cut_into_segments_changes_nothing(cuts, size, start):
     whole, states = read_in_segments(cache, text, [time])
     cut, cut_states = read_in_segments(cache, text, lengths)
     assert_close([whole, cut], [reference.neural_cache(*text, **options)] * 2)
-    for a, b in zip(states, cut_states):
-        np.testing.assert_array_equal(a, b)
+    assert_same(states, cut_states)
 
 
 def test_the_states_are_the_last_vectors_and_words_and_a_capped_count(rng):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from tests.checks import small
 from tests.conftest import values
 
 pytest.importorskip("lm_eval")
@@ -50,9 +50,8 @@ def models():
     built = {}
     for kind, tokenizer in TOKENIZERS.items():
         keras.utils.set_random_seed(3)
-        model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=8)
+        model = small(tokenizer, units=8)
         model.set_weights([3 * weight for weight in values(model)])  # far from uniform
-        model.vocabulary = tokenizer
         built[kind] = DualnetLM(model)
     return built
 
@@ -163,10 +162,8 @@ def test_a_run_is_loaded_and_a_model_without_eos_refused(models, tmp_path):
     texts = requests("loglikelihood", ("the", " cat"))
     loaded = DualnetLM(tmp_path / "model.keras").loglikelihood(texts)
     np.testing.assert_allclose(loaded, models["bytes"].loglikelihood(texts), rtol=1e-6)
-    model = zoo.build("lstm", vocabulary_size=2, units=4)
-    model.vocabulary = Vocabulary(("the", "cat"))
     with pytest.raises(ValueError, match="must have a vocabulary with <eos>"):
-        DualnetLM(model)
+        DualnetLM(small(Vocabulary(("the", "cat"))))
 
 
 PAIRS = [
@@ -176,34 +173,16 @@ PAIRS = [
     {"sentence_good": "the .", "sentence_bad": "the cat sleeps ."},
     {"sentence_good": "cat cat cat", "sentence_bad": "bark the"},
 ]
-TASKS = {
-    "pairs": """
-output_type: multiple_choice
-doc_to_text: ""
-doc_to_target: 0
-doc_to_choice: "{{[sentence_good, sentence_bad]}}"
-target_delimiter: ""
-metric_list:
-  - metric: acc
-""",
-    "rolling": """
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{sentence_good}}"
-metric_list:
-  - metric: bits_per_byte
-""",
-    "generating": """
-output_type: generate_until
-doc_to_text: "{{sentence_bad}}"
-doc_to_target: "{{sentence_good}}"
-generation_kwargs:
-  until: ["\\n"]
-  max_gen_toks: 4
-metric_list:
-  - metric: exact_match
-""",
-}
+CHOICES = "{{[sentence_good, sentence_bad]}}"
+GENERATION = {"until": ["\n"], "max_gen_toks": 4}
+TASKS = {  # type of the output, text, target, metric, and the rest
+    "pairs": ("multiple_choice", "", 0, "acc", {"doc_to_choice": CHOICES, "target_delimiter": ""}),
+    "rolling": ("loglikelihood_rolling", "", "{{sentence_good}}", "bits_per_byte", {}),
+    "generating": (
+        "generate_until", "{{sentence_bad}}", "{{sentence_good}}", "exact_match",
+        {"generation_kwargs": GENERATION},
+    ),
+}  # fmt: skip
 
 
 def test_the_harness_runs_local_tasks_without_the_network(models, tmp_path):
@@ -212,11 +191,14 @@ def test_the_harness_runs_local_tasks_without_the_network(models, tmp_path):
 
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
-    for name, task in TASKS.items():
-        (tmp_path / f"{name}.yaml").write_text(
-            f"task: local_{name}\ndataset_path: json\ntest_split: test\ndataset_kwargs:\n"
-            f"  data_files: {{test: {data}}}\n  cache_dir: {tmp_path / 'cache'}{task}"
-        )
+    files = {"data_files": {"test": str(data)}, "cache_dir": str(tmp_path / "cache")}
+    for name, (output, text, target, metric, rest) in TASKS.items():
+        task = {
+            "task": f"local_{name}", "dataset_path": "json", "test_split": "test",
+            "dataset_kwargs": files, "output_type": output, "doc_to_text": text,
+            "doc_to_target": target, "metric_list": [{"metric": metric}], **rest,
+        }  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(task))  # which is YAML, too
     lm = models["bpe"]
     results = simple_evaluate(
         model=lm,

@@ -12,12 +12,13 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet import analysis, builders, looking, zoo
+from dualnet import analysis, builders, looking
 from dualnet.builders.reader import Reader
 from dualnet.looking import page as page_module
 from dualnet.runs import shipped
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
-from tests.checks import assert_same, once, strong
+from tests import commands
+from tests.checks import assert_same, once, small, strong
 from tests.conftest import values
 from tests.test_surprisal import TEXT, TOKENIZERS
 
@@ -26,14 +27,13 @@ pytestmark = pytest.mark.usefixtures("without_tracing")
 SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
 
 
-def small(name="dual_lstm", tokenizer=TOKENIZERS["words"], seed=4, **overrides):
-    model = zoo.build(name, vocabulary_size=len(tokenizer), units=4, **overrides)
-    return strong(model, tokenizer, seed)
+def a_model(name="dual_lstm", tokenizer=TOKENIZERS["words"], seed=4):
+    return strong(small(tokenizer, name), seed=seed)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def model(request):
-    return small(tokenizer=TOKENIZERS[request.param])
+    return a_model(tokenizer=TOKENIZERS[request.param])
 
 
 def data_of(page):
@@ -104,7 +104,7 @@ def test_learning_has_the_losses_of_dynamic_evaluation_and_restores_the_weights(
 
 def test_a_gate_shows_the_words_that_it_favours_after_each_word():
     words = TOKENIZERS["words"]
-    model = strong(builders.with_gate(small(), 3), words)
+    model = strong(builders.with_gate(a_model(), 3), words)
     data = data_of(dualnet.look(model, TEXT * 2, adapt=True, **SGD))
     fixed, learning = data["readings"]
     favoured, gates = (table(data, fixed, key) for key in ("favoured", "gates"))
@@ -118,7 +118,7 @@ def test_a_gate_shows_the_words_that_it_favours_after_each_word():
 
 
 def test_gates_that_read_more_than_the_word_show_nothing():
-    model = strong(builders.with_gate(small(), 3, gate="input_and_hidden"), TOKENIZERS["words"])
+    model = strong(builders.with_gate(a_model(), 3, gate="input_and_hidden"), TOKENIZERS["words"])
     assert data_of(dualnet.look(model, TEXT))["readings"][0]["favoured"] is None
 
 
@@ -144,7 +144,7 @@ def test_a_mixture_shows_the_share_of_each_expert(experts):
 
 def test_fewer_words_than_five_are_all_shown():
     words = Vocabulary(("the", "<unk>", "<eos>"))
-    reading = data_of(dualnet.look(small(tokenizer=words), "the"))["readings"][0]
+    reading = data_of(dualnet.look(a_model(tokenizer=words), "the"))["readings"][0]
     assert len(reading["likeliest"]) == 3
     np.testing.assert_allclose(sum(reading["probabilities"]), 1, atol=1e-5)
 
@@ -161,12 +161,12 @@ def test_the_pieces_are_the_text_again(model):
 
 
 def test_units_stand_where_the_text_has_them():
-    data = data_of(dualnet.look(small(tokenizer=TOKENIZERS["bpe"]), "the dog"))
+    data = data_of(dualnet.look(a_model(tokenizer=TOKENIZERS["bpe"]), "the dog"))
     assert set(data["before"]) == {""} and len(data["pieces"]) < len("the dog")
-    data = data_of(dualnet.look(small(tokenizer=ByteTokenizer()), "lä\n"))
+    data = data_of(dualnet.look(a_model(tokenizer=ByteTokenizer()), "lä\n"))
     assert data["pieces"] == ["l", "ä", "", "\n"]  # a character of two bytes stands once
     assert [data["names"][i] for i in data["ids"]] == ["l", "\\xc3", "\\xa4", "<eos>"]
-    data = data_of(dualnet.look(small(), "the dog. zebra\n"))
+    data = data_of(dualnet.look(a_model(), "the dog. zebra\n"))
     assert data["before"] == ["", " ", " ", ""] and data["pieces"][2] == "zebra"
     assert data["ids"][2] == data["unknown"] and data["ids"][3] == data["eos"]
 
@@ -174,8 +174,8 @@ def test_units_stand_where_the_text_has_them():
 def test_no_text_and_no_name_can_leave_its_place():
     attack = "</script><script>alert(1)</script><!-- & ' \" \u2028 <img>"
     words = Vocabulary((*attack.split(), "<unk>", "<eos>"))
-    page = dualnet.look({attack: small(tokenizer=words)}, attack)
-    plain = dualnet.look({"plain": small(tokenizer=words)}, words.words[2])
+    page = dualnet.look({attack: a_model(tokenizer=words)}, attack)
+    plain = dualnet.look({"plain": a_model(tokenizer=words)}, words.words[2])
     for tag in ("<script", "</script", "<img", "<!--", "alert(1)"):
         assert page.html.count(tag) - 2 * (tag == "alert(1)") * 3 <= plain.html.count(tag)
     data = data_of(page)
@@ -188,7 +188,7 @@ def test_no_text_and_no_name_can_leave_its_place():
 
 
 def test_the_saved_page_is_complete_and_refers_to_no_other_file(tmp_path):
-    page = dualnet.look([small(), small("lstm")], TEXT, adapt=True, **SGD)
+    page = dualnet.look([a_model(), a_model("lstm")], TEXT, adapt=True, **SGD)
     page.save(tmp_path / "page.html")
     saved = (tmp_path / "page.html").read_text("utf-8")
     assert saved == page.html and saved.endswith("</html>\n")
@@ -204,7 +204,7 @@ def test_the_saved_page_is_complete_and_refers_to_no_other_file(tmp_path):
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
-    page = dualnet.look(small(), TEXT)
+    page = dualnet.look(a_model(), TEXT)
     frame = page._repr_html_()
     source = re.fullmatch(r'<iframe srcdoc="([^"]*)" title="[^"]+" style="[^"]+"></iframe>', frame)
     assert html.unescape(source[1]) == page.html
@@ -239,7 +239,7 @@ def test_the_text_can_be_read_on_every_colour():
 
 
 def test_models_have_names_that_differ(tmp_path):
-    model = small("lstm")
+    model = a_model("lstm")
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         model.save(tmp_path / folder / "one.keras")
@@ -262,8 +262,8 @@ def test_models_have_names_that_differ(tmp_path):
 def files(tmp_path_factory):
     """A folder with two models, a text, and a file that is none."""
     folder = tmp_path_factory.mktemp("look")
-    small().save(folder / "dual.keras")
-    small("lstm", seed=5).save(folder / "plain.keras")
+    a_model().save(folder / "dual.keras")
+    a_model("lstm", seed=5).save(folder / "plain.keras")
     (folder / "text.txt").write_text(TEXT, "utf-8")
     (folder / "unknown.txt").write_text("zebra\nzebras")
     return folder
@@ -282,7 +282,7 @@ def test_the_command_writes_the_page_of_the_library(arguments, files, tmp_path, 
     output = tmp_path / "page.html"
     places = {"dual": files / "dual.keras", "plain": files / "plain.keras", "page": output}
     printed = cli(f"look {arguments.format(text=files / 'text.txt', **places)}")
-    page = dualnet.look({"dual": small(), "plain": small("lstm", seed=5)}, TEXT)
+    page = dualnet.look({"dual": a_model(), "plain": a_model("lstm", seed=5)}, TEXT)
     assert data_of(output.read_text("utf-8")) == data_of(page)
     assert f"perplexity on 9 tokens; the page is {output}" in printed
     for row in page.perplexities:
@@ -296,7 +296,7 @@ def test_the_command_learns_and_prints_json(files, tmp_path, cli):
     command = f"look {files}/dual.keras --output {output} {learn} --text"
     text = TEXT + "the cat, the dog."
     result = cli.json(f"{command} '{text}'")
-    page = dualnet.look({"dual": small()}, text, adapt=True, **SGD)
+    page = dualnet.look({"dual": a_model()}, text, adapt=True, **SGD)
     assert data_of(output.read_text("utf-8")) == data_of(page)
     assert result == {"output": str(output), "tokens": 13, "models": page.perplexities}
     code, _, err = cli.call(f"{command} 'the cat,'")
@@ -312,21 +312,7 @@ def test_the_command_reads_standard_input(files, tmp_path, cli, monkeypatch):
     assert data_of((tmp_path / "page.html").read_text("utf-8")) == data_of(page)
 
 
-# The arguments of bad `look` commands, each with a part of its message.
-BAD = {
-    "{dual} {page} --text ' \n'": "`text` must hold at least one word. Received: ' \\n'.",
-    "{dual} {page} {unknown}": "`text` must hold a word that the models know.",
-    "{dual} {page} absent.txt": "FILE must be a text file. Received: 'absent.txt'",
-    "{page} absent.txt": "`path` must be a RUN folder or a .keras file.",
-    "{page} absent --text the": "`path` must be a RUN folder or a .keras file.",
-    "{dual} --text the --output no/page.html": "in an existing folder. Received: 'no/page.html', ",
-    "{dual} --text the --output {dual}": "`--output` must not be a file that is read.",
-    "{dual} --text the --output .": "Received: '.', which is a folder. Add a file name.",
-    "{dual} {page} --text the --rule sgd": "`--rule` needs --adapt.",
-    "{dual} {page} --text the --adapt --set rate=1": "`rate` must be one of learning_rate, decay",
-    "{dual} {page} --text the --adapt --rule rms": "which only a RUN folder of your own",
-    "{dual} {page} --text the --temperature 0": "`temperature` must be a finite",
-}
+BAD = commands.REFUSED["looking"]
 
 
 @once
@@ -352,13 +338,13 @@ def test_bad_input_is_one_sentence(words, files, tmp_path, cli, monkeypatch):
     ],
 )
 def test_bad_arguments_are_refused_by_name(models, settings, message):
-    models = small() if models is None else models
+    models = a_model() if models is None else models
     with pytest.raises(ValueError, match=message):
         dualnet.look(models, **{"text": "the", **settings})
 
 
 def test_models_with_different_tokenisers_do_not_share_a_page():
-    models = {name: small(tokenizer=tokenizer) for name, tokenizer in TOKENIZERS.items()}
+    models = {name: a_model(tokenizer=tokenizer) for name, tokenizer in TOKENIZERS.items()}
     with pytest.raises(ValueError, match="must have one tokeniser.*'words' with.*'bytes' with"):
         dualnet.look(models, TEXT)
 
@@ -369,7 +355,7 @@ def test_a_text_that_the_tokeniser_leaves_out_is_refused():
     tokenizer = LibraryTokenizer(silent.to_str())
     assert tokenizer.unk_id is None and not len(tokenizer.encode("?"))
     with pytest.raises(ValueError, match="`text` must hold a word that the models know.*: none"):
-        dualnet.look(small(tokenizer=tokenizer), "?")
+        dualnet.look(a_model(tokenizer=tokenizer), "?")
 
 
 def test_a_segment_longer_than_the_text_is_not_padded(monkeypatch):
@@ -382,7 +368,7 @@ def test_a_segment_longer_than_the_text_is_not_padded(monkeypatch):
 
     monkeypatch.setattr(Reader, "predict_on_batch", counted)
     settings = {**SGD, "sequence_length": 1000}
-    page = dualnet.look(small(), "the cat, the dog. the", adapt=True, **settings)
+    page = dualnet.look(a_model(), "the cat, the dog. the", adapt=True, **settings)
     assert lengths == [4, 4, 5] and page.segment == 1000
     assert page.perplexities[0]["learning"] == pytest.approx(page.perplexities[0]["fixed"])
 
@@ -390,7 +376,7 @@ def test_a_segment_longer_than_the_text_is_not_padded(monkeypatch):
 def test_a_text_of_too_many_units_is_refused(monkeypatch):
     monkeypatch.setattr(page_module, "MOST_UNITS", 4)
     with pytest.raises(ValueError, match="at most 4 units of the tokeniser. Received: 5"):
-        dualnet.look(small(), "the the the the the")
+        dualnet.look(a_model(), "the the the the the")
 
 
 def test_without_shipped_models_a_run_must_be_named(tmp_path, monkeypatch, cli):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import zoo
 from dualnet.evaluation import Accuracy
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import once
+from tests.checks import once, small
 
 SENTENCES = ["the cats sleep .", "the cat sleeps .", "the dog barks .", "the dogs bark ."]
 WORDS = Vocabulary((*dict.fromkeys(" ".join(SENTENCES).split()), "<unk>", "<eos>"))
@@ -36,9 +35,7 @@ pytestmark = pytest.mark.usefixtures("without_tracing")
 
 def model_with(tokenizer, **overrides):
     keras.utils.set_random_seed(1)
-    model = zoo.build("lstm", vocabulary_size=len(tokenizer), units=8, **overrides)
-    model.vocabulary = tokenizer
-    return model
+    return small(tokenizer, units=8, **overrides)
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +190,3 @@ def test_the_command_warns_of_words_that_the_model_does_not_know(saved, tmp_path
     pairs = [{"sentence_good": "The cats sleep.", "sentence_bad": "The cat sleep."}]
     code, _, err = cli.call(f"minimal-pairs {saved} {written(tmp_path / 'a.jsonl', pairs)}")
     assert code == 0 and "Warning: in the sentences, 67% of the words are unknown" in err
-
-
-@once
-def test_the_command_refuses_a_damaged_file(tmp_path, saved, cli):
-    (tmp_path / "bad.jsonl").write_bytes(DAMAGED["missing key"][0])
-    assert "line 2" in cli.refused(f"minimal-pairs {saved} {tmp_path}/bad.jsonl")

@@ -1,6 +1,7 @@
 """The shipped models: every one of them, and one that is made here in the same way."""
 
 import dataclasses
+import itertools
 import json
 import math
 import shutil
@@ -15,7 +16,7 @@ from benchmarks import ship
 from dualnet import builders, corpora, runs, zoo
 from dualnet.runs import shipped
 from dualnet.text import LibraryTokenizer, train_tokenizer
-from tests.checks import once, write_splits
+from tests.checks import assert_close, once, write_splits
 
 SHIPPED = shipped.list_shipped()
 NAME = "dual_lstm.tiny"
@@ -151,8 +152,7 @@ def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, 
     cli(f"{train} --epochs 1 --set learning_rate=1e-9")
     further, start = dualnet.load(output), dualnet.load(NAME)
     assert further.vocabulary == start.vocabulary
-    for one, other in zip(start.trainable_variables, further.trainable_variables):
-        np.testing.assert_allclose(*map(ops.convert_to_numpy, (one, other)), atol=1e-4)
+    assert_close(start.trainable_variables, further.trainable_variables, atol=1e-4)
     assert runs.read_card(output).weights == NAME
     cli(f"{train} --epochs 2 --resume")
 
@@ -231,49 +231,26 @@ def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, cli):
     assert "No model is shipped." in cli.refused("score dual_lstm.wikitext-2 --text a")
 
 
-def test_the_literal_unknown_is_one_unit_that_is_never_generated(tiny):
+@pytest.mark.parametrize(("unit", "told"), [("<unk>", "<unk>"), (" ", "  ")])
+def test_units_that_only_unknown_words_take_are_never_generated(tiny, unit, told):
     model = dualnet.load(tiny / "run")
     tokenizer = model.vocabulary
     assert isinstance(tokenizer, LibraryTokenizer)
     ids = tokenizer.encode("a <unk> one\n")
-    assert (ids == tokenizer.unk_id).sum() == 1 and tokenizer.decode(ids) == "a <unk> one\n"
-    unknown = tokenizer.unk_id
+    assert tokenizer.decode(ids) == "a <unk> one\n" and (ids == tokenizer.unk_id).sum() == 1
+    assert [tokenizer.word(i) for i in tokenizer.unknown_ids] == ["<unk>", " "]
     embeddings = builders.weight_names(model)["embedding/embeddings"]
     values = ops.convert_to_numpy(embeddings).copy()
-    values[unknown] = 50 * np.abs(values).max()  # tied: its logit is far from all others
+    likely = [*tokenizer].index(unit)
+    values[likely] = 50 * np.abs(values).max()  # tied: its logit is far from all others
     draws = {"seed": 1, "max_tokens": 12, "stop_at_eos": False}
     settings = [{**draws, "temperature": 0.0}, draws, {"beam": 3, "max_tokens": 12}]
-    seen = False
-    for sign in (1, -1):
-        values[unknown] *= sign
-        embeddings.assign(values)
-        for setting in settings:
-            assert "<unk>" not in dualnet.generate(model, "The cat", **setting)
-            seen |= "<unk>" in dualnet.generate(model, "The cat", allow_unknown=True, **setting)
-    assert seen  # the model would take it
-
-
-def test_a_space_that_only_unknown_words_take_is_never_generated(tiny):
-    model = dualnet.load(tiny / "run")
-    tokenizer = model.vocabulary
-    _, space, unknown, _ = tokenizer.encode("a <unk> one").tolist()
-    assert tokenizer.word(space) == " " and tokenizer.unknown_ids == [unknown, space]
-    embeddings = builders.weight_names(model)["embedding/embeddings"]
-    values = ops.convert_to_numpy(embeddings).copy()
-    values[space] = 50 * np.abs(values).max()
-    texts = {}
-    for sign in (1, -1):
-        values[space] *= sign
-        embeddings.assign(values)
-        for allowed in (False, True):
-            for setting in ({"temperature": 0.0}, {"beam": 3}):
-                texts.setdefault(allowed, []).append(
-                    dualnet.generate(
-                        model, "The cat", max_tokens=9, allow_unknown=allowed, **setting
-                    )
-                )
-    assert not any("  " in text for text in texts[False])
-    assert any("  " in text for text in texts[True])
+    texts = {False: "", True: ""}
+    for sign, allowed, setting in itertools.product((1, -1), texts, settings):
+        embeddings.assign(np.where(np.arange(len(values))[:, None] == likely, sign, 1) * values)
+        texts[allowed] += dualnet.generate(model, "The cat", allow_unknown=allowed, **setting)
+    assert told not in texts[False]
+    assert told in texts[True]  # the model would take it
 
 
 def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):

@@ -22,13 +22,11 @@ from tests.checks import (
     array,
     assert_close,
     by_name,
-    check_against_reference,
     check_layer,
-    gradients,
     normal,
+    outputs_and_gradients,
     randomise,
     reference_step,
-    total,
 )
 
 BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
@@ -68,41 +66,6 @@ def drawn_by(layer, time):
     for name in locked.keys() - names:
         masks[name] = np.repeat(array(locked[name])[:, None], time, axis=1)
     return masks, {name: array(locked[name]) for name in locked.keys() & names}
-
-
-# --- values and gradients
-
-
-@pytest.mark.parametrize(("name", "time"), [*[(name, 3) for name in CELLS], ("low_rank", 1)])
-def test_outputs_states_and_gradients_match_the_papers(name, time, rng):
-    layer = a_recurrence(name, rng)
-
-    def call(sequence, *states):
-        return list(layer(sequence, initial_state=list(states)))
-
-    def expected(weights, sequence, *states):
-        return reference.over_time(reference_step(layer.cell), sequence, states, weights)
-
-    inputs = [a_sequence(rng, time), *some_states(rng, layer)]
-    check_against_reference(call, layer.trainable_variables, inputs, expected)
-
-
-@pytest.mark.parametrize("time", [1, 3])
-@pytest.mark.parametrize("locked", [["recurrent"], []])
-def test_a_training_pass_of_the_lstm_and_its_gradients_match_the_papers(locked, time, rng):
-    layer = a_recurrence("LSTMCell", rng, seed=7, recurrent_dropout=0.5, locked=locked)
-    masks, _ = drawn_by(layer, time)
-    start = array(layer.seed_generator.state)
-
-    def call(sequence, *states):
-        layer.seed_generator.state.assign(start)  # the same masks at each call
-        return list(layer(sequence, initial_state=list(states), training=True))
-
-    def expected(weights, sequence, *states):
-        return reference.over_time(reference_step(layer.cell), sequence, states, weights, masks)
-
-    inputs = [a_sequence(rng, time), *some_states(rng, layer)]
-    check_against_reference(call, layer.trainable_variables, inputs, expected)
 
 
 def test_without_gradients_the_outputs_are_the_same(rng):
@@ -178,7 +141,6 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, time, policy, rn
     sequence = keras.Variable(normal(rng, BATCH, time, FEATURES))
     states = [keras.Variable(normal(rng, BATCH, size)) for size in layer.cell.state_size]
     mask = np.array([[True, False, True, False], [False, True, True, True]])[:, :time]
-    projections = [normal(rng, BATCH, time, UNITS), *(normal(rng, *s.shape) for s in states)]
     start = array(layer.seed_generator.state)
 
     def found(run):
@@ -186,11 +148,7 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, time, policy, rn
             layer.seed_generator.state.assign(start)  # the same masks at each call
             return run(ops.convert_to_tensor(sequence), [ops.convert_to_tensor(s) for s in states])
 
-        def scalar():
-            outputs = [ops.cast(output, "float32") for output in call()]
-            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(outputs, projections))
-
-        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+        return outputs_and_gradients(call, [sequence, *states, *layer.trainable_variables])
 
     values, slopes = found(
         lambda x, s: layer(x, initial_state=s, mask=ops.convert_to_tensor(mask), training=True)
@@ -219,20 +177,6 @@ def test_recurrence_passes_the_common_checks(name, with_state, rng, tmp_path):
     check_layer(layer, *inputs, folder=tmp_path, dtypes=dtypes)
 
 
-def test_recurrence_has_the_penalties_of_its_cell(rng):
-    layer = a_recurrence("low_rank", rng, input_l2=0.1, mogrifier_l2=0.2)
-    assert total(layer.losses) == total(layer.cell.losses) > 0
-
-
-# --- state
-
-
-def test_state_left_out_is_the_zero_state(rng):
-    layer = a_recurrence("MogrifierLSTMCell", rng)
-    sequence, zeros = a_sequence(rng), np.zeros((BATCH, UNITS), "float32")
-    assert_close(layer(sequence), layer(sequence, initial_state=[zeros, zeros]))
-
-
 # --- in the place of `keras.layers.RNN`
 
 BOTH = [False, True]
@@ -259,8 +203,6 @@ def test_values_and_gradients_are_those_of_keras_rnn(
     sequence = keras.Variable(normal(rng, *MASK.shape, FEATURES))
     states = [keras.Variable(normal(rng, len(MASK), UNITS)) for _ in range(2)]
     mask = ops.convert_to_tensor(MASK) if masked else None
-    shape = (*(MASK.shape if return_sequences else MASK.shape[:1]), UNITS)
-    projections = [normal(rng, *shape), *(normal(rng, len(MASK), UNITS) for _ in states)]
 
     def found(run):
         def call():
@@ -268,10 +210,7 @@ def test_values_and_gradients_are_those_of_keras_rnn(
             outputs = run(ops.convert_to_tensor(sequence), initial_state=given, mask=mask)
             return list(outputs) if return_state else [outputs]
 
-        def scalar():
-            return sum(ops.sum(ops.multiply(*pair)) for pair in zip(call(), projections))
-
-        return call(), gradients(scalar, [sequence, *states, *layer.trainable_variables])
+        return outputs_and_gradients(call, [sequence, *states, *layer.trainable_variables])
 
     (values, slopes), (expected, expected_slopes) = found(layer), found(kerass)
     assert_close(values, expected)
@@ -384,14 +323,6 @@ def test_one_state_may_be_given_alone_and_a_missing_one_is_told(rng):
 def test_arguments_that_there_are_not_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Recurrence(LSTMCell(UNITS), **arguments)
-
-
-def test_a_configuration_of_the_first_release_returns_outputs_and_states(rng):
-    layer = a_recurrence("LSTMCell", rng)
-    config = layer.get_config()
-    for name in ("return_sequences", "return_state", "go_backwards"):
-        del config[name]
-    assert len(Recurrence.from_config(config)(a_sequence(rng))) == 3
 
 
 # --- masks

@@ -24,7 +24,7 @@ from dualnet.serving import beam as graph
 from dualnet.serving import saved_model, translator_endpoints
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import array
+from tests.checks import array, dtype_policy
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
 SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
@@ -247,14 +247,11 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(policy):
-    keras.config.set_dtype_policy(policy)
-    try:
+    with dtype_policy(policy):
         model = a_model(
             attention="additive", alignment_units=3, encoder="embeddings", first_state="learned",
             tied=False,
         )  # fmt: skip
-    finally:
-        keras.config.set_dtype_policy("float32")
     reader = ServedReader(model)
     encode = translator_endpoints.endpoints(model, reader, BOUND)["encode"]
     ask = graph_client({"encode": encode, "step": saved_model._step(reader)})

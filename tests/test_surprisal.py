@@ -11,7 +11,7 @@ from dualnet import zoo
 from dualnet.adaptation import surprisals
 from dualnet.evaluation.words import words_of
 from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import assert_same, strong
+from tests.checks import assert_same, small, strong
 from tests.conftest import nll, values
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
@@ -27,9 +27,7 @@ TOKENIZERS = {
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def model(request):
     """A small model with large weights: each token before changes what comes after."""
-    tokenizer = TOKENIZERS[request.param]
-    model = zoo.build("dual_lstm", vocabulary_size=len(tokenizer), units=4)
-    return strong(model, tokenizer)
+    return strong(small(TOKENIZERS[request.param], "dual_lstm"))
 
 
 def log_p(model, text, temperature=1.0):
@@ -116,8 +114,7 @@ def test_adapting_has_the_total_of_dynamic_evaluation_by_sentence(model):
 
 
 def test_adapted_weights_are_kept_where_asked_for():
-    model = zoo.build("lstm", vocabulary_size=257, units=2)
-    model.vocabulary = ByteTokenizer()
+    model = small(ByteTokenizer())
     before = values(model)
     dualnet.surprisal(model, "a b", adapt=True, keep=True)
     assert any((one != two).any() for one, two in zip(before, values(model)))
@@ -145,10 +142,7 @@ def test_white_space_belongs_to_the_word_after_it_and_at_the_end_to_the_last(tex
 
 @pytest.mark.parametrize(
     ("documents", "words"),
-    [
-        ("blank-line", ("one", "two", "<eos>", "three")),
-        ("file", ("one", "two", "three")),
-    ],
+    [("blank-line", ("one", "two", "<eos>", "three")), ("file", ("one", "two", "three"))],
 )
 def test_words_end_where_documents_do(documents, words):
     assert words_of(ByteTokenizer(documents), "one\ntwo\n\nthree").words == words
@@ -181,10 +175,8 @@ def test_words_that_share_a_token_are_one_record(tmp_path):
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):
-    model = zoo.build("lstm", vocabulary_size=257, units=2)
-    model.vocabulary = ByteTokenizer()
     with pytest.raises(ValueError, match=message):
-        dualnet.surprisal(model, **{"texts": "a", **settings})
+        dualnet.surprisal(small(ByteTokenizer()), **{"texts": "a", **settings})
 
 
 def test_models_that_cannot_read_or_learn_sentences_are_refused():

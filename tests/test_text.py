@@ -84,21 +84,16 @@ def test_the_spelling_of_the_ids_is_the_text_in_utf8(tokenizer, text):
     assert tokenizer.loses == ""
 
 
-@given(unicode)
-def test_the_library_reads_bytes_as_we_do(text):
-    library = LibraryTokenizer(BYTES_FILE)
-    np.testing.assert_array_equal(library.encode(text), ByteTokenizer().encode(text))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bytes_file(tmp_path_factory):
-    global BYTES_FILE
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
     path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
     ByteTokenizer().save(path)
-    BYTES_FILE = path.read_text()
+    return LibraryTokenizer(path.read_text())
 
 
-BYTES_FILE = ""
+@given(unicode)
+def test_the_library_reads_bytes_as_we_do(library, text):
+    np.testing.assert_array_equal(library.encode(text), ByteTokenizer().encode(text))
 
 
 # --- documents -------------------------------------------------------------------------
@@ -108,11 +103,7 @@ STORY = "one two\nthree\n\n \nfour\n\nfive\n"
 
 @pytest.mark.parametrize(
     ("documents", "decoded", "count"),
-    [
-        ("line", STORY, 7),
-        ("blank-line", "one two\nthree\n\nfour\n\nfive\n", 2),
-        ("file", STORY, 0),
-    ],
+    [("line", STORY, 7), ("blank-line", "one two\nthree\n\nfour\n\nfive\n", 2), ("file", STORY, 0)],
 )
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
 def test_eos_stands_where_a_document_ends(kind, documents, decoded, count):
@@ -495,19 +486,20 @@ def test_truncation_and_padding_are_not_in_use_and_not_saved(tmp_path):
 
 
 def test_word_piece_reads_words_of_any_length_and_has_no_more_units_than_asked():
+    def learn(texts, size):
+        tokenizer = train_tokenizer(texts, "word-piece", size=size)
+        assert len(tokenizer) <= size
+        return tokenizer
+
     text = "".join(chr(0x4E00 + i * 7 % 3000) for i in range(6000))
-    tokenizer = train_tokenizer([text] * 2, "word-piece", size=300)
+    tokenizer = learn([text] * 2, 300)
     assert len(tokenizer) == 300
-    assert train_tokenizer(
-        [text, "的" * 50], "word-piece", size=300
-    ).unk_id not in tokenizer.encode("一")
+    assert learn([text, "的" * 50], 300).unk_id not in tokenizer.encode("一")
     thai = "สวัสดีชาวโลก" * 40
-    tokenizer = train_tokenizer([thai], "word-piece", size=200)
+    tokenizer = learn([thai], 200)
     for long in (thai, thai * 9):
         assert tokenizer.unk_id not in tokenizer.encode(long)
-    common = train_tokenizer(
-        ["ab" * 9 + "".join(map(chr, range(0xE01, 0xE30)))], "word-piece", size=6
-    )
+    common = learn(["ab" * 9 + "".join(map(chr, range(0xE01, 0xE30)))], 6)
     assert {"a", "b"} & {unit.removeprefix("##") for unit in common.words} and len(common) == 6
 
 

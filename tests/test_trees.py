@@ -3,14 +3,11 @@
 import itertools
 import re
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dualnet
-from dualnet import corpora, zoo
 from dualnet.rescoring import (
     BracketF1,
     Tree,
@@ -20,8 +17,6 @@ from dualnet.rescoring import (
     read_tree_nbest,
     read_trees,
 )
-from tests.checks import needed
-from tests.conftest import NO_DROPOUT
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP bark)))"
 LABELS = ["S", "NP", "NP-SBJ", "VP", "ADVP", "PRT", "TOP", "SBAR=2"]
@@ -300,73 +295,3 @@ def evalb(hypothesis, reference):
 @given(pairs)
 def test_an_independent_count_agrees(pair):
     assert tuple(BracketF1().statistics(*map(str, pair))) == evalb(*pair)
-
-
-NOUNS, VERBS, TOOLS, MARKS = ["man", "dog", "cat", "girl"], ["saw", "met"], ["lens"], ["spots"]
-GRAMMAR = """
-    S -> NP VP [1]
-    NP -> D N [0.8] | NP PP [0.2]
-    VP -> V NP [0.6] | VP PP [0.4]
-    PP -> P NP [1]
-    D -> 'the' [1]
-    P -> 'with' [1]
-    V -> 'saw' [0.5] | 'met' [0.5]
-    N -> 'man' [0.2] | 'dog' [0.2] | 'cat' [0.2] | 'girl' [0.2] | 'lens' [0.1] | 'spots' [0.1]
-"""
-
-
-def sentence_with_attachment(subject, verb, thing, noun):
-    """Return the tree of a sentence: one sees with a lens, and what has spots is a thing."""
-    phrase = "(NP (D the) (N {}))".format
-    pp = f"(PP (P with) {phrase(noun)})"
-    attached = {
-        True: f"(VP (VP (V {verb}) {phrase(thing)}) {pp})",
-        False: f"(VP (V {verb}) (NP {phrase(thing)} {pp}))",
-    }
-    return parse_tree(f"(S {phrase(subject)} {attached[noun in TOOLS]})")
-
-
-def test_a_language_model_of_trees_finds_attachments_that_a_grammar_cannot(tmp_path):
-    [nltk] = needed("test", "nltk")
-    golds = [
-        sentence_with_attachment(*choice)
-        for choice in itertools.product(NOUNS, VERBS, NOUNS, TOOLS + MARKS)
-    ]
-    golds = [golds[i] for i in np.random.default_rng(0).permutation(len(golds))]
-    test, train = golds[:16], golds[16:] * 2
-
-    # k-best lists of a grammar, in a file
-    parser = nltk.InsideChartParser(nltk.PCFG.fromstring(GRAMMAR))
-    with open(tmp_path / "kbest.txt", "w") as file:
-        for gold in test:
-            for tree in parser.parse([leaf.word for leaf in gold.leaves()]):
-                flat = nltk.Tree.convert(tree).pformat(margin=10**6)
-                file.write(f"{tree.logprob()}\n{flat}\n")
-            file.write("\n")
-    lists = list(read_tree_nbest(tmp_path / "kbest.txt"))
-    assert {len(candidates) for candidates in lists} == {2}
-
-    # a language model of linear trees
-    for split, held in {"train": train, "valid": test, "test": test}.items():
-        (tmp_path / f"{split}.txt").write_text("".join(f"{linearize(tree)}\n" for tree in held))
-    corpus = corpora.load(tmp_path)
-    keras.utils.set_random_seed(1)
-    model = zoo.build("lstm", vocabulary_size=len(corpus.vocabulary), units=12, **NO_DROPOUT)
-    model.compile(optimizer=keras.optimizers.Adam(0.03))
-    model.fit(corpus.batches("train", batch_size=4, sequence_length=16), epochs=8, verbose=0)
-
-    # from lists to F1
-    metric = BracketF1()
-    texts = [linearize(clean(candidate.tree)) + "\n" for list_ in lists for candidate in list_]
-    scores = iter(dualnet.score(model, texts))
-    sums = dict.fromkeys(["first", "rescored", "oracle"], np.zeros(3))
-    for candidates, gold in zip(lists, test):
-        rows = [metric.statistics(str(candidate.tree), str(gold)) for candidate in candidates]
-        learnt = [next(scores).log_probabilities.sum() for _ in candidates]
-        best = {"first": 0, "rescored": np.argmax(learnt), "oracle": np.argmax(rows, axis=0)[0]}
-        sums = {name: sums[name] + rows[i] for name, i in best.items()}
-    f1 = {name: metric.value(values) for name, values in sums.items()}
-    tools = sum(gold.leaves()[-1].word in TOOLS for gold in test)  # the grammar is right here
-    assert 0 < tools < 16
-    assert f1["first"] == pytest.approx(100 * (7 * 16 - (16 - tools)) / (7 * 16))
-    assert f1["first"] < f1["rescored"] == f1["oracle"] == 100

@@ -1,6 +1,8 @@
 import dataclasses
 import random
 import re
+import tomllib
+from pathlib import Path
 
 import keras
 import keras_tuner
@@ -405,86 +407,15 @@ def test_a_number_of_weights_can_be_short():
             parse_count(text)
 
 
-MISTAKES = [
-    ('tuner = "bayesian"', 'tuner = "bayes"', 3, "`tuner` must be one of.*Did you mean 'bayesian'"),
-    ('model = "dual_mdlstm"', 'model = "dual_mdlst"', 2, "`model`.*Did you mean one of"),
-    ('model = "dual_mdlstm"', 'kind = "training"', 2, "`kind` = 'training' requires `model`"),
-    ('model = "dual_mdlstm"', 'model = "dual_mdlstm_iog"', 2, "`model` must be trained as a whole"),
-    ("max_trials = 7", "max_trials = 0", 4, "`max_trials` must be an integer of at least 1"),
-    ("max_trials = 7", 'max_trials = "7"', 4, "`max_trials` must be an integer. Received"),
-    ("max_trials = 7", "max_trial = 7", 4, "`max_trial` must be one of.*Did you mean 'max_trials'"),
-    ("max_hours = 2", "max_hours = 0", 5, "`max_hours` must be above 0"),
-    ("max_hours = 2", 'parameters = "24 millions"', 5, "`parameters` must be a whole number"),
-    ('ours = ["space.rank"]', 'ours = ["space.ranks"]', 6, "`ours`.*Did you mean 'space.rank'"),
-    ("beta = 2.0", "factor = 3", 9, "`factor` must be an option of the tuner 'bayesian'"),
-    ("epochs = 3", "epoch = 3", 13, "`epoch` must be an argument.*Did you mean 'epochs'"),
-    ("epochs = 3", "epochs = 0", 13, "`epochs` must be an integer of at least 1"),
-    ("epochs = 3", "seed = 3", 13, r"`seed` must be left out of \[fixed\].*top of the file"),
-    ("epochs = 3", "rounds = 4", 18, r"`rounds` must be in \[fixed\] or in \[space\], not in bot"),
-    ("epochs = 3", "epochs = { values = [1] }", 13, "`epochs` must be a finite number, a str"),
-    ("values = [0, 50],", "values = [],", 16, "`values` of `rank` must be a list that is not empt"),
-    ("values = [0, 50],", "values = [50, 50],", 16, "`values` of `rank` must differ. Received: 50"),
-    ("values = [0, 50],", "values = [-50, 50],", 16, "`rank` must be an integer of at least 0"),
-    ("values = [0, 50],", "valeus = [0, 50],", 16, "`valeus` of `rank`.*Did you mean 'values'"),
-    ("values = [0, 50],", "values = [0, 50], step = 2,", 16, "`step` of `rank` must be left out"),
-    ("when = { rounds = [2, 4] }", "when = { round = [2] }", 16, "`when` of `rank`.*Did you mean "),
-    ("when = { rounds = [2, 4] }", "when = { rounds = [3] }", 16, "values that `rounds` can have."),
-    ("when = { rounds = [2, 4] }", "when = { rounds = 2 }", 16, "`rounds` of `rank` must be a lis"),
-    ("when = { rounds = [2, 4] }", "when = [2]", 16, "`when` of `rank` must be a table"),
-    ("when = { rounds = [2, 4] }", "when = { rank = [0] }", 16, "`when` of `rank` must not lead b"),
-    ("when = { rounds = [2, 4] }", "when = { mogrifier_dropout = [0.1] }", 16, "rank where mogrif"),
-    ("when = { rank = [50] }", "when = { learning_rate = [1e-3] }", 17, "a range of floats canno"),
-    ("max_value = 6, step = 2", "max_value = 0, step = 2", 18, "`min_value` of `rounds` must be b"),
-    ("max_value = 6, step = 2", 'max_value = "6"', 18, "`max_value` of `rounds` must be a finite"),
-    ("max_value = 6, step = 2", "max_value = 6, step = 0", 18, "`step` of `rounds` must be an int"),
-    ("max_value = 6, step = 2", "max_value = 6, step = 1.5", 18, "`step` of `rounds` must be an i"),
-    ("step = 0.1 }", "step = 1e-300 }", 26, "`step` of `output_dropout` must leave at most"),
-    ("step = 2, sampling", "step = 1, sampling", 25, "`step` of `batch_size` must be an intege"),
-    ("max_value = 6, step = 2", "step = 2", 18, "`values` of `rounds` must be given, or `min_val"),
-    ('["plain", "dual"]', '["plan", "dual"]', 19, "`connection` must be one of.*Did you mean 'pla"),
-    ('["plain", "dual"]', '"dual"', 19, "`connection` must be a list of values"),
-    ('["plain", "dual"]', "[1979-05-27]", 19, "`connection` must be a finite number, a str"),
-    ("min_value = 1e-6", "min_value = 0", 22, "`min_value` of `learning_rate` must be above 0"),
-    ("min_value = 1e-6", "min_value = nan", 22, "`min_value` of `learning_rate` must be a finite"),
-    ('sampling = "log" }\noutput', 'sampling = "lag" }\noutput', 22, "Did you mean 'log'"),
-    ("[true, false]", "[true, 1]", 23, "`output_bias` must be a truth value"),
-    ("max_value = 0.6", "max_value = 1.0", 26, "`output_dropout` must be a number of at least 0"),
-    ("output_dropout", "output_dropuot", 26, "Did you mean 'output_dropout'"),
-    ("output_dropout", "weights", 26, r"`weights` must be left out of \[space\]"),
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))["jobs"]
+EDITS = [
+    *MISTAKES["edits"],
     (OWN[OWN.index("rank = {") :], "", 15, "`space` must have a parameter"),
-]  # fmt: skip
+]
+WRONG = [(OWN.replace(before, after, 1), *rest) for before, after, *rest in EDITS]
 
 
-MISTAKES = [(OWN.replace(before, after, 1), *rest) for before, after, *rest in MISTAKES]
-
-MISTAKES += [
-    ('kind = "evaluation"\n[space]\nlearning_rate = [1e-5, 1e-4]', 3, "left out of a static eval"),
-    ('kind = "evaluation"\n[space]\ntemperature = [1.0, 0.0]', 3, "`temperature` must be a finite"),
-    ('kind = "evaluation"\n[space]\ntemperatur = [1.0, 0.9]', 3, "Did you mean 'temperature'"),
-    ('kind = "evaluation"\n[fixed]\nevaluation = "dynamic"\nrule = "sgd"\n[space]\n'
-     "beta_1 = [0.0, 0.9]", 6, "`beta_1` is not a setting of the rule 'sgd'"),
-    ('kind = "evaluation"\n[space]\nevaluation = ["static", "dynamic"]\n'
-     'batch_size = { values = [1, 2], when = { evaluation = ["dynamic"] } }', 4, "a dynamic eval"),
-    ('kind = "evaluation"\nearly_stopping = "median"\n[space]\ntemperature = [1.0, 0.9]', 2,
-     "`early_stopping` must be 'none'"),
-    ('kind = "evaluation"\ntuner = "hyperband"\n[space]\ntemperature = [1.0, 0.9]', 2,
-     "`tuner` must not be 'hyperband'"),
-    ('kind = "evaluation"\nmodel = "lstm"\n[space]\ntemperature = [1.0, 0.9]', 2,
-     "`model` must be left out"),
-    ('kind = "gate"\n[space]\ngate = ["input", "none"]', 3, "`gate` must be one of"),
-    ('kind = "gate"\n[space]\nrounds = [0, 3]', 3, "`rounds` must be an argument of the gate"),
-    ('model = "lstm"\ntuner = "hyperband"\n[space]\nepochs = [1, 3]', 4, "`epochs` must not be se"),
-    ('model = "lstm"\nparameters = "2M"\n[space]\nembedding_units = [1, 3]', 4,
-     "`embedding_units` must be left out beside `parameters`"),
-    ('model = "lstm"\nparameters = "2M"\nsolve_for = "embedding_units"\n[fixed]\n'
-     "embedding_units = 3\n[space]\nrecurrent_layers = [1, 3]", 5, "`embedding_units` must be lef"),
-    ('model = "lstm"\n[space.learning_rate]\nmin_value = 2\nmax_value = 1', 3, "below `max_value`"),
-    ('model = "lstm"\n[space.recurrent_layers]\nvalues = [1, 2]\n[space.internal_dropout]\n'
-     "values = [0.0, 0.5]\n[space.internal_dropout.when]\nrecurrent_layer = [2]", 6, "`when` of"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "line", "message"), MISTAKES)
+@pytest.mark.parametrize(("text", "line", "message"), [*WRONG, *MISTAKES["texts"]])
 def test_a_mistake_in_a_job_is_told_with_file_and_line(write, text, line, message):
     path = write(text)
     with pytest.raises(ValueError, match=message) as error:

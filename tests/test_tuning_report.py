@@ -370,17 +370,6 @@ def test_the_colours_of_trials_have_a_bar_and_what_does_not_apply_has_a_mark(tmp
     assert texts.count("does not apply") == len(crosses) - 1 and texts.count("failed") == 1
 
 
-@pytest.fixture
-def pictures(monkeypatch):
-    """The figures that are saved."""
-    from dualnet import plots
-
-    saved = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda *args: (saved.append(args[0]), save(*args)))
-    return saved
-
-
 def test_a_few_diverged_trials_do_not_take_the_scale():
     better = [60.0, 62.0, 64.0, 70.0, 75.0, 80.0]
     assert 80 < limit_of([*better, 1e6, 1e9]) < 200

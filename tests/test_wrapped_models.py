@@ -11,7 +11,7 @@ import dualnet
 from dualnet.builders import ensemble_model, language_model, weight_names
 from dualnet.corpora import Vocabulary
 from tests import reference
-from tests.checks import array
+from tests.checks import array, strong
 from tests.conftest import nll, values
 
 WORDS = Vocabulary(("the", "cat", "<eos>", "dog", "sees", "<unk>", "a", "bird"))
@@ -22,17 +22,13 @@ pytestmark = pytest.mark.usefixtures("without_tracing")
 
 def a_model(seed=1, scale=0.7, **arguments):
     """Return a model whose weights are large, so that its words differ in likelihood."""
-    return strong(language_model(len(WORDS), **{"units": 4, **arguments}), seed, scale)
+    return strong(language_model(len(WORDS), **{"units": 4, **arguments}), WORDS, seed, scale)
 
 
-def strong(model, seed=1, scale=0.7, only=""):
-    random = np.random.default_rng(seed)
-    for weight in model.weights:
-        if weight.path.startswith(only):
-            weight.assign(random.normal(scale=scale, size=weight.shape).astype("float32"))
-    if model.vocabulary is None:
-        model.vocabulary = WORDS
-    return model
+def strong_gate(base, seed=3, **gate):
+    """Return `base` under a gate whose weights are large."""
+    model = dualnet.with_gate(base, **{"units": 3, "dropout": 0.0, **gate})
+    return strong(model, seed=seed, scale=0.7, only="gate")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +46,7 @@ def other():
 
 @pytest.fixture(scope="module")
 def gated(base):
-    return strong(dualnet.with_gate(base, units=3, dropout=0.0), 3, only="gate")
+    return strong_gate(base)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +56,7 @@ def two(base, other):
 
 @pytest.fixture(scope="module")
 def two_gated(two):
-    return strong(dualnet.with_gate(two, units=3, dropout=0.0), 4, only="gate")
+    return strong_gate(two, 4)
 
 
 def logits_of(model, tokens=TEXT[None, :-1]):
@@ -124,7 +120,7 @@ def test_the_gates_own_dropout_acts_in_training_alone_and_nothing_is_read_twice(
         keras.utils.set_random_seed(1)
         model = dualnet.with_gate(source, units=30, dropout=0.5)
         model.compile(optimizer=keras.optimizers.SGD(0.0))
-        strong(model, scale=2.0)
+        strong(model, seed=1, scale=2.0)
         model.training_rows.resize(2)
         still = array(model(x))
         np.testing.assert_array_equal(still, array(model(x)))
@@ -147,8 +143,7 @@ def gates_of(model, features=None):
 
 
 def test_a_gate_may_read_the_hidden_vectors(base):
-    model = dualnet.with_gate(base, units=3, gate="input_and_hidden")
-    strong(model, 6, only="gate")
+    model = strong_gate(base, 6, gate="input_and_hidden")
     embedded = weights_by_name(model)["gate/embeddings"][TEXT[None, :-1]]
     gates = gates_of(model, np.concatenate([hidden_of(base), embedded], axis=-1))
     np.testing.assert_allclose(logits_of(model), gates * logits_of(base), rtol=1e-4, atol=1e-5)
@@ -156,7 +151,7 @@ def test_a_gate_may_read_the_hidden_vectors(base):
 
 @pytest.fixture(scope="module")
 def lstm_gated(base):
-    return strong(dualnet.with_gate(base, units=3, gate="lstm"), 5, only="gate")
+    return strong_gate(base, 5, gate="lstm")
 
 
 @pytest.mark.parametrize("cuts", [[2], [2, 4, 6]])  # few lengths: JAX compiles each
@@ -196,8 +191,7 @@ def test_a_gate_is_sampled_with_its_own_dropout_if_it_has_one(gated, base):
         ValueError, match="`mc_dropout_samples` must be 0 for a model without dropout"
     ):
         dualnet.evaluate(gated, TEXT, mc_dropout_samples=2)
-    model = dualnet.with_gate(base, units=3, dropout=0.5)
-    strong(model, 3, only="gate")
+    model = strong_gate(base, dropout=0.5)
     sampled = dualnet.evaluate(model, TEXT, mc_dropout_samples=2)
     assert np.abs(sampled.token_losses - dualnet.evaluate(model, TEXT).token_losses).max() > 1e-3
 

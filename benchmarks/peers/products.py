@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 FORMS = ("plain", "second transposed", "first transposed")  # A B, A B', A' B
@@ -27,6 +27,75 @@ class Product(NamedTuple):
         return 2 * self.rows * self.inner * self.columns
 
 
+class Matrix(NamedTuple):
+    """A weight matrix of a model, and where a step multiplies by it.
+
+    Attributes:
+        inner, columns: Its shape.
+        place: "target" or "source", all tokens of a segment at once; "target step" or "source
+            step", since what it multiplies waits for the state; "experts", all tokens of each.
+        bias: Number of biases that are added to the product.
+        words: Whether its columns are the words, so that a tied output has it already.
+    """
+
+    inner: int
+    columns: int
+    place: str = "target"
+    bias: int = 0
+    words: bool = False
+
+
+def matrices(config: dict[str, Any]) -> Iterator[Matrix]:
+    """Yield the matrices of a model that is as `config`, of `cases.described`, says."""
+    size = fed = config["embedding_units"]
+    translates = config.get("encoder")
+    if translates:
+        for units in config["layers"]:
+            for _ in range(2):  # directions, which are summed
+                yield Matrix(size, 4 * units, "source")
+                yield Matrix(units, 4 * units, "source step", bias=4 * units)
+            size = units
+        yield Matrix(size, size, "source")  # the keys
+        size = fed
+    levels = [size]
+    for number, units in enumerate(config["layers"]):
+        if translates:  # input feeding: what a layer reads is known step by step, but for the word
+            if number == 0:
+                yield Matrix(size, 4 * units)
+            yield Matrix((size if number else fed) + units, 4 * units, "target step", 4 * units)
+        elif config.get("cell", "lstm") == "mogrifier_lstm":
+            for turn in range(1, config["rounds"] + 1):
+                reads, gates = (units, size) if turn % 2 else (size, units)
+                if rank := config.get("rank"):
+                    yield Matrix(reads, rank, "target step")
+                yield Matrix(rank or reads, gates, "target step", bias=gates)
+            # The gated x is known step by step.
+            yield Matrix(size + units, 4 * units, "target step", bias=4 * units)
+        else:
+            yield Matrix(size, 4 * units)
+            yield Matrix(units, 4 * units, "target step", bias=4 * units)
+        size = units
+        levels.append(size)
+    if translates:
+        yield Matrix(2 * size, fed, "target step")
+        size = fed
+    if config["dual_units"]:
+        yield Matrix(config["embedding_units"], config["dual_units"])
+        yield Matrix(size, config["dual_units"], bias=config["dual_units"])
+        size = config["dual_units"]
+        levels.append(size)
+    place = "target"
+    if experts := config.get("experts"):
+        latent = config.get("latent_units") or config["embedding_units"]
+        yield Matrix(levels[-1], sum(experts))  # the weights of the experts
+        for units, count in zip(levels, experts):
+            if count:
+                yield Matrix(units, count * latent, bias=count * latent)
+        size, place = latent, "experts"
+    words = config["vocabulary_size"]
+    yield Matrix(size, words, place, bias=words if config.get("output_bias") else 0, words=True)
+
+
 def products(
     config: dict[str, Any], batch: int, steps: int, backward: bool, source: int = 0
 ) -> collections.Counter[Product]:
@@ -39,108 +108,24 @@ def products(
             one in a hundred of all, are left out: each row has factors of its own.
     """
     found: collections.Counter[Product] = collections.Counter()
-    tokens = batch * steps
-
-    def over_segment(inner: int, columns: int, rows: int = tokens) -> None:
-        found[Product(rows, inner, columns)] += 1
+    for inner, columns, place, *_ in matrices(config):
+        tokens = batch * (source if "source" in place else steps)
+        tokens *= sum(config["experts"]) if place == "experts" else 1
+        rows, times = (batch, tokens // batch) if "step" in place else (tokens, 1)
+        found[Product(rows, inner, columns)] += times
         if backward:
-            found[Product(rows, columns, inner)] += 1  # gradient of what enters
-            found[Product(inner, rows, columns)] += 1  # of the weight
-
-    def each_step(inner: int, columns: int, steps: int = steps) -> None:
-        found[Product(batch, inner, columns)] += steps
-        if backward:
-            found[Product(batch, columns, inner)] += steps
-            found[Product(inner, batch * steps, columns)] += 1
-
-    size = fed = config["embedding_units"]
-    if source:
-        for units in config["layers"]:
-            for _ in range(2):  # directions
-                over_segment(size, 4 * units, batch * source)
-                each_step(units, 4 * units, source)
-            size = units
-        over_segment(size, size, batch * source)  # the keys
-        size = fed
-    levels = [size]
-    for number, units in enumerate(config["layers"]):
-        if source:  # input feeding: what a layer reads is known step by step, but for the word
-            if number == 0:
-                over_segment(size, 4 * units)
-            each_step((size if number else fed) + units, 4 * units)
-        elif config.get("cell", "lstm") == "mogrifier_lstm":
-            for turn in range(1, config["rounds"] + 1):
-                reads, gates = (units, size) if turn % 2 else (size, units)
-                if config.get("rank"):
-                    each_step(reads, config["rank"])
-                    each_step(config["rank"], gates)
-                else:
-                    each_step(reads, gates)
-            each_step(size + units, 4 * units)  # the gated x is known step by step
-        else:
-            over_segment(size, 4 * units)
-            each_step(units, 4 * units)
-        size = units
-        levels.append(size)
-    if source:
-        each_step(2 * size, fed)
-        size = fed
-    if config["dual_units"]:
-        over_segment(config["embedding_units"], config["dual_units"])
-        over_segment(size, config["dual_units"])
-        size = config["dual_units"]
-        levels.append(size)
-    if not config.get("experts"):
-        over_segment(size, config["vocabulary_size"])
-    else:
-        experts = config["experts"]
-        latent = config.get("latent_units") or config["embedding_units"]
-        over_segment(levels[-1], sum(experts))  # the weights of the experts
-        for units, count in zip(levels, experts):
-            if count:
-                over_segment(units, count * latent)
-        over_segment(latent, config["vocabulary_size"], tokens * sum(experts))
+            found[Product(rows, columns, inner)] += times  # gradient of what enters
+            found[Product(inner, tokens, columns)] += 1  # of the weight
     return found
 
 
 def parameters(config: dict[str, Any]) -> int:
     """Return how many weights a model has that is as `config` says."""
-    embedding, vocabulary = config["embedding_units"], config["vocabulary_size"]
-    total, size = vocabulary * embedding, embedding
-    encoder = config.get("encoder")
-    if encoder:  # bidirectional, its directions summed; the source's words
-        stacks = 0
-        for units in config["layers"]:
-            stacks += 2 * (size + units + 1) * 4 * units
-            size = units
-        # With the keys, what reads h and the context, and what the lowest cell is fed.
-        total += stacks + vocabulary * embedding + size * size + 2 * size * embedding
-        total += embedding * 4 * config["layers"][0]
-        size = embedding
-    levels = [size]
-    for units in config["layers"]:
-        total += (size + units + 1) * 4 * units
-        if config.get("cell", "lstm") == "mogrifier_lstm":
-            for turn in range(1, config["rounds"] + 1):
-                reads, gates = (units, size) if turn % 2 else (size, units)
-                rank = config.get("rank") or 0
-                total += rank * (reads + gates) if rank else reads * gates
-                total += gates
-        size = units
-        levels.append(size)
-    if encoder:
-        size = embedding
-    if config["dual_units"]:
-        total += (embedding + size + 1) * config["dual_units"]
-        size = config["dual_units"]
-        levels.append(size)
-    if config.get("experts"):
-        latent = config.get("latent_units") or embedding
-        total += levels[-1] * sum(config["experts"])
-        total += sum((n + 1) * count * latent for n, count in zip(levels, config["experts"]))
-        size = latent
-    total += 0 if config["tied"] else size * vocabulary
-    return total + (vocabulary if config.get("output_bias") else 0)
+    embeddings = config["vocabulary_size"] * config["embedding_units"]
+    return embeddings * (2 if config.get("encoder") else 1) + sum(
+        matrix.bias + matrix.inner * matrix.columns * (not (matrix.words and config["tied"]))
+        for matrix in matrices(config)
+    )
 
 
 def quickest(run: Callable[[], Any], seconds: float = 0.08, least: int = 3) -> float:

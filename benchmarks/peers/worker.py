@@ -7,7 +7,6 @@ worker waits and takes no time of a core. `python -m peers.worker` is started by
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import select
@@ -223,11 +222,6 @@ def _serve_products(backend: str) -> Any:
         use = CoreUse()
         answer = {"seconds": seconds_of(product, message["precision"], message["form"])}
         answer |= use.since()
-
-
-def as_message(setting: Any) -> dict[str, Any]:
-    """Return the fields of a `Setting` for a worker."""
-    return dataclasses.asdict(setting)
 
 
 if __name__ == "__main__":

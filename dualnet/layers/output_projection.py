@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, check_flag
 from dualnet.layers._fused_cross_entropy import logits as logits_of
 from dualnet.layers._fused_cross_entropy import target_log_probabilities
 from dualnet.layers._tied import TiedLayer, check_tied_size
@@ -65,7 +65,7 @@ class OutputProjection(TiedLayer):
                 check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
         super().__init__(tied_to=tied_to, **kwargs)
         self.vocabulary_size = vocabulary_size or tied_to.input_dim
-        self.use_bias = use_bias
+        self.use_bias = check_flag("use_bias", use_bias)
 
     def build(self, input_shape):
         units = input_shape[-1]
