@@ -74,5 +74,5 @@ def test_a_byte_order_mark_is_not_read(tmp_path):
     lists = tmp_path / "lists.jsonl"
     lists.write_text(mark + '{"id": 1, "text": "a"}\n', "utf-8")
     assert [
-        nbest.best.text for nbest in rescoring.read_nbest(tmp_path / "lists.jsonl", "json")
+        nbest.best.text for nbest in rescoring.read_nbest(tmp_path / "lists.jsonl", format="jsonl")
     ] == ["a"]
