@@ -36,7 +36,7 @@ def minimal_pairs(options: Pairs) -> None:
     run = open_language_model(options.run_folder)
     pairs = read_pairs(options.files)
     evaluation = quietly("dualnet.evaluation")
-    from dualnet.text.tokenisation import tokenisation_warning
+    from dualnet.text.plain_text import tokenisation_warning
 
     model = run.model()
     result = evaluation.minimal_pairs(model, pairs)

@@ -52,7 +52,7 @@ def score(options: Score) -> None:
     quietly("dualnet.evaluation")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
-    from dualnet.text.tokenisation import tokenisation_warning
+    from dualnet.text.plain_text import tokenisation_warning
 
     model = run.model()
     scores = score(model, texts, temperature=options.temperature)
