@@ -171,7 +171,7 @@ class Setting(Options):
 
 
 class AdaptingOptions(Setting, Adapting):
-    """Whether models learn while they read."""
+    """A command whose models may learn while they read."""
 
     rule: str | None = choice(None, RULES)  # type: ignore[assignment]
     needs = {"adapt": ["set"]}
