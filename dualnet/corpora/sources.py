@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet.text.plain_text import BLANKS, check_line_ends
+from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
 
 CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
@@ -139,11 +139,8 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     """Return the fractions of a file that become train, valid and test."""
     shares = tuple(fractions)
     if len(shares) != 3 or not all(is_number(x) and 0 < x < math.inf for x in shares):
-        raise ArgumentError(
-            "fractions",
-            "must be three numbers above 0, the shares of train, valid and test. Received: "
-            f"fractions={fractions!r}. Give, e.g., (90, 5, 5).",
-        )
+        required = "must be three numbers above 0, the shares of train, valid and test."
+        raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
     return shares
 
 
@@ -180,14 +177,17 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
             )
     parts = [Part(path, start, end) for start, end in itertools.pairwise(ends)]
     for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
-        if _is_blank(part):
+        if not any(
+            block.replace(END, " ").strip()
+            for block in blocks(path, start=part.start, end=part.end)
+        ):
+            way_out = f"Choose a larger share for {split}"
+            way_out += "." if documents == "blank-line" else ", or remove the blank lines."
             raise ArgumentError(
                 "fractions",
                 f"must leave text in each split. Received: fractions={tuple(fractions)!r}, of "
                 f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r}, all "
-                f"blank. Choose a larger share for {split}"
-                + ", or remove the blank lines." * (documents != "blank-line")
-                + "." * (documents == "blank-line"),
+                f"blank. {way_out}",
             )
     return {split: (part,) for split, part in zip(SPLITS, parts)}
 
@@ -202,7 +202,7 @@ def _end_of_line(path: Path, counts: Sequence[int], line: int) -> int:
 
 
 def _next_document(path: Path, start: int) -> int:
-    """Return where the first document begins whose blank lines end at `start` or after it."""
+    """Return the start of the first document whose blank lines end at `start` or after it."""
     with open(path, "rb") as file:
         file.seek(start)
         place = start
@@ -213,19 +213,6 @@ def _next_document(path: Path, start: int) -> int:
             blank = not line.strip(BLANKS)
             place += len(line)
     return place
-
-
-def _is_blank(part: Part) -> bool:
-    """Tell a part of a file that holds white space alone."""
-    assert part.end is not None
-    left = part.end - part.start
-    with open(part.path, "rb") as file:
-        file.seek(part.start)
-        while left and (data := file.read(min(left, 1 << 20))):
-            if not data.isspace():
-                return False
-            left -= len(data)
-    return True
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
@@ -242,49 +229,37 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
         if folder.is_dir():
             return folder
     cache = cache_folder() / name
-    files_to_fetch = DOWNLOADS.get(name)
-    missing = {
-        split: cache / f"{split}.txt"
-        for split in SPLITS
-        if not (cache / FILE_NAMES[0].format(split=split)).is_file()
-    }
-    if not missing:
-        return cache
-    if files_to_fetch is None or not download:
+    missing = [split for split in SPLITS if not (cache / f"{split}.txt").is_file()]
+    if missing and name in DOWNLOADS and download:
+        _download(name, missing, cache)
+    elif missing:
         with contextlib.suppress(FileNotFoundError):
             split_files(cache)  # placed there by hand, under other names
             return cache
-        reason = "has no download" if files_to_fetch is None else "may not be downloaded"
+        reason = "may not be downloaded" if name in DOWNLOADS else "has no download"
         raise FileNotFoundError(
             f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
         )
-    _download(name, files_to_fetch, missing)
     return cache
 
 
-def _download(name: str, files: Download, missing: dict[str, Path]) -> None:
-    """Fetch the missing files, each from the first mirror with the correct one."""
+def _download(name: str, missing: Sequence[str], folder: Path) -> None:
+    """Fetch the missing splits into `folder`, each from the first mirror with the correct file."""
     import pooch  # here: text on this machine needs none
 
     pooch.get_logger().setLevel("WARNING")  # it reports each download
     # Some mirrors refuse the user agents of libraries.
     fetch = pooch.HTTPDownloader(headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
-    reasons = []
-    missing = dict(missing)
+    files, reasons = DOWNLOADS[name], []
     for mirror in files.mirrors:
-        with tempfile.TemporaryDirectory() as folder:
-            downloader = _Member(fetch, folder) if "#" in mirror else fetch
+        with tempfile.TemporaryDirectory() as archives:
+            downloader = _Member(fetch, archives) if "#" in mirror else fetch
             try:
-                for split, path in list(missing.items()):
-                    address = mirror.format(split=split)
+                for split in missing:  # pooch leaves a correct file as it is
+                    address, file = mirror.format(split=split), f"{split}.txt"
                     pooch.retrieve(
-                        address,
-                        files.sha256[split],
-                        fname=path.name,
-                        path=path.parent,
-                        downloader=downloader,
+                        address, files.sha256[split], file, folder, downloader=downloader
                     )
-                    del missing[split]
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
                 reasons.append(f"{address}: {error}")  # the other files would fail there, too
