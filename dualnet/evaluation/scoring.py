@@ -67,14 +67,9 @@ def read(
     lengths = [len(stream) - 1 for stream in streams]
     answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
     for rows, steps, batch in batches(lengths, work=work):
-        score_streams(
-            reader,
-            [streams[i] for i in batch],
-            {name: [arrays[i] for i in batch] for name, arrays in answers.items()},
-            rows=rows,
-            steps=steps,
-            temperature=temperature,
-        )
+        parts = {name: [arrays[i] for i in batch] for name, arrays in answers.items()}
+        of_batch = [streams[i] for i in batch]
+        score_streams(reader, of_batch, parts, rows=rows, steps=steps, temperature=temperature)
     return answers
 
 
