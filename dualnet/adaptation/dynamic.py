@@ -1,7 +1,5 @@
 """Dynamic evaluation: the weights keep learning from the text that they are scored on."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

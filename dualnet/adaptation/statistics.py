@@ -1,7 +1,5 @@
 """The gradient statistics of the rule "rms"."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The surprisal of each token or word of texts, with fixed weights or with weights that adapt."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The command `analyse`: gates, experts, rank and learning curves of RUNs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A command: its options, which are the fields of a settings class, its examples, its function."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect

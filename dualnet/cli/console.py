@@ -1,7 +1,5 @@
 """Console helpers: parse settings, print results, silence start-up messages."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,5 @@
 """The command `evaluate`: static or dynamic, with a cache, Monte Carlo dropout, by sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

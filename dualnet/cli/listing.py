@@ -1,7 +1,5 @@
 """The commands `list` and `card`: what the zoo has."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """The command `look`: a page that shows models reading a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """Options that several commands share, and the checks of the files that they name."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from typing import Any

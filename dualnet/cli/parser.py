@@ -1,7 +1,5 @@
 """The argument parser, and the table of all commands."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 

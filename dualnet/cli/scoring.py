@@ -1,7 +1,5 @@
 """The commands `score`, with its format `surprisal`, and `minimal-pairs`."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import sys

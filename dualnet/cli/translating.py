@@ -1,7 +1,5 @@
 """The command `translate`, and `evaluate` for a model that translates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands `jobs` and `tune`: searches over the jobs in `tuning/`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

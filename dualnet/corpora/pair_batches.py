@@ -1,7 +1,5 @@
 """Batches of pairs of similar length; Keras is needed here."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dualnet._checks import check_count

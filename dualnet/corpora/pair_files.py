@@ -1,7 +1,5 @@
 """The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zlib

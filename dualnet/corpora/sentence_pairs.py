@@ -1,7 +1,5 @@
 """Minimal pairs of sentences, read from BLiMP's files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

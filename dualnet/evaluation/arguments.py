@@ -1,7 +1,5 @@
 """Checks the arguments of evaluations; the perplexity of losses."""
 
-from __future__ import annotations
-
 import math
 import os
 from typing import Any

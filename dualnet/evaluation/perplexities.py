@@ -3,8 +3,6 @@
 Also the temperature at which it is lowest.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

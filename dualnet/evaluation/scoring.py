@@ -1,7 +1,5 @@
 """Scores several texts side by side, in few shapes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The words of a text, and the tokens that belong to each."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Alignments: which source tokens a translator attends to for each token of a translation."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

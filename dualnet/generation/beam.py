@@ -1,7 +1,5 @@
 """Beam search: the likeliest continuations of sentences, whatever model predicts them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any

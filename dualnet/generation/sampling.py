@@ -1,7 +1,5 @@
 """Continuations by a language model: drawn token by token, or the likeliest."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import secrets

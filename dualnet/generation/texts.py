@@ -1,7 +1,5 @@
 """Continues prompts by text that is drawn, or by the likeliest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, overload
 

@@ -1,7 +1,5 @@
 """Translation: texts encoded by an encoder-decoder, and decoded by beam search."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, overload

@@ -1,7 +1,5 @@
 """`export`: checks the path, writes the model in the chosen format, all or nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

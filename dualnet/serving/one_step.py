@@ -1,7 +1,5 @@
 """ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Source: `OnlineRnnLM` of sherpa-onnx, https://github.com/k2-fsa/sherpa-onnx.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """Tokenisers of Hugging Face's library `tokenizers`: read, used and trained."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

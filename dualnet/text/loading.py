@@ -1,7 +1,5 @@
 """Opens the tokenisers that files and configurations hold."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

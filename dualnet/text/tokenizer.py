@@ -1,7 +1,5 @@
 """The interface of tokenisers: text as the integers that a model reads, and back."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import operator
