@@ -1,6 +1,5 @@
 """The files of a corpus: a local folder, or else a download with known checksums."""
 
-import bisect
 import contextlib
 import itertools
 import math
@@ -19,7 +18,6 @@ import numpy as np
 from dualnet._checks import ArgumentError, is_number
 from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
 
-CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
@@ -149,12 +147,8 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
 
     A document that blank lines end is not cut: it belongs to the split in which it begins.
     """
-    size, counts = path.stat().st_size, [0]  # lines that end before each chunk of the file
     with open(path, "rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            counts.append(counts[-1] + data.count(b"\n"))
-            ends_with_line = data.endswith(b"\n")
-    total = counts[-1] + (size > 0 and not ends_with_line)
+        total = sum(1 for _ in file)
     shares = np.cumsum(fractions) / np.sum(fractions)
     cuts = [0, *(round(total * share) for share in shares)]
     if total == 1:
@@ -165,7 +159,7 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
             f"lines, for the fractions {tuple(fractions)}. Give a folder with train.txt, valid.txt "
             "and test.txt."
         )
-    ends = [0, *(_end_of_line(path, counts, line) for line in cuts[1:3]), size]
+    ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
     if documents == "blank-line":
         ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
         if len({*ends}) < 4:
@@ -192,13 +186,10 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     return {split: (part,) for split, part in zip(SPLITS, parts)}
 
 
-def _end_of_line(path: Path, counts: Sequence[int], line: int) -> int:
-    """Return the place after the end of `line`, from 1, with the lines before each chunk."""
-    chunk = bisect.bisect_left(counts, line) - 1
+def _end_of_line(path: Path, line: int) -> int:
+    """Return the place after the end of `line`, from 1."""
     with open(path, "rb") as file:
-        file.seek(chunk * CHUNK_BYTES)
-        ends = np.flatnonzero(np.frombuffer(file.read(CHUNK_BYTES), "uint8") == ord("\n"))
-    return int(chunk * CHUNK_BYTES + ends[line - counts[chunk] - 1] + 1)
+        return sum(map(len, itertools.islice(file, line)))
 
 
 def _next_document(path: Path, start: int) -> int:

@@ -184,13 +184,9 @@ class TokenBatches(EpochBatches):
         """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
         if self._cuts is None:
             return rows[:, start:end].astype("int32")
-        length = rows.shape[1]
         columns = np.empty((len(rows), end - start), "int32")
         for row, copy, cut in zip(rows, columns, self._cuts):
-            first = (start + cut) % length
-            head = row[first : first + end - start]
-            copy[: len(head)] = head
-            copy[len(head) :] = row[: len(copy) - len(head)]
+            copy[:] = row.take(np.arange(start, end) + cut, mode="wrap")
         return columns
 
     # --- random lengths and cuts

@@ -117,12 +117,9 @@ def segments(
     for start in range(0, max(lengths), steps):
         tokens, targets = np.zeros((2, rows, steps), np.int32)
         for row, (stream, length) in enumerate(zip(streams, lengths)):
-            end = min(start + steps, length)
-            for array, part in (
-                (tokens, stream[start:end]),
-                (targets, stream[start + 1 : end + 1]),
-            ):
-                array[row, : len(part)] = part
+            count = max(0, min(steps, length - start))
+            tokens[row, :count] = stream[start : start + count]
+            targets[row, :count] = stream[start + 1 : start + 1 + count]
         answer = reader.predict_on_batch({**segment, "tokens": tokens, "targets": targets})
         segment["states"] = answer.pop("states")
         yield start, answer
