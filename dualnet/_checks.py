@@ -17,17 +17,26 @@ class ArgumentError(ValueError):
 
     Args:
         argument: str. Name of the argument.
-        message: str. What is required, what was received and the way out. The text of the
-            error is the name followed by the message. Without a message, `argument` is the
-            whole text, which is how Keras re-raises errors in a layer's call.
+        message: str. What is required. The text of the error is the name followed by the
+            message, by what was received and by the way out. Without a message, `argument` is
+            the whole text, which is how Keras re-raises errors in a layer's call.
+        way_out: str. A sentence that ends the text, with a space before it.
+        **received: Names and values of arguments that were received. A message without them
+            says itself what was received.
 
-    >>> raise ArgumentError("rounds", "must be at least 0. Received: rounds=-1.")
+    >>> raise ArgumentError("rounds", "must be at least 0.", rounds=-1)
     Traceback (most recent call last):
     dualnet._checks.ArgumentError: `rounds` must be at least 0. Received: rounds=-1.
     """
 
-    def __init__(self, argument: str, message: str | None = None) -> None:
-        super().__init__(argument if message is None else f"`{argument}` {message}")
+    def __init__(
+        self, argument: str, message: str | None = None, way_out: str = "", /, **received: Any
+    ) -> None:
+        text = argument if message is None else f"`{argument}` {message}"
+        if received:
+            values = ", ".join(f"{name}={value!r}" for name, value in received.items())
+            text += f" Received: {values}."
+        super().__init__(text + way_out)
         self.argument = "" if message is None else argument
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -47,8 +56,7 @@ def check_count(name: str, value: Any, *, least: int) -> int:
     except TypeError:
         number = least - 1
     if number < least or isinstance(value, bool):
-        message = f"must be an integer of at least {least}. Received: {name}={value!r}."
-        raise ArgumentError(name, message)
+        raise ArgumentError(name, f"must be an integer of at least {least}.", **{name: value})
     return number
 
 
@@ -60,7 +68,7 @@ def number_check(requirement: str, fits: Callable[[Any], bool]) -> Callable[[str
 
     def check(name: str, value: Any) -> float:
         if not is_number(value) or not fits(value):
-            raise ArgumentError(name, f"must be {requirement}. Received: {name}={value!r}.")
+            raise ArgumentError(name, f"must be {requirement}.", **{name: value})
         return float(value)
 
     return check
@@ -78,21 +86,16 @@ check_finite = number_check("a finite number", math.isfinite)
 def check_flag(name: str, value: Any) -> bool:
     """Return `value` if it is a bool, else raise `ValueError`."""
     if not isinstance(value, (bool, np.bool_)):
-        raise ArgumentError(
-            name,
-            f"must be a truth value. Received: {name}={value!r}. Use True or False, in TOML "
-            "true or false.",
-        )
+        way_out = " Use True or False, in TOML true or false."
+        raise ArgumentError(name, "must be a truth value.", way_out, **{name: value})
     return bool(value)
 
 
 def check_path(name: str, value: Any) -> str:
     """Return `value`, a string or a `Path`, as a string, else raise `ValueError`."""
     if not isinstance(value, (str, os.PathLike)):
-        raise ArgumentError(
-            name,
-            f"must be a path, as a string or a pathlib.Path. Received: {name}={value!r}.",
-        )
+        required = "must be a path, as a string or a pathlib.Path."
+        raise ArgumentError(name, required, **{name: value})
     return os.fspath(value)
 
 
@@ -100,10 +103,8 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is in `choices`, else raise `ValueError` and suggest the nearest."""
     choices = sorted(choices)
     if value not in choices:
-        raise ArgumentError(
-            name,
-            f"must be one of {choices}. Received: {name}={value!r}." + did_you_mean(value, choices),
-        )
+        hint = did_you_mean(value, choices)
+        raise ArgumentError(name, f"must be one of {choices}.", hint, **{name: value})
     return value
 
 

@@ -1,11 +1,15 @@
-"""Context variables with a temporary value."""
+"""Contexts: variables with a temporary value, standard error that is hidden."""
 
 import contextlib
-from collections.abc import Iterator
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
+_STANDARD_ERROR = threading.RLock()  # held while it is redirected
 
 
 @contextlib.contextmanager
@@ -16,3 +20,31 @@ def override(variable: ContextVar[T], value: T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+@contextlib.contextmanager
+def hidden_stderr(shows: Callable[[BaseException | None], bool]) -> Iterator[None]:
+    """Hide standard error, also of code in C++ and Rust.
+
+    In the end it is shown if `shows` of the exception that was raised, or of None, is True.
+    """
+    with _STANDARD_ERROR, contextlib.ExitStack() as stack:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        stack.callback(os.close, stderr)
+        buffer = stack.enter_context(tempfile.TemporaryFile())
+        os.dup2(buffer.fileno(), 2)
+        raised: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            if shows(raised):
+                buffer.seek(0)
+                os.write(stderr, buffer.read())

@@ -129,8 +129,8 @@ class Settings:
 
         The `message` says what is required.
         """
-        received = ", ".join(f"{each}={getattr(self, each)!r}" for each in (name, *beside))
-        raise ArgumentError(name, f"{message} Received: {received}.{way_out}")
+        received = {field: getattr(self, field) for field in (name, *beside)}
+        raise ArgumentError(name, message, way_out, **received)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -155,7 +155,7 @@ class Settings:
         what = what or f"must be one of {', '.join(names)}."
         for name in sorted(arguments.keys() - {*names}):
             hint = did_you_mean(name, names) or way_out
-            raise ArgumentError(name, f"{what} Received: {name}={arguments[name]!r}.{hint}")
+            raise ArgumentError(name, what, hint, **{name: arguments[name]})
         return cls(**arguments)
 
     def arguments(self) -> dict[str, Any]:

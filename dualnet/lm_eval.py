@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, extra
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
@@ -20,14 +20,9 @@ from dualnet.generation import continuations
 from dualnet.requests import Drawing
 from dualnet.runs import load
 
-try:
+with extra("lm-eval", "`dualnet.lm_eval` needs lm-evaluation-harness"):
     from lm_eval.api.model import LM
     from lm_eval.models.utils import normalize_gen_kwargs
-except ModuleNotFoundError as error:
-    raise ImportError(
-        f"`dualnet.lm_eval` needs lm-evaluation-harness ({error}). Install it with `pip install "
-        "'dualnet[lm-eval]'`, or in a checkout with `pip install '.[lm-eval]'`."
-    ) from error
 
 __all__ = ["DualnetLM"]
 

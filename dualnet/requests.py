@@ -148,7 +148,7 @@ class DynamicEvaluating(Reading, Learning):
 
 
 class Adapting(Learning):
-    """Whether weights learn, and how.
+    """How weights learn from the texts that are read, if they do.
 
     Args (learning while reading):
         adapt: bool. Learn from each text, in one step, after it is scored, as in

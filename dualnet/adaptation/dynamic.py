@@ -1,7 +1,5 @@
 """Dynamic evaluation: the weights keep learning from the text that they are scored on."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
@@ -16,18 +14,8 @@ from keras import ops
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.learner import make_learner, unfrozen
-from dualnet.adaptation.rules import (
-    DecayToPrior,
-    Nadam,
-    NadamWithoutMomentum,
-    Rule,
-)
-from dualnet.adaptation.statistics import (
-    GradientStatistics,
-    gradient_statistics,
-    in_order,
-    names_of,
-)
+from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
+from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics, in_order
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.sharing import changing
@@ -193,8 +181,8 @@ def learning(
     rule, settings = request.rule, request.of_rule()
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
-    with changing(weights), _restored(weights, keep=keep) as initial:
-        optimizer = _optimizer(model, rule, settings, statistics, names_of(model, weights), initial)
+    with changing(weights), _restored(weights, keep=keep):
+        optimizer = _optimizer(model, rule, settings, statistics, weights)
         with unfrozen(model), whole_batches():
             learner = make_learner(model, optimizer, batch_size=1)
 
@@ -241,11 +229,11 @@ def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentEr
 
 
 @contextlib.contextmanager
-def _restored(weights: list[Any], *, keep: bool) -> Iterator[list[np.ndarray]]:
-    """Yield the values of `weights`, and restore them in the end; with `keep` only on error."""
+def _restored(weights: list[Any], *, keep: bool) -> Iterator[None]:
+    """Restore the values of `weights` in the end; with `keep` only on error."""
     initial = [ops.convert_to_numpy(weight).copy() for weight in weights]
     try:
-        yield initial
+        yield
     except BaseException:
         keep = False
         raise
@@ -260,10 +248,9 @@ def _optimizer(
     rule: str,
     settings: Mapping[str, Any],
     statistics: Any,
-    names: list[str],
-    values: list[np.ndarray],
+    weights: list[Any],
 ) -> Rule:
-    """Return the optimizer of `rule` for the weights with these names and values."""
+    """Return the optimizer of `rule` for `weights`."""
     settings = dict(settings)
     length = settings.pop("sequence_length")
     if rule == "rms":
@@ -275,11 +262,10 @@ def _optimizer(
             )
         if not isinstance(statistics, GradientStatistics):
             statistics = gradient_statistics(model, statistics, sequence_length=length)
-        return DecayToPrior(statistics=in_order(statistics, names, values), **settings)
+        return DecayToPrior(statistics=in_order(statistics, model, weights), **settings)
     if statistics is not None:
-        raise ArgumentError(
-            "statistics", f"is for the rule 'rms' only. Received: statistics with rule={rule!r}."
-        )
+        required = "is for the rule 'rms' only."
+        raise ArgumentError("statistics", f"{required} Received: statistics with rule={rule!r}.")
     if rule == "sgd":
         return DecayToPrior(**settings)
     kind = Nadam if settings["beta_1"] else NadamWithoutMomentum

@@ -1,7 +1,5 @@
 """`SegmentLearner`: the compiled step that adapts a model."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any

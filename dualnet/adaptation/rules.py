@@ -1,7 +1,5 @@
 """The update rules of dynamic evaluation, as optimizers."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 from keras import ops

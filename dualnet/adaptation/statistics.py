@@ -1,7 +1,5 @@
 """The gradient statistics of the rule "rms"."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
@@ -105,28 +103,26 @@ def names_of(model: LanguageModel, weights: Iterable[keras.Variable]) -> list[st
 
 
 def in_order(
-    statistics: GradientStatistics, names: list[str], values: list[np.ndarray]
+    statistics: GradientStatistics, model: LanguageModel, weights: list[keras.Variable]
 ) -> GradientStatistics:
-    """Return `statistics` in the order of the weights with these names and values."""
+    """Return `statistics` in the order of `weights`."""
+    names = names_of(model, weights)
     there = statistics.names or names  # without names, in the order of the weights
-    shapes = {name: value.shape for name, value in zip(names, values)}
-    faults = [
-        f"{len(statistics.roots)} roots for {len(there)} weights"
-        if len(there) != len(statistics.roots)
-        else "",
-        *[f"{name} is missing" for name in names if name not in there],
-        *[f"{name} is not in this model" for name in there if name not in shapes],
-        *[
+    roots = dict(zip(there, statistics.roots))
+    shapes = {name: tuple(weight.shape) for name, weight in zip(names, weights)}
+    faults = [f"{len(statistics.roots)} roots for {len(there)} weights"]
+    if len(there) == len(statistics.roots):
+        faults = [f"{name} is missing" for name in names if name not in roots]
+        faults += [f"{name} is not in this model" for name in there if name not in shapes]
+        faults += [
             f"{name} {root.shape} for {shapes[name]}"
-            for name, root in zip(there, statistics.roots)
+            for name, root in roots.items()
             if root.shape != shapes.get(name, root.shape)
-        ],
-    ]
-    if any(faults):
+        ]
+    if faults:
         raise ArgumentError(
             "statistics",
             "must be those of this model's trainable weights, by name and shape. Received: "
-            f"{'; '.join(filter(None, faults))}. Call gradient_statistics with this model.",
+            f"{'; '.join(faults)}. Call gradient_statistics with this model.",
         )
-    roots = dict(zip(there, statistics.roots))
     return GradientStatistics([roots[name] for name in names], statistics.batches, names)

@@ -1,11 +1,8 @@
 """The surprisal of each token or word of texts, with fixed weights or with weights that adapt."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,18 +81,13 @@ def records(
     """Yield the records of `surprisal` one by one, all texts being checked before the first."""
     texts = check_texts("texts", texts)
     request.check_adapts({"keep": keep or None, "statistics": statistics})
-    words, entropy, temperature = request.words, request.entropy, request.temperature
     vocabulary, eos_id = vocabulary_with_eos(model)
-    units = [words_of(vocabulary, text) if words else _tokens(vocabulary, text) for text in texts]
-    streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
     if request.adapt:
         check_sentences(model)
-        context = learning(
-            model, request, temperature=temperature, statistics=statistics, keep=keep
-        )
-        values = _read_and_learn(model, streams, entropy, temperature, context)
-    else:
-        values = _read_in_blocks(model, streams, entropy, temperature)
+    split = words_of if request.words else _tokens
+    units = [split(vocabulary, text) for text in texts]
+    streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
+    values = _read(model, streams, request, statistics=statistics, keep=keep)
     # Strict: `values` runs to its end, where the weights are kept or restored.
     for sentence_id, (unit, of_tokens) in enumerate(zip(units, values, strict=True), start=1):
         columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
@@ -110,45 +102,36 @@ def _tokens(vocabulary: Tokenizer, text: str) -> Words:
     return Words(ids, tuple(vocabulary.words[i] for i in ids), np.arange(len(ids)))
 
 
-def _read_in_blocks(
-    model: LanguageModel, streams: list[np.ndarray], entropy: bool, temperature: float
-) -> Iterator[np.ndarray]:
-    """Yield what `_read` returns, block by block."""
-    ends = np.cumsum([len(stream) for stream in streams])
-    for _, block in itertools.groupby(range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS):
-        yield from _read(model, [streams[i] for i in block], entropy, temperature)
-
-
-def _read_and_learn(
-    model: LanguageModel,
-    streams: list[np.ndarray],
-    entropy: bool,
-    temperature: float,
-    context: AbstractContextManager[tuple[Callable[..., float], dict[str, Any]]],
-) -> Iterator[np.ndarray]:
-    """Yield what `_read` returns; the model learns from each stream after it is read."""
-    with context as (learn, _):
-        for stream in streams:
-            (values,) = _read(model, [stream], entropy, temperature)
-            if len(stream) > 1:
-                learn(stream, alone=True)
-            yield values
-
-
 def _read(
-    model: LanguageModel, streams: list[np.ndarray], entropy: bool, temperature: float
-) -> list[np.ndarray]:
-    """Return -log p of each stream's tokens but the first, and entropies, in nats.
+    model: LanguageModel, streams: list[np.ndarray], request: Surprising, **adapting: Any
+) -> Iterator[np.ndarray]:
+    """Yield -log p of each stream's tokens but the first, and entropies, in nats.
 
-    Returns:
+    With `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
+    `learning`. Else streams are read block by block.
+
+    Yields:
         For each stream float64 `(tokens, 1)`, or `(tokens, 2)` with the `entropy`.
     """
     question: Question = questions.losses
     names, work = ["losses"], scoring.WORK
-    if entropy:
+    if request.entropy:
         names, question = ["losses", "entropies"], questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
-    answers = scoring.read(
-        reader_of(model, question), streams, names, temperature=temperature, work=work
-    )
-    return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
+    reader, temperature = reader_of(model, question), request.temperature
+
+    def read(block: list[np.ndarray]) -> list[np.ndarray]:
+        answers = scoring.read(reader, block, names, temperature=temperature, work=work)
+        return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
+
+    if request.adapt:
+        with learning(model, request, temperature=temperature, **adapting) as (learn, _):
+            for stream in streams:
+                [values] = read([stream])
+                if len(stream) > 1:
+                    learn(stream, alone=True)
+                yield values
+        return
+    ends = np.cumsum([len(stream) for stream in streams])
+    for _, block in itertools.groupby(range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS):
+        yield from read([streams[i] for i in block])

@@ -3,8 +3,6 @@
 Results go to standard output, progress to standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import logging

@@ -1,7 +1,5 @@
 """The command `analyse`: gates, experts, rank and learning curves of RUNs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,12 +104,9 @@ def gates(options: Gates) -> None:
         dualnet analyse gates runs/gated --words great the
     """
     [(_, model, tokens)] = _opened(options)
+    settings = {"count": options.count, "least_occurrences": options.least_occurrences}
     favoured = dualnet.analysis.favoured_words(
-        model,
-        options.words,
-        count=options.count,
-        corpus_tokens=tokens,
-        least_occurrences=options.least_occurrences,
+        model, options.words, corpus_tokens=tokens, **settings
     )
     if options.output is not None:
         dualnet.analysis.plot_favoured_words(favoured, options.output)

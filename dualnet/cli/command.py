@@ -1,7 +1,5 @@
 """A command: its options, which are the fields of a settings class, its examples, its function."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect
@@ -32,13 +30,18 @@ class Options(Settings):
     json: bool = False
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
-        fields = {field.name: field for field in dataclasses.fields(self)}
-        flag, other_flag = (flags_of(fields[field])[0] for field in (name, other))
-        metavar = option_of(fields[other]).get("metavar", "")
-        message = (
-            f"{problem} {f'{other_flag} {metavar}'.rstrip()}. Received: {getattr(self, name)}."
-        )
-        raise ArgumentError(flag, message)
+        metavar = option_of(self._field(other)).get("metavar", "")
+        message = f"{problem} {f'{self.flag(other)} {metavar}'.rstrip()}."
+        raise ArgumentError(self.flag(name), f"{message} Received: {getattr(self, name)}.")
+
+    @classmethod
+    def _field(cls, name: str) -> dataclasses.Field[Any]:
+        return next(field for field in dataclasses.fields(cls) if field.name == name)
+
+    @classmethod
+    def flag(cls, name: str) -> str:
+        """Return the option of a field, such as "--top-k", or "--set decay" without one."""
+        return flags_of(cls._field(name))[0]
 
     @classmethod
     def by_set(cls) -> dict[str, str]:

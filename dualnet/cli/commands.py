@@ -1,7 +1,5 @@
 """The commands that have no module of their own: call the library and print the result."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from typing import Any

@@ -1,23 +1,22 @@
 """Console helpers: parse settings, print results, silence start-up messages."""
 
-from __future__ import annotations
-
-import contextlib
 import inspect
 import json
+import math
 import os
 import re
 import sys
-import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, did_you_mean, finite
+from dualnet._contexts import hidden_stderr
 
 
 def quietly(module: str, *, seeds: bool = False) -> Any:
@@ -35,22 +34,10 @@ def quietly(module: str, *, seeds: bool = False) -> Any:
     return imported
 
 
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Hide standard error, including that of C++ code; show it if an exception is raised."""
+def silence() -> AbstractContextManager[None]:
+    """Hide standard error; show it if an exception is raised."""
     sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as buffer:
-        os.dup2(buffer.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            buffer.seek(0)
-            os.write(stderr, buffer.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+    return hidden_stderr(lambda error: isinstance(error, Exception))
 
 
 class Table(NamedTuple):
@@ -152,9 +139,8 @@ def comparison(result: Mapping[str, Any], prefix: str = "") -> str:
     if reason := result[f"{prefix}not_comparable"]:
         return f"no figures per byte, character or word: {reason}"
     bits_per_byte, bits_per_character, per_word = (
-        "-" if value is None else f"{value:.3f}" if value < 1e7 else f"{value:.3g}"
+        number(result[prefix + key], digits=3)
         for key in ("bits_per_byte", "bits_per_character", "perplexity_per_word")
-        for value in [result[prefix + key]]
     )
     return (
         f"{bits_per_byte} bits per byte, {bits_per_character} bits per character, perplexity "
@@ -173,8 +159,10 @@ def truncate(text: str, columns: int) -> str:
     return text
 
 
-def number(value: float) -> str:
-    return f"{value:.2f}" if value < 1e7 else f"{value:.3g}"
+def number(value: float | None, *, digits: int = 2) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.{digits}f}" if value < 1e7 else f"{value:.3g}"
 
 
 def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[str]:
@@ -239,8 +227,5 @@ def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]
     """Raise `ValueError` for a setting that is not in `known`."""
     for key, value in settings.items():
         if key not in known:
-            raise ArgumentError(
-                key,
-                f"must be one of {', '.join(known)}.{did_you_mean(key, known)} Received: {option} "
-                f"{key}={value}.",
-            )
+            required = f"must be one of {', '.join(known)}.{did_you_mean(key, known)}"
+            raise ArgumentError(key, f"{required} Received: {option} {key}={value}.")

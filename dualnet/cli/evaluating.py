@@ -1,7 +1,5 @@
 """The command `evaluate`: static or dynamic, with a cache, Monte Carlo dropout, by sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -11,19 +9,10 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet._fields import choice, count, default_of, field
+from dualnet._fields import choice, count, field
 from dualnet._files import check_new
-from dualnet.cli.command import flags_of
 from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
-from dualnet.cli.options import (
-    OfCorpus,
-    OfRun,
-    Pairs,
-    Setting,
-    check_corpus,
-    corpus_of,
-    number_or,
-)
+from dualnet.cli.options import OfCorpus, OfRun, Pairs, Setting, check_corpus, corpus_of, number_or
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.metrics import METRICS
@@ -100,9 +89,8 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
     @classmethod
     def by_set(cls) -> dict[str, str]:
         names = {*Evaluating.names(), *DynamicEvaluating.names()} - {"rule"}
-        fields = [field for field in dataclasses.fields(cls) if field.name in names]
-        flags = [re.sub("--(set )?", "", flags_of(field)[0]) for field in fields]
-        return {flag.replace("-", "_"): field.name for flag, field in zip(flags, fields)}
+        flags = {name: re.sub("--(set )?", "", cls.flag(name)) for name in cls.names()}
+        return {flags[name].replace("-", "_"): name for name in flags if name in names}
 
     def evaluation(self) -> dict[str, Any]:
         """Return the settings of the evaluation that were given, other than the rule."""
@@ -134,6 +122,7 @@ def evaluate(options: Evaluate) -> None:
         DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, evaluation
+    from dualnet.evaluation.arguments import vocabulary_of
 
     model = run.model()
     translates = isinstance(model, builders.TranslationModel)
@@ -142,12 +131,7 @@ def evaluate(options: Evaluate) -> None:
         evaluate_translator(options, run, model)
         return
     corpus = corpus_of(run, model, options.corpus)
-    if model.vocabulary is None:
-        raise ArgumentError(
-            "RUN",
-            "must have a vocabulary. Received: a .keras file without one. Set model.vocabulary "
-            "before model.save.",
-        )
+    vocabulary_of(model)
     tokens = corpus.split(options.split)
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
@@ -178,9 +162,11 @@ def evaluate(options: Evaluate) -> None:
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
         used = ", ".join(f"{k}={v:g}" for k, v in dynamic.settings.items() if v is not None)
-        lines.append(f"dynamic evaluation, rule {dynamic.rule}: {used}")
+        used = f"rule {dynamic.rule}: {used}"
+        lines.append(f"dynamic evaluation, {used}")
         if options.keep is not None:
-            _keep(options.keep, options, run, model, dynamic)
+            by_sentence = "by sentence, " if dynamic.by_sentence else ""
+            _keep(options.keep, options, run, model, by_sentence + used)
             notes["keep"] = options.keep
             lines.append(f"the adapted model is in {options.keep}")
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
@@ -273,16 +259,12 @@ def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     return zoo.card(name, corpus).evaluation
 
 
-def _keep(folder: str, options: Evaluate, run: Run, model: Any, dynamic: Any) -> None:
-    """Write the adapted `model` into the RUN folder `folder`."""
+def _keep(folder: str, options: Evaluate, run: Run, model: Any, how: str) -> None:
+    """Write the model, which was adapted as `how` says, into the RUN folder `folder`."""
     from dualnet.runs.loading import write_run
 
-    settings = ", ".join(
-        f"{key}={value}" for key, value in dynamic.settings.items() if value is not None
-    )
-    by = "by sentence, " if dynamic.by_sentence else ""
     text = options.split if options.corpus is None else f"{options.split} of {options.corpus}"
-    note = f"Adapted on {text} by dynamic evaluation, {by}rule {dynamic.rule}: {settings}."
+    note = f"Adapted on {text} by dynamic evaluation, {how}."
     card = dataclasses.replace(run.card, note=note, weights=run.source)
     write_run(Path(folder), model, card, sources=[run.path])
 
@@ -299,14 +281,11 @@ def _check_kind(options: Evaluate, translates: bool) -> None:
     """Raise `ArgumentError` for an option that does not apply to the kind of model."""
     of_translators = [*Pairs.names(), "beam", "protocol"]
     of_both = [*OfRun.names(), "split"]
-    for option in dataclasses.fields(options):
-        refused = (option.name in of_translators) != translates and option.name not in of_both
-        if refused and getattr(options, option.name) != default_of(option):
+    for name in options.changed():
+        if (name in of_translators) != translates and name not in of_both:
             what, which = "models that translate", "a language model"
             if translates:
                 what, which = "language models", "a model that translates"
-            way_out = " `dualnet translate --plot` draws its attention." * (option.name == "plot")
-            raise ArgumentError(
-                flags_of(option)[0],
-                f"is for {what}. Received: {options.run_folder!r}, of {which}.{way_out}",
-            )
+            way_out = " `dualnet translate --plot` draws its attention." * (name == "plot")
+            message = f"is for {what}. Received: {options.run_folder!r}, of {which}.{way_out}"
+            raise ArgumentError(options.flag(name), message)

@@ -1,7 +1,5 @@
 """The commands `list` and `card`: what the zoo has."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -12,7 +10,7 @@ from typing import Any
 from dualnet import zoo
 from dualnet._checks import is_number
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Table, report
+from dualnet.cli.console import Table, number, report
 from dualnet.cli.options import OfModel
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_shipped, find_run
@@ -96,11 +94,7 @@ def _pretrained_table(names: list[str]) -> Table:
 def _pair(card: zoo.Card, *keys: str) -> str:
     """Return the first published result among `keys`, or "-"."""
     pair = next((card.published[key] for key in keys if key in card.published), [math.nan] * 2)
-    return "-" if all(map(math.isnan, pair)) else "/".join(map(_perplexity, pair))
-
-
-def _perplexity(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"
+    return "-" if all(map(math.isnan, pair)) else "/".join(map(number, pair))
 
 
 class ShownCard(OfModel):
@@ -142,7 +136,7 @@ def _about(card: zoo.Card, is_shipped: bool) -> Iterator[str]:
     if card.lowercase:
         yield "text        lower-cased"
     for key, pair in card.published.items():
-        valid, test = map(_perplexity, pair)
+        valid, test = map(number, pair)
         if key == "bleu" or key.startswith("rouge"):
             yield f"published   {key.upper().replace('_', '-')} {test} test"
         else:

@@ -1,7 +1,5 @@
 """The command `look`: a page that shows models reading a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys
@@ -58,9 +56,8 @@ def look(options: Look) -> None:
     check_output_file("--output", options.output)
     for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
-            raise ArgumentError(
-                "--output", f"must not be a file that is read. Received: {options.output!r}."
-            )
+            required = "must not be a file that is read."
+            raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
     lines = texts_of("--text", options)
     text = "\n".join(lines) if options.texts else "".join(lines)
     check_reading(text)

@@ -1,7 +1,5 @@
 """Options that several commands share, and the checks of the files that they name."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -171,7 +169,7 @@ class Setting(Options):
 
 
 class AdaptingOptions(Setting, Adapting):
-    """Whether models learn while they read."""
+    """A command whose models may learn while they read."""
 
     rule: str | None = choice(None, RULES)  # type: ignore[assignment]
     needs = {"adapt": ["set"]}

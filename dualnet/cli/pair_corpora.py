@@ -1,7 +1,5 @@
 """Corpora of pairs on the command line: read by `--pairs` and its options, and shown by `data`."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

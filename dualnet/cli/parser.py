@@ -1,7 +1,5 @@
 """The argument parser, and the table of all commands."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 
@@ -32,7 +30,7 @@ COMMANDS: dict[str, dict[str, str | Actions]] = {
         "look": "looking.look",
         "evaluate": "evaluating.evaluate",
         "score": "scoring.score",
-        "minimal-pairs": "pairs.minimal_pairs",
+        "minimal-pairs": "scoring.minimal_pairs",
         "analyse": Actions(
             "Analyse RUNs: gates, experts, rank or learning curves.",
             "ANALYSIS",

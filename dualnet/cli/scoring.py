@@ -1,6 +1,4 @@
-"""The command `score`, and its format `surprisal`: a row for each token or word."""
-
-from __future__ import annotations
+"""The commands `score`, with its format `surprisal`, and `minimal-pairs`."""
 
 import itertools
 import shutil
@@ -9,11 +7,16 @@ import textwrap
 from typing import Any
 
 from dualnet._fields import choice
+from dualnet.cli.command import argument
 from dualnet.cli.console import Table, comparison, number, printable, quietly, report, texts_of
 from dualnet.cli.evaluating import learning_of
-from dualnet.cli.options import AdaptingOptions, OfTexts, open_language_model
+from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, open_language_model
+from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import RULES, Surprising
 from dualnet.runs import Run
+from dualnet.text.plain_text import tokenisation_warning
+
+WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
 
 
 class Score(OfTexts, AdaptingOptions, Surprising):
@@ -52,7 +55,6 @@ def score(options: Score) -> None:
     quietly("dualnet.evaluation")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of
-    from dualnet.text.tokenisation import tokenisation_warning
 
     model = run.model()
     scores = score(model, texts, temperature=options.temperature)
@@ -62,8 +64,7 @@ def score(options: Score) -> None:
     ids = [model.vocabulary.encode(text) for text in texts]
     figures = comparable(model.vocabulary, ids, sum(losses)).figures()
     words = [word for score in scores for word in score.words]
-    if warning := tokenisation_warning(words, what="the text"):
-        print(warning, file=sys.stderr)
+    _warn(words, "the text")
     of_words = model.vocabulary.kind == "words"  # then the tokens are the words
     fields = ["perplexity", "tokens", "words", "log_probabilities"]
     fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
@@ -88,6 +89,11 @@ def score(options: Score) -> None:
         f"{len(scores):,} text{'s' * (len(scores) != 1)}",
         textwrap.fill(comparison(figures), max(columns, 20)),
     )
+
+
+def _warn(words: list[str], what: str) -> None:
+    if warning := tokenisation_warning(words, what=what):
+        print(warning, file=sys.stderr)
 
 
 def print_surprisal(options: Score, texts: list[str]) -> None:
@@ -124,3 +130,59 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.7g}"
     return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
+
+
+class MinimalPairs(OfRun):
+    """Options of `minimal-pairs`.
+
+    Args:
+        files: File with one JSON object per line: sentence_good, sentence_bad and, optionally,
+            UID and field.
+    """
+
+    files: list[str] = argument(nargs="+", metavar="FILE")
+
+
+def minimal_pairs(options: MinimalPairs) -> None:
+    """Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).
+
+    Examples:
+        dualnet minimal-pairs runs/dual blimp/*.jsonl
+    """
+    run = open_language_model(options.run_folder)
+    pairs = read_pairs(options.files)
+    evaluation = quietly("dualnet.evaluation")
+    model = run.model()
+    result = evaluation.minimal_pairs(model, pairs)
+    words = [
+        model.vocabulary.words[i]
+        for pair in pairs[:WARNING_PAIRS]
+        for i in model.vocabulary.encode(pair.good)
+    ]
+    _warn(words, "the sentences")
+    as_json = {
+        **_accuracy(result.overall),
+        "mean_accuracy": result.mean_accuracy,
+        "unknown": result.unknown,
+        "UID": {name: _accuracy(each) for name, each in result.by_uid.items()},
+        "field": {name: _accuracy(each) for name, each in result.by_field.items()},
+        "model": model.name,
+    }
+    groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
+    rows = []
+    for kind, group in groups.items():
+        for name, each in group.items():
+            low, high = each.interval
+            interval = f"{100 * low:.1f} to {100 * high:.1f}"
+            rows.append([kind, name, f"{each.accuracy:.1%}", interval, str(each.pairs),
+                         str(each.ties)])  # fmt: skip
+    table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
+    overall = result.overall
+    note = (f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
+            f"{result.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
+    report(options, as_json, table, note)
+
+
+def _accuracy(result: Any) -> dict[str, Any]:
+    names = ("accuracy", "interval", "pairs", "correct", "ties")
+    return {name: getattr(result, name) for name in names}

@@ -1,7 +1,5 @@
 """The command `tokenizer`: train a tokeniser, and show how one reads a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

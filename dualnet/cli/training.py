@@ -1,7 +1,5 @@
 """The commands that make RUN folders: `train`, `gate` and `ensemble`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

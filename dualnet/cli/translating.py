@@ -1,7 +1,5 @@
 """The command `translate`, and `evaluate` for a model that translates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +80,13 @@ def translate(options: Translate) -> None:
 def _check_plot(path: Path, texts: list[str]) -> None:
     if path.suffix.lower() != ".png":
         if path.exists() and (not path.is_dir() or is_used(path)):
-            raise ArgumentError(
-                "--plot",
-                "must be a file that ends in .png, or a new or empty folder. Received: "
-                f"{str(path)!r}, which exists.",
-            )
+            required = "must be a file that ends in .png, or a new or empty folder."
+            raise ArgumentError("--plot", f"{required} Received: {str(path)!r}, which exists.")
     elif not any(texts):
         raise ArgumentError("--plot", "needs a text that is not empty. Received: none.")
     elif len(texts) > 1:
-        raise ArgumentError(
-            "--plot", f"must be a new folder for {len(texts)} texts. Received: {str(path)!r}."
-        )
+        required = f"must be a new folder for {len(texts)} texts."
+        raise ArgumentError("--plot", f"{required} Received: {str(path)!r}.")
     else:
         check_output_file("--plot", path)
 

@@ -1,7 +1,5 @@
 """The commands `jobs` and `tune`: searches over the jobs in `tuning/`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -17,6 +15,7 @@ from dualnet.cli.console import (
     Table,
     check_overrides,
     comparison,
+    number,
     quietly,
     report,
     settings_of,
@@ -131,9 +130,9 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
     if "comparison" in results:
         has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
-            [row["evaluation"], row["when"], _number(row["valid_perplexity"]),
-             _number(row["test_perplexity"]), *[_number(row["test_bits_per_byte"], 3)] * has_bits,
-             row.get("message", "")]
+            [row["evaluation"], row["when"],
+             *(number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
+             *[number(row["test_bits_per_byte"], digits=3)] * has_bits, row.get("message", "")]
             for row in results["comparison"]
         ]  # fmt: skip
         bits = ["test, bits per byte"] * has_bits
@@ -145,7 +144,3 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
     yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
     for name, reason in left_out.items():
         yield f"No {name}: {reason}."
-
-
-def _number(figure: float | None, digits: int = 2) -> str:
-    return "-" if figure is None else f"{figure:.{digits}f}"

@@ -29,7 +29,7 @@ DESCRIPTION = "ids.json"
 
 
 def is_large(text: Text) -> bool:
-    """Tell a text whose ids belong on disk."""
+    """Return True for a text whose ids belong on disk."""
     return sum(path.stat().st_size for path in text.paths()) > LARGE_BYTES
 
 
@@ -139,16 +139,12 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
     """Return the ids in `folder`, or None if a checksum is wrong or missing."""
     try:
         description = json.loads((folder / DESCRIPTION).read_bytes())
-        words = folder / description["vocabulary"]
-        intact = [
-            description.pop("checksum") == _sha256_of(description),
-            sha256_of(words) == description["vocabulary_sha256"],
-            *(
-                sha256_of(folder / f"{split}.npy") == description["arrays"][split]["sha256"]
-                for split in SPLITS
-            ),
-        ]
-        if not all(intact):
+        checksum, words = description.pop("checksum"), folder / description["vocabulary"]
+        sums = {f"{split}.npy": description["arrays"][split]["sha256"] for split in SPLITS}
+        sums[words.name] = description["vocabulary_sha256"]
+        if checksum != _sha256_of(description) or any(
+            sha256_of(folder / name) != expected for name, expected in sums.items()
+        ):
             return None
         vocabulary = settings.vocabulary or load_tokenizer(
             words, documents=settings.documents, lowercase=settings.lowercase

@@ -1,20 +1,19 @@
 """Corpora: text as three streams of ids."""
 
-import io
 import os
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, check_flag, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS
-from dualnet.text import DOCUMENTS, Tokenizer, Vocabulary, load_tokenizer, plain_text
+from dualnet.text import DOCUMENTS, Tokenizer, Vocabulary, load_tokenizer
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -171,42 +170,27 @@ def load(
     >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
     100
     """
-    if vocabulary is not None and (vocabulary_size is not None or min_count is not None):
-        raise ArgumentError(
-            "vocabulary",
-            "fixes the words, so `vocabulary_size` and `min_count` must be None. "
-            f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
-        )
     check_flag("lowercase", lowercase)
     check_flag("download", download)
-    if vocabulary is not None and not isinstance(vocabulary, Tokenizer):
-        raise ArgumentError(
-            "vocabulary",
-            "must be a tokeniser, such as that of a model or a `Vocabulary`. Received: "
-            f"{reprlib.repr(vocabulary)}.",
-        )
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
-    lowercase = lowercase or (vocabulary is not None and vocabulary.lowercase)
-    if named != Vocabulary.kind:
-        for key, value in (("vocabulary_size", vocabulary_size), ("min_count", min_count)):
-            if value is not None:
-                raise ArgumentError(
-                    key, f"is for words. Received: {key}={value!r}, tokenizer={named!r}."
-                )
-    documents = documents or (vocabulary.documents if vocabulary is not None else "line")
-    if vocabulary_size is not None:
-        vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=2)
-    if min_count is not None:
-        min_count = check_count("min_count", min_count, least=1)
-    text = locate(name_or_folder, path, lowercase, download, documents, fractions)
+    sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
+    if vocabulary is not None and any(size is not None for size in sizes.values()):
+        required = "fixes the words, so `vocabulary_size` and `min_count` must be None."
+        raise ArgumentError("vocabulary", required, **sizes)
+    for name, size in sizes.items() if named != Vocabulary.kind else ():
+        if size is not None:
+            raise ArgumentError(name, "is for words.", **{name: size}, tokenizer=named)
+    if min_count is None:
+        min_count = 2 if name_or_folder == EMBEDDED else 1
     settings = Settings(
-        lowercase=lowercase,
+        lowercase=lowercase or (vocabulary is not None and vocabulary.lowercase),
         vocabulary_size=vocabulary_size,
-        min_count=min_count or (2 if text.name == EMBEDDED else 1),
+        min_count=min_count,
         vocabulary=vocabulary,
         tokenizer=named,
-        documents=documents,
+        documents=documents or (vocabulary.documents if vocabulary is not None else "line"),
     )
+    text = locate(name_or_folder, path, settings.lowercase, download, settings.documents, fractions)
     to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
     encoded = to_ids(text, settings)
     return Corpus(
@@ -214,7 +198,7 @@ def load(
         **encoded.splits,
         vocabulary=encoded.vocabulary,
         sha256=encoded.sha256,
-        lowercase=lowercase,
+        lowercase=settings.lowercase,
         source=text.source,
         tokenizer=named,
         fractions=text.fractions,
@@ -233,17 +217,15 @@ def choose_tokenizer(
     if isinstance(tokenizer, Tokenizer):
         vocabulary, tokenizer = vocabulary or tokenizer, None
     if vocabulary is not None:
+        if not isinstance(vocabulary, Tokenizer):
+            required = "must be a tokeniser, such as that of a model or a `Vocabulary`."
+            raise ArgumentError("vocabulary", f"{required} Received: {reprlib.repr(vocabulary)}.")
         if tokenizer is not None:
-            raise ArgumentError(
-                "tokenizer",
-                f"must be None with `vocabulary`, which is one. Received: {tokenizer!r}.",
-            )
+            required = "must be None with `vocabulary`, which is one."
+            raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
         if documents not in (None, vocabulary.documents):
-            raise ArgumentError(
-                "documents",
-                f"must be {vocabulary.documents!r}, as the vocabulary says. Received: "
-                f"documents={documents!r}.",
-            )
+            required = f"must be {vocabulary.documents!r}, as the vocabulary says."
+            raise ArgumentError("documents", required, documents=documents)
         return vocabulary.kind, vocabulary
     name = os.fspath(tokenizer or Vocabulary.kind)
     if name.endswith(".json") or os.sep in name:
@@ -261,38 +243,22 @@ def locate(
     fractions: Sequence[float] | None = None,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
-    file = Path(name_or_folder).expanduser()
-    if fractions is not None and (path is not None or name_or_folder in NAMES or file.is_dir()):
-        raise ArgumentError(
-            "fractions",
-            f"divide a single file. Received: fractions={fractions!r} for "
-            f"{os.fspath(name_or_folder)!r}, which has its splits.",
-        )
-    if name_or_folder == EMBEDDED and path is None:
-        from dualnet.corpora import python_reference
-
-        texts = python_reference.split_texts()  # lower case except for N
-
-        def read_embedded(split: str, whole: bool) -> Iterator[str]:
-            read = io.BytesIO(texts[split].encode()).read
-            return plain_text.decoded(
-                read, EMBEDDED, documents=documents, whole=whole, lowercase=lowercase
-            )
-
-        return Text(EMBEDDED, "embedded", read_embedded, files={})
-    named = name_or_folder in NAMES[1:]
-    if path is not None and not named:
-        raise ArgumentError(
-            "path",
-            f"requires one of {NAMES[1:]}. Received: path={os.fspath(path)!r} with "
-            f"{os.fspath(name_or_folder)!r}. Pass the folder as first argument.",
-        )
-    shares = None
+    file, given = Path(name_or_folder).expanduser(), os.fspath(name_or_folder)
+    named = name_or_folder in NAMES
+    if fractions is not None and (path is not None or named or file.is_dir()):
+        required = f"divide a single file, and {given!r} has its splits."
+        raise ArgumentError("fractions", required, fractions=fractions)
+    if path is not None and (not named or name_or_folder == EMBEDDED):
+        required, way_out = f"requires one of {NAMES[1:]}.", " Pass the folder as first argument."
+        raise ArgumentError("path", required, way_out, path=os.fspath(path), name_or_folder=given)
+    name, source, shares = given, file, None
+    if name_or_folder == EMBEDDED:  # lower case except for N
+        return Text(EMBEDDED, "embedded", {}, documents, lowercase)
     if named:
-        name, source = str(name_or_folder), sources.find(str(name_or_folder), path, download)
+        source = sources.find(name, path, download)
         files = sources.split_files(source)
     elif file.is_file():
-        name, source = file.stem, file
+        name = file.stem
         shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
         files = sources.divided(file, shares, documents)
     else:
@@ -300,16 +266,8 @@ def locate(
         if is_name and not file.is_dir() and name_or_folder not in (".", "~"):
             raise ValueError(
                 f"Unknown corpus: it must be one of {NAMES}, an existing folder, or a file. "
-                f"Received: {name_or_folder!r}." + did_you_mean(str(name_or_folder).lower(), NAMES)
+                f"Received: {name_or_folder!r}." + did_you_mean(given.lower(), NAMES)
             )
-        name, source = file.resolve().name, file
+        name = file.resolve().name
         files = sources.split_files(file)
-
-    def read(split: str, whole: bool) -> Iterator[str]:
-        for part in files[split]:
-            yield from plain_text.blocks(
-                part.path, start=part.start, end=part.end, documents=documents, whole=whole,
-                lowercase=lowercase,
-            )  # fmt: skip
-
-    return Text(name, str(source.resolve()), read, files, shares)
+    return Text(name, str(source.resolve()), files, documents, lowercase, shares)

@@ -1,22 +1,27 @@
 """Encoding: a text becomes ids, in one pass over it."""
 
 import hashlib
+import io
 import itertools
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dualnet import _fields
 from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._fields import choice, count
+from dualnet.corpora import python_reference
 from dualnet.corpora.sources import SPLITS, Files
-from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
+from dualnet.text import DOCUMENTS, ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
 from dualnet.text.learning import KINDS as SIZED
 from dualnet.text.learning import check_size
-from dualnet.text.plain_text import END, EOS, UNK, words_of
+from dualnet.text.plain_text import END, EOS, UNK, blocks, decoded, words_of
 
 _SPELT_END = re.compile(rf"{EOS}[ \t\r]*{END}")
 UNSIZED = ("words", "characters", "bytes")
@@ -28,27 +33,41 @@ class Text:
 
     name: str
     source: str  # the folder or file it is read from, or "embedded"
-    # Yields the marked text of a split in blocks that split no word; if the second argument is
-    # True, no document either.
-    read: Callable[[str, bool], Iterator[str]]
     files: Files  # empty for the embedded corpus
+    documents: str
+    lowercase: bool
     fractions: tuple[float, ...] | None = None  # of a single file
 
     def paths(self) -> list[Path]:
         """Return all files."""
         return sorted({part.path for parts in self.files.values() for part in parts})
 
+    def read(self, split: str, whole: bool) -> Iterator[str]:
+        """Yield the marked text of a split in blocks that split no word.
 
-@dataclass(frozen=True)
-class Settings:
+        If `whole`, they split no document either.
+        """
+        settings: dict[str, Any] = {
+            "documents": self.documents,
+            "whole": whole,
+            "lowercase": self.lowercase,
+        }
+        if not self.files:
+            embedded = python_reference.split_texts()[split].encode()
+            yield from decoded(io.BytesIO(embedded).read, self.name, **settings)
+        for part in self.files.get(split, ()):
+            yield from blocks(part.path, start=part.start, end=part.end, **settings)
+
+
+class Settings(_fields.Settings):
     """Everything besides the text that the ids depend on, see `corpora.load`."""
 
-    lowercase: bool
-    vocabulary_size: int | None
-    min_count: int
-    vocabulary: Tokenizer | None
+    lowercase: bool = False
+    vocabulary_size: int | None = count(None, least=2)
+    min_count: int = count(1, least=1)
+    vocabulary: Tokenizer | None = None
     tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
-    documents: str = "line"
+    documents: str = choice("line", DOCUMENTS)
 
     @property
     def reads_words(self) -> bool:
@@ -104,18 +123,21 @@ def encode(text: Text, settings: Settings, store: Store | None = None) -> Encode
 
 
 def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
-    """Return the tokeniser that `settings` ask for, not of words, learnt from `texts`."""
+    """Return the tokeniser that `settings` ask for, learnt from marked `texts`.
+
+    One of words has `<unk>`.
+    """
     kind, size = check_tokenizer(settings.tokenizer)
+    if kind == Vocabulary.kind:
+        lower = str.lower if settings.lowercase else str
+        counts = Counter(word for text in texts for word in words_of(lower(text)))
+        return Vocabulary.from_counts(counts, needs_unk=True, lowercase=settings.lowercase)
     if kind == ByteTokenizer.kind:
         if settings.lowercase:
-            raise ArgumentError("lowercase", "must be False for bytes. Received: lowercase=True.")
+            raise ArgumentError("lowercase", "must be False for bytes.", lowercase=True)
         return ByteTokenizer(settings.documents)
     return train_tokenizer(
-        texts,
-        kind,
-        size=size,
-        documents=settings.documents,
-        lowercase=settings.lowercase,
+        texts, kind, size=size, documents=settings.documents, lowercase=settings.lowercase
     )
 
 
@@ -125,11 +147,9 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
     sized = kind in SIZED
     if bool(colon) != sized or (colon and not size.isdecimal()) or not (sized or kind in UNSIZED):
         names = [*UNSIZED, *(f"{name}:SIZE" for name in SIZED)]
-        raise ArgumentError(
-            "tokenizer",
-            f"must be one of {', '.join(names)}, or the path of a tokenizer.json. Received: "
-            f"tokenizer={tokenizer!r}." + did_you_mean(kind, [*UNSIZED, *SIZED]),
-        )
+        required = f"must be one of {', '.join(names)}, or the path of a tokenizer.json."
+        hint = did_you_mean(kind, [*UNSIZED, *SIZED])
+        raise ArgumentError("tokenizer", required, hint, tokenizer=tokenizer)
     if sized:
         check_size(kind, int(size))
     return kind, int(size) if sized else None

@@ -1,7 +1,5 @@
 """Numerals and English number words: a corpus of pairs that needs no files."""
 
-from __future__ import annotations
-
 import hashlib
 
 LANGUAGES = ("digits", "words")

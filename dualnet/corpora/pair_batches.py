@@ -1,17 +1,14 @@
 """Batches of pairs of similar length; Keras is needed here."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dualnet._checks import check_count
 from dualnet.corpora.pair_split import PairSplit
-from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.corpora.token_batches import EpochBatches
+from dualnet.corpora.sentence_batches import PADDING_ID, ShuffledBatches
 from dualnet.text import Tokenizer
 
 
-class PairBatches(EpochBatches):
+class PairBatches(ShuffledBatches):
     """Batches `({"source": ..., "target": ...}, targets, sample_weight)` of pairs.
 
     The words w1 .. wn of a target line and `<eos>` are the targets; the target inputs are
@@ -59,10 +56,6 @@ class PairBatches(EpochBatches):
     ((83, 4), (83, 8), (83, 8))
     """
 
-    carried = False
-    pads = True
-    lengths_vary = True
-
     def __init__(
         self,
         pairs: PairSplit,
@@ -81,25 +74,23 @@ class PairBatches(EpochBatches):
             pairs.target_ids,
             vocabulary=vocabulary,
             batch_size=len(pairs) if batch_size is None else batch_size,
+            shuffle=shuffle,
             seed=seed,
         )
-        self.shuffle = bool(shuffle)
         self.num_tokens = len(pairs.target_ids) + len(pairs)
         self._pairs = pairs
-        self._eos_id = vocabulary.require_eos()
         self.source_vocabulary = source_vocabulary
         lengths = [np.diff(pairs.source_offsets), np.diff(pairs.target_offsets) + 1]
         blocks = -(-np.stack(lengths, axis=1) // pad_to_multiple_of)  # rounded up
         self._widths = np.maximum(blocks, 1) * pad_to_multiple_of  # (pairs, 2)
         self._starts, self._shapes = self._plan()
-        self._ordered = (0, *self._order(0))  # an epoch, its pairs and its batches
 
     def __len__(self) -> int:
         return len(self._shapes)
 
     def pairs_of(self, index: int) -> np.ndarray:
         """Return the pairs in batch `index` of this epoch, int64 `(rows,)`."""
-        pairs, order = self._orders()
+        pairs, order = self._order()
         batch = order[index]
         return pairs[self._starts[batch] : self._starts[batch + 1]]
 
@@ -108,17 +99,11 @@ class PairBatches(EpochBatches):
         chosen = self.pairs_of(index)
         source_width, target_width = self._widths[chosen].max(axis=0)
         source = np.full((len(chosen), source_width), PADDING_ID, "int32")
-        target = np.full((len(chosen), target_width), PADDING_ID, "int32")
-        targets = np.zeros(target.shape, "int32")
-        weights = np.zeros(target.shape, "float32")
-        for row, pair in enumerate(chosen):
+        for row, pair in zip(source, chosen):
             words = self._pairs.source(pair)
-            source[row, : len(words)] = words
-            words = self._pairs.target(pair)
-            length = len(words)
-            target[row, 0], target[row, 1 : length + 1] = self._eos_id, words
-            targets[row, :length], targets[row, length] = words, self._eos_id
-            weights[row, : length + 1] = 1.0
+            row[: len(words)] = words
+        sentences = (np.append(self._pairs.target(pair), self._eos_id) for pair in chosen)
+        target, targets, weights = self._padded(sentences, len(chosen), target_width)
         return {"source": source, "target": target}, targets, weights
 
     # --- the plan, the same in every epoch
@@ -148,17 +133,8 @@ class PairBatches(EpochBatches):
 
     # --- the epoch
 
-    def _orders(self) -> tuple[np.ndarray, np.ndarray]:
-        epoch = self.epoch if self.shuffle else 0
-        ordered = self._ordered
-        if ordered[0] != epoch:
-            ordered = (epoch, *self._order(epoch))
-            self._ordered = ordered  # in one step: TensorFlow reads ahead in a thread
-        return ordered[1:]
-
-    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, random: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the pairs in the order of their batches, and the order of the batches."""
-        random = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
         pairs = self._sorted(random)
         order = np.arange(len(self)) if random is None else random.permutation(len(self))
         varies = (self._shapes != self._shapes[0]).any(axis=0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from dualnet.corpora.encoding import Settings, learnt
 from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import EOS, Tokenizer, Vocabulary
-from dualnet.text.plain_text import END, words_of
+from dualnet.text.plain_text import END
 
 if TYPE_CHECKING:
     from dualnet.corpora.pair_batches import PairBatches
@@ -231,55 +230,27 @@ def _tokenizers(
     tokenizer: Tokenizers, joint: bool, lowercase: bool, train: Lines
 ) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
     """Return the name of the tokenisers, and those of source and target."""
-    asked: Sequence[OneTokenizer]
-    texts: Sequence[list[str]] = train
-    if isinstance(tokenizer, (list, tuple)):
-        if len(tokenizer) != 2:
-            raise ArgumentError(
-                "tokenizer",
-                "must be one, or two, for source and target. Received: "
-                f"{len(tokenizer)} tokenisers.",
-            )
-        asked = tokenizer
-    elif joint:
-        asked, texts = [tokenizer], [train[0] + train[1]]
-    else:
-        asked = [tokenizer, tokenizer]
+    asked = tokenizer
+    if not isinstance(asked, (list, tuple)):
+        asked = [asked] if joint else [asked, asked]
+    elif len(asked) != 2:
+        required = "must be one, or two, for source and target."
+        raise ArgumentError("tokenizer", f"{required} Received: {len(asked)} tokenisers.")
     chosen = [choose_tokenizer(one, None, None, lowercase) for one in asked]
     names = tuple(name for name, _ in chosen)
-    tokenizers = [
-        _learn(lines, name, lowercase) if one is None else one
-        for (name, one), lines in zip(chosen, texts)
-    ]
+    tokenizers = []
+    for (name, one), lines in zip(chosen, train if len(asked) == 2 else [train[0] + train[1]]):
+        settings = Settings(lowercase=lowercase, tokenizer=name)
+        tokenizers.append(one or learnt((line + END for line in lines), settings))
     for one in tokenizers:
-        if one.eos_id is None:
-            raise ArgumentError(
-                "tokenizer", f"must contain {EOS}, which ends a text. Received: {one!r} without it."
-            )
+        one.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
         if lowercase and not one.lowercase:
-            raise ArgumentError(
-                "lowercase",
-                "must be False with an existing tokeniser that keeps capitals. Received: "
-                f"lowercase=True, {one!r}.",
-            )
+            required = "must be False with an existing tokeniser that keeps capitals."
+            raise ArgumentError("lowercase", required, lowercase=True, tokenizer=one)
     source, target = tokenizers[0], tokenizers[-1]
     if target == source:
         target = source
     return names[0] if len({*names}) == 1 else names, (source, target)
-
-
-def _learn(lines: Iterable[str], name: str, lowercase: bool) -> Tokenizer:
-    """Return the tokeniser called `name`, learnt from `lines`."""
-    if name != Vocabulary.kind:
-        settings = Settings(
-            lowercase=lowercase, vocabulary_size=None, min_count=1, vocabulary=None,
-            tokenizer=name,
-        )  # fmt: skip
-        return learnt(lines, settings)
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update([*words_of(line.lower() if lowercase else line), EOS])
-    return Vocabulary.from_counts(counts, needs_unk=True, lowercase=lowercase)
 
 
 def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encoded:

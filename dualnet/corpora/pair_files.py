@@ -1,7 +1,5 @@
 """The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zlib
@@ -52,14 +50,14 @@ def find(
     paths = {}
     for split in SPLITS:
         pairs = [[_named(folder, stem, side) for side in (source, target)] for stem in STEMS[split]]
-        present = [pair for pair in pairs if all(pair)]
-        if not present:
+        present = next(filter(all, pairs), None)
+        if present is None:
             names = [f"{stem}.{source} and {stem}.{target}" for stem in STEMS[split]]
             raise FileNotFoundError(
                 f"A corpus of pairs must have the split {split!r}. Folder {str(folder)!r} lacks "
                 f"{', or '.join(names)}."
             )
-        for side, found in zip(("source", "target"), present[0]):
+        for side, found in zip(("source", "target"), present):
             if len(found) > 1:
                 raise ArgumentError(
                     side,
@@ -67,7 +65,7 @@ def find(
                     f"{', '.join(path.name for path in found)}. Give all that follows "
                     f"{split!r}, e.g. {found[0].name.partition('.')[2]!r}.",
                 )
-        paths[split] = (present[0][0][0], present[0][1][0])
+        paths[split] = (present[0][0], present[1][0])
     return paths
 
 
@@ -91,11 +89,8 @@ def _given(
 ) -> dict[str, tuple[Path, Path]]:
     valid = isinstance(files, Mapping) and set(files) == set(SPLITS)
     if not valid or any(isinstance(pair, str) or len(pair) != 2 for pair in files.values()):
-        raise ArgumentError(
-            "files",
-            "must map 'train', 'valid' and 'test' to two paths each, source and target. "
-            f"Received: files={files!r}.",
-        )
+        required = "must map 'train', 'valid' and 'test' to two paths each, source and target."
+        raise ArgumentError("files", required, files=files)
     paths = {split: (folder / files[split][0], folder / files[split][1]) for split in SPLITS}
     for path in (path for pair in paths.values() for path in pair):
         if not path.is_file():

@@ -1,7 +1,5 @@
 """`PairSplit`: the pairs of one split of a corpus."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

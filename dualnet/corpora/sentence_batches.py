@@ -1,8 +1,12 @@
 """Batches of whole sentences, each read on its own; they need Keras."""
 
+import abc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_ids
+from dualnet._checks import check_choice, check_ids
 from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
 from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
 from dualnet.text import EOS, Tokenizer
@@ -11,7 +15,49 @@ PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of inputs; not the id of a word
 
 
-class SentenceBatches(EpochBatches):
+class ShuffledBatches(EpochBatches):
+    """Batches of sentences, each read on its own after `<eos>`, padded, in any order."""
+
+    carried = False
+    pads = True
+    lengths_vary = True
+
+    def __init__(
+        self, tokens: np.ndarray, *, vocabulary: Tokenizer, shuffle: bool, **settings: Any
+    ) -> None:
+        super().__init__(tokens, vocabulary=vocabulary, **settings)
+        self.shuffle = bool(shuffle)
+        self._eos_id = vocabulary.require_eos()
+        self._drawn: tuple[int, Any] = (-1, None)  # an epoch and its order
+
+    @abc.abstractmethod
+    def _draw(self, random: np.random.Generator | None) -> Any:
+        """Return the order of an epoch: that of the text or of the lengths without `random`."""
+
+    def _order(self) -> Any:
+        """Return the order of this epoch."""
+        epoch = self.epoch if self.shuffle else 0
+        last, order = self._drawn
+        if last != epoch:
+            order = self._draw(np.random.default_rng((self.seed, epoch)) if self.shuffle else None)
+            self._drawn = (epoch, order)  # in one step: TensorFlow reads ahead in a thread
+        return order
+
+    def _padded(
+        self, sentences: Iterable[np.ndarray], rows: int, length: int, *, before: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return inputs, targets and weights of sentences that end with `<eos>`."""
+        inputs = np.full((rows, length), PADDING_ID, "int32")
+        targets, weights = np.zeros_like(inputs), np.zeros(inputs.shape, "float32")
+        for row, ids in enumerate(sentences):
+            first = length - len(ids) if before else 0
+            words = slice(first, first + len(ids))
+            targets[row, words], weights[row, words] = ids, 1.0
+            inputs[row, words] = np.append(self._eos_id, ids[:-1])
+        return inputs, targets, weights
+
+
+class SentenceBatches(ShuffledBatches):
     """Batches `(inputs, targets, sample_weight)` of the sentences of a text.
 
     A sentence ends with `<eos>`, the last one where the text does. Its words w1 .. wn and
@@ -53,10 +99,6 @@ class SentenceBatches(EpochBatches):
     ([[0, 1, 2], [-1, 0, 1]], [[1, 2, 0], [0, 1, 0]])
     """
 
-    carried = False
-    pads = True
-    lengths_vary = True
-
     def __init__(
         self,
         tokens: np.ndarray,
@@ -67,15 +109,13 @@ class SentenceBatches(EpochBatches):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        check_choice("padding", padding, PADDINGS)
+        self.padding = check_choice("padding", padding, PADDINGS)
         tokens = check_ids("tokens", tokens, least=1)
-        super().__init__(tokens, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
         self._ends = sentence_ends(tokens, vocabulary)
-        self._eos_id = vocabulary.eos_id
-        self.padding = padding
-        self.shuffle = bool(shuffle)
+        super().__init__(
+            tokens, vocabulary=vocabulary, shuffle=shuffle, batch_size=batch_size, seed=seed
+        )
         self.num_tokens = len(tokens)
-        self._ordered = (-1, np.arange(len(self._ends)))  # an epoch and its order
 
     def __len__(self) -> int:
         return (len(self._ends) - 1) // self.batch_size + 1  # rounded up
@@ -86,19 +126,14 @@ class SentenceBatches(EpochBatches):
         length = self._longest(index)
         if index == 0 and len(self) > 1 and length == self._longest(1):
             length += 1
-        inputs = np.full((len(starts), length), PADDING_ID, "int32")
-        targets = np.zeros_like(inputs)
-        weight = np.zeros(inputs.shape, "float32")
-        for row, (start, end) in enumerate(zip(starts, ends)):
-            first = length - (end - start) if self.padding == "pre" else 0
-            words = slice(first, first + end - start)
-            targets[row, words] = self._tokens[start:end]
-            inputs[row, first] = self._eos_id
-            inputs[row, first + 1 : words.stop] = targets[row, first : words.stop - 1]
-            weight[row, words] = 1.0
-            around = AROUND_BYTES if self.shuffle else 0
+        sentences = self._read(starts, ends)
+        return self._padded(sentences, len(starts), length, before=self.padding == "pre")
+
+    def _read(self, starts: np.ndarray, ends: np.ndarray) -> Iterator[np.ndarray]:
+        around = AROUND_BYTES if self.shuffle else 0
+        for start, end in zip(starts, ends):
+            yield self._tokens[start:end]
             self._release((end - start) * self._tokens.itemsize + around)
-        return inputs, targets, weight
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""
@@ -109,13 +144,9 @@ class SentenceBatches(EpochBatches):
         starts, ends = self._bounds(index)
         return int((ends - starts).max())
 
-    def _order(self) -> np.ndarray:
-        epoch, order = self._ordered
-        if self.shuffle and epoch != self.epoch:
-            epoch = self.epoch
-            order = np.random.default_rng((self.seed, epoch)).permutation(len(self._ends))
-            self._ordered = (epoch, order)  # in one step: TensorFlow reads ahead in a thread
-        return order
+    def _draw(self, random: np.random.Generator | None) -> np.ndarray:
+        count = len(self._ends)
+        return np.arange(count) if random is None else random.permutation(count)
 
 
 def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:
@@ -124,16 +155,13 @@ def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:
     Sentence k is `tokens[ends[k - 1] : ends[k]]`, `<eos>` included; the last one ends where
     the text does. The tokens are read in chunks.
     """
-    if getattr(vocabulary, "eos_id", None) is None:
-        raise ArgumentError(
-            "vocabulary",
-            f"must contain {EOS}, which ends a sentence. Received: {vocabulary!r} "
-            "without it. Use `batches` for a text without sentences.",
-        )
+    required = f"must contain {EOS}, which ends a sentence."
+    way_out = " Use `batches` for a text without sentences."
+    eos_id = vocabulary.require_eos("vocabulary", required, way_out)
     chunks = []
     for start in range(0, len(tokens), CHUNK_TOKENS):
         chunk = tokens[start : start + CHUNK_TOKENS]
-        chunks.append(start + 1 + np.flatnonzero(chunk == vocabulary.eos_id))
+        chunks.append(start + 1 + np.flatnonzero(chunk == eos_id))
         release_pages(tokens)
     ends = np.concatenate(chunks)
     if not len(ends) or ends[-1] < len(tokens):

@@ -1,7 +1,5 @@
 """Minimal pairs of sentences, read from BLiMP's files."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -10,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
+from dualnet._files import TooLargeError, read_bounded
 from dualnet.text.plain_text import SURROGATE, text_of
 
+# The keys of a record, and the attributes of its pair.
+KEYS = {"sentence_good": "good", "sentence_bad": "bad", "UID": "uid", "field": "field"}
 LARGEST_FILE = 10**9  # bytes; a file of BLiMP has 400,000
 
 
@@ -60,9 +60,8 @@ def read_pairs(pairs: Pairs) -> list[SentencePair]:
     """
     items = [pairs] if isinstance(pairs, (str, os.PathLike)) else pairs
     if isinstance(items, Mapping) or not isinstance(items, Iterable):
-        raise ArgumentError(
-            "pairs", f"must be a path, or a sequence of paths or of objects. Received: {pairs!r}."
-        )
+        required = "must be a path, or a sequence of paths or of objects."
+        raise ArgumentError("pairs", f"{required} Received: {pairs!r}.")
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(items, 1):
         if isinstance(item, (str, os.PathLike)):
@@ -80,7 +79,7 @@ def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:
     path = Path(path)
     try:
         text = text_of(read_bounded(path, LARGEST_FILE), str(path))
-    except (OSError, NotARegularFileError, TooLargeError) as error:
+    except (OSError, TooLargeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
             f"FILE must be a file of minimal pairs. Received: {str(path)!r}: {reason}."
@@ -104,7 +103,7 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
     if not isinstance(record, Mapping):
         raise ValueError(f"Each pair must be a JSON object. Received: {place}.")
     values = {"UID": default, "field": default, **record}
-    for key in ("sentence_good", "sentence_bad", "UID", "field"):
+    for key in KEYS:
         value = values.get(key)
         # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
         if not isinstance(value, str) or not value.strip() or SURROGATE.search(value):
@@ -112,10 +111,4 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
             raise ValueError(
                 f"Each pair must have text as {key!r}. Received: {received} in {place}."
             )
-    return SentencePair(
-        good=values["sentence_good"],
-        bad=values["sentence_bad"],
-        uid=values["UID"],
-        field=values["field"],
-        place=place,
-    )
+    return SentencePair(place=place, **{name: values[key] for key, name in KEYS.items()})

@@ -1,6 +1,5 @@
 """The files of a corpus: a local folder, or else a download with known checksums."""
 
-import bisect
 import contextlib
 import itertools
 import math
@@ -17,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet.text.plain_text import BLANKS, check_line_ends
+from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
 
-CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
@@ -139,11 +137,8 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     """Return the fractions of a file that become train, valid and test."""
     shares = tuple(fractions)
     if len(shares) != 3 or not all(is_number(x) and 0 < x < math.inf for x in shares):
-        raise ArgumentError(
-            "fractions",
-            "must be three numbers above 0, the shares of train, valid and test. Received: "
-            f"fractions={fractions!r}. Give, e.g., (90, 5, 5).",
-        )
+        required = "must be three numbers above 0, the shares of train, valid and test."
+        raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
     return shares
 
 
@@ -152,12 +147,8 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
 
     A document that blank lines end is not cut: it belongs to the split in which it begins.
     """
-    size, counts = path.stat().st_size, [0]  # lines that end before each chunk of the file
     with open(path, "rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            counts.append(counts[-1] + data.count(b"\n"))
-            ends_with_line = data.endswith(b"\n")
-    total = counts[-1] + (size > 0 and not ends_with_line)
+        total = sum(1 for _ in file)
     shares = np.cumsum(fractions) / np.sum(fractions)
     cuts = [0, *(round(total * share) for share in shares)]
     if total == 1:
@@ -168,7 +159,7 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
             f"lines, for the fractions {tuple(fractions)}. Give a folder with train.txt, valid.txt "
             "and test.txt."
         )
-    ends = [0, *(_end_of_line(path, counts, line) for line in cuts[1:3]), size]
+    ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
     if documents == "blank-line":
         ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
         if len({*ends}) < 4:
@@ -180,29 +171,29 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
             )
     parts = [Part(path, start, end) for start, end in itertools.pairwise(ends)]
     for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
-        if _is_blank(part):
+        if not any(
+            block.replace(END, " ").strip()
+            for block in blocks(path, start=part.start, end=part.end)
+        ):
+            way_out = f"Choose a larger share for {split}"
+            way_out += "." if documents == "blank-line" else ", or remove the blank lines."
             raise ArgumentError(
                 "fractions",
                 f"must leave text in each split. Received: fractions={tuple(fractions)!r}, of "
                 f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r}, all "
-                f"blank. Choose a larger share for {split}"
-                + ", or remove the blank lines." * (documents != "blank-line")
-                + "." * (documents == "blank-line"),
+                f"blank. {way_out}",
             )
     return {split: (part,) for split, part in zip(SPLITS, parts)}
 
 
-def _end_of_line(path: Path, counts: Sequence[int], line: int) -> int:
-    """Return the place after the end of `line`, from 1, with the lines before each chunk."""
-    chunk = bisect.bisect_left(counts, line) - 1
+def _end_of_line(path: Path, line: int) -> int:
+    """Return the place after the end of `line`, from 1."""
     with open(path, "rb") as file:
-        file.seek(chunk * CHUNK_BYTES)
-        ends = np.flatnonzero(np.frombuffer(file.read(CHUNK_BYTES), "uint8") == ord("\n"))
-    return int(chunk * CHUNK_BYTES + ends[line - counts[chunk] - 1] + 1)
+        return sum(map(len, itertools.islice(file, line)))
 
 
 def _next_document(path: Path, start: int) -> int:
-    """Return where the first document begins whose blank lines end at `start` or after it."""
+    """Return the start of the first document whose blank lines end at `start` or after it."""
     with open(path, "rb") as file:
         file.seek(start)
         place = start
@@ -213,19 +204,6 @@ def _next_document(path: Path, start: int) -> int:
             blank = not line.strip(BLANKS)
             place += len(line)
     return place
-
-
-def _is_blank(part: Part) -> bool:
-    """Tell a part of a file that holds white space alone."""
-    assert part.end is not None
-    left = part.end - part.start
-    with open(part.path, "rb") as file:
-        file.seek(part.start)
-        while left and (data := file.read(min(left, 1 << 20))):
-            if not data.isspace():
-                return False
-            left -= len(data)
-    return True
 
 
 def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
@@ -242,49 +220,37 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
         if folder.is_dir():
             return folder
     cache = cache_folder() / name
-    files_to_fetch = DOWNLOADS.get(name)
-    missing = {
-        split: cache / f"{split}.txt"
-        for split in SPLITS
-        if not (cache / FILE_NAMES[0].format(split=split)).is_file()
-    }
-    if not missing:
-        return cache
-    if files_to_fetch is None or not download:
+    missing = [split for split in SPLITS if not (cache / f"{split}.txt").is_file()]
+    if missing and name in DOWNLOADS and download:
+        _download(name, missing, cache)
+    elif missing:
         with contextlib.suppress(FileNotFoundError):
             split_files(cache)  # placed there by hand, under other names
             return cache
-        reason = "has no download" if files_to_fetch is None else "may not be downloaded"
+        reason = "may not be downloaded" if name in DOWNLOADS else "has no download"
         raise FileNotFoundError(
             f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
         )
-    _download(name, files_to_fetch, missing)
     return cache
 
 
-def _download(name: str, files: Download, missing: dict[str, Path]) -> None:
-    """Fetch the missing files, each from the first mirror with the correct one."""
+def _download(name: str, missing: Sequence[str], folder: Path) -> None:
+    """Fetch the missing splits into `folder`, each from the first mirror with the correct file."""
     import pooch  # here: text on this machine needs none
 
     pooch.get_logger().setLevel("WARNING")  # it reports each download
     # Some mirrors refuse the user agents of libraries.
     fetch = pooch.HTTPDownloader(headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
-    reasons = []
-    missing = dict(missing)
+    files, reasons = DOWNLOADS[name], []
     for mirror in files.mirrors:
-        with tempfile.TemporaryDirectory() as folder:
-            downloader = _Member(fetch, folder) if "#" in mirror else fetch
+        with tempfile.TemporaryDirectory() as archives:
+            downloader = _Member(fetch, archives) if "#" in mirror else fetch
             try:
-                for split, path in list(missing.items()):
-                    address = mirror.format(split=split)
+                for split in missing:  # pooch leaves a correct file as it is
+                    address, file = mirror.format(split=split), f"{split}.txt"
                     pooch.retrieve(
-                        address,
-                        files.sha256[split],
-                        fname=path.name,
-                        path=path.parent,
-                        downloader=downloader,
+                        address, files.sha256[split], file, folder, downloader=downloader
                     )
-                    del missing[split]
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
                 reasons.append(f"{address}: {error}")  # the other files would fail there, too

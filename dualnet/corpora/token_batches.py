@@ -25,13 +25,11 @@ class EpochBatches(keras.utils.PyDataset):
     def __init__(
         self, tokens: np.ndarray, *, vocabulary: Tokenizer | None, batch_size: int, seed: int
     ) -> None:
-        check_count("batch_size", batch_size, least=1)
-        check_count("seed", seed, least=0)
         super().__init__(workers=1, use_multiprocessing=False)
         self._tokens = tokens
         self.vocabulary = vocabulary
-        self.batch_size = int(batch_size)
-        self.seed = int(seed)
+        self.batch_size = check_count("batch_size", batch_size, least=1)
+        self.seed = check_count("seed", seed, least=0)
         self._finished = False  # whether the last batch of the epoch was read
         self._touched = 0  # bytes read of a memory map since its pages were released
 
@@ -124,11 +122,10 @@ class TokenBatches(EpochBatches):
         partial_shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        check_count("sequence_length", sequence_length, least=1)
+        self.sequence_length = check_count("sequence_length", sequence_length, least=1)
         check_lengths(sequence_length, length_deviation, longest_length, partial_shuffle)
         self._inputs, self._targets = streams(tokens, batch_size)
         super().__init__(self._inputs, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
-        self.sequence_length = int(sequence_length)
         self.length_deviation = float(length_deviation)
         self.longest_length = int(longest_length)
         self.partial_shuffle = bool(partial_shuffle)
@@ -187,13 +184,9 @@ class TokenBatches(EpochBatches):
         """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
         if self._cuts is None:
             return rows[:, start:end].astype("int32")
-        length = rows.shape[1]
         columns = np.empty((len(rows), end - start), "int32")
         for row, copy, cut in zip(rows, columns, self._cuts):
-            first = (start + cut) % length
-            head = row[first : first + end - start]
-            copy[: len(head)] = head
-            copy[len(head) :] = row[: len(copy) - len(head)]
+            copy[:] = row.take(np.arange(start, end) + cut, mode="wrap")
         return columns
 
     # --- random lengths and cuts
@@ -238,17 +231,13 @@ def check_lengths(
     check_penalty("length_deviation", length_deviation)
     check_count("longest_length", longest_length, least=0)
     if 0 < longest_length < max(sequence_length, SHORTEST):
-        raise ArgumentError(
-            "longest_length",
-            f"must be 0, for no limit, or at least {SHORTEST} and at least "
-            f"`sequence_length`. Received: longest_length={longest_length!r}, "
-            f"sequence_length={sequence_length!r}.",
+        required = (
+            f"must be 0, for no limit, or at least {SHORTEST} and at least `sequence_length`."
         )
+        received = {"longest_length": longest_length, "sequence_length": sequence_length}
+        raise ArgumentError("longest_length", required, **received)
     if longest_length and not length_deviation:
-        raise ArgumentError(
-            "longest_length",
-            "must be 0 without `length_deviation`, since all segments then have the same "
-            f"length. Received: longest_length={longest_length!r}. Set `length_deviation` "
-            "above 0.",
-        )
+        required = "must be 0 if all segments have the same length."
+        way_out = " Set `length_deviation` above 0."
+        raise ArgumentError("longest_length", required, way_out, longest_length=longest_length)
     check_flag("partial_shuffle", partial_shuffle)

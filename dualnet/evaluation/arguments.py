@@ -1,7 +1,5 @@
 """Checks the arguments of evaluations; the perplexity of losses."""
 
-from __future__ import annotations
-
 import math
 import os
 from typing import Any
@@ -66,13 +64,8 @@ WITHOUT_EOS = f"Train it on a corpus with {EOS}, or use `evaluate` for a stream 
 def vocabulary_with_eos(model: Any, *, way_out: str = WITHOUT_EOS) -> tuple[Tokenizer, int]:
     """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without."""
     vocabulary = vocabulary_of(model)
-    if vocabulary.eos_id is None:
-        raise ArgumentError(
-            "model",
-            f"must have a vocabulary with {EOS}, after which a text begins. Received: "
-            f"{vocabulary!r} without it. {way_out}",
-        )
-    return vocabulary, vocabulary.eos_id
+    required = f"must have a vocabulary with {EOS}, after which a text begins."
+    return vocabulary, vocabulary.require_eos("model", required, f" {way_out}")
 
 
 def check_sentences(model: Any) -> tuple[Tokenizer, int]:

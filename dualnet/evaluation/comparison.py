@@ -1,7 +1,5 @@
 """Figures that compare models whatever their tokenisers: per byte, character and word."""
 
-from __future__ import annotations
-
 import codecs
 import dataclasses
 import math

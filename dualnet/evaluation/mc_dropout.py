@@ -1,7 +1,5 @@
 """Passes with dropout, on a copy of a model."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Minimal pairs: how often a model prefers the acceptable one of two sentences."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

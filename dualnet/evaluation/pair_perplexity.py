@@ -1,7 +1,5 @@
 """The perplexity of targets, given their sources."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

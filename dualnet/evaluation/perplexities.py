@@ -3,8 +3,6 @@
 Also the temperature at which it is lowest.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -20,11 +18,7 @@ from dualnet.builders.reader import Reader, reader_of
 from dualnet.builders.weights import check_language_model
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
-from dualnet.evaluation.arguments import (
-    check_sentences,
-    check_tokens,
-    perplexity_of,
-)
+from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
 from dualnet.metrics import METRICS, Measured, Measuring
@@ -222,10 +216,8 @@ def _streams(tokens: np.ndarray, request: Evaluating) -> _Plan:
     """Return the plan of a text as `batch_size` streams."""
     pairs, batch_size = len(tokens) - 1, request.batch_size
     if batch_size > pairs:
-        raise ArgumentError(
-            "batch_size",
-            f"must be at most the {pairs} predicted tokens. Received: batch_size={batch_size}.",
-        )
+        required = f"must be at most the {pairs} predicted tokens."
+        raise ArgumentError("batch_size", f"{required} Received: batch_size={batch_size}.")
     default = DROPOUT_STEPS if request.mc_dropout_samples else max(16, scoring.WORK // batch_size)
     length = math.ceil(pairs / batch_size)
     steps = min(request.sequence_length or default, length)
@@ -276,17 +268,13 @@ def _read_plan(
 ) -> None:
     """Fill `answers`, the arrays of each pass by name; `passes` are read at once at most."""
     for rows, steps, spans in plan.parts():
-        streams = [plan.cut(*span) for span in spans]
+        streams = [plan.cut(*span) for span in spans] * len(answers)
+        parts = {
+            name: [of_pass[name][start:end] for of_pass in answers for start, end in spans]
+            for name in answers[0]
+        }
         scoring.score_streams(
-            reader,
-            streams * len(answers),
-            {
-                name: [of_pass[name][start:end] for of_pass in answers for start, end in spans]
-                for name in answers[0]
-            },
-            rows=rows * passes,
-            steps=steps,
-            temperature=temperature,
+            reader, streams, parts, rows=rows * passes, steps=steps, temperature=temperature
         )
 
 

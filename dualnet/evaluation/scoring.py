@@ -1,7 +1,5 @@
 """Scores several texts side by side, in few shapes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -67,14 +65,9 @@ def read(
     lengths = [len(stream) - 1 for stream in streams]
     answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
     for rows, steps, batch in batches(lengths, work=work):
-        score_streams(
-            reader,
-            [streams[i] for i in batch],
-            {name: [arrays[i] for i in batch] for name, arrays in answers.items()},
-            rows=rows,
-            steps=steps,
-            temperature=temperature,
-        )
+        parts = {name: [arrays[i] for i in batch] for name, arrays in answers.items()}
+        of_batch = [streams[i] for i in batch]
+        score_streams(reader, of_batch, parts, rows=rows, steps=steps, temperature=temperature)
     return answers
 
 
@@ -124,12 +117,9 @@ def segments(
     for start in range(0, max(lengths), steps):
         tokens, targets = np.zeros((2, rows, steps), np.int32)
         for row, (stream, length) in enumerate(zip(streams, lengths)):
-            end = min(start + steps, length)
-            for array, part in (
-                (tokens, stream[start:end]),
-                (targets, stream[start + 1 : end + 1]),
-            ):
-                array[row, : len(part)] = part
+            count = max(0, min(steps, length - start))
+            tokens[row, :count] = stream[start : start + count]
+            targets[row, :count] = stream[start + 1 : start + 1 + count]
         answer = reader.predict_on_batch({**segment, "tokens": tokens, "targets": targets})
         segment["states"] = answer.pop("states")
         yield start, answer

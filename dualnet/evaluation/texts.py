@@ -1,7 +1,5 @@
 """Scores of texts, word by word."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import overload

@@ -1,7 +1,5 @@
 """What translations and headlines are measured by: BLEU, chrF and ROUGE."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Sequence

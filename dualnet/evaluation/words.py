@@ -1,14 +1,12 @@
 """The words of a text, and the tokens that belong to each."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 
 import numpy as np
 
 from dualnet.text import EOS, Tokenizer
-from dualnet.text.plain_text import ends_of
+from dualnet.text.plain_text import documents_of
 
 
 class Words(NamedTuple):
@@ -49,15 +47,13 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     if not len(ids):
         return Words(ids, (), np.zeros(0, "int64"))
     spans, names = [], []  # of the words, `<eos>` among them
-    begin = 0
-    for first, last in [*ends_of(text, tokenizer.documents), (len(text), len(text))]:
+    for begin, first, last in documents_of(text, tokenizer.documents):
         for match in re.finditer(r"\S+", text[begin:first]):
             spans.append((begin + match.start(), begin + match.end()))
             names.append(match[0])
         if last > first:
             spans.append((first, last))
             names.append(EOS)
-        begin = last
     if not spans:  # white space alone
         return Words(ids, (text,), np.zeros(1, "int64"))
     ends = np.array([end for _, end in spans])

@@ -1,7 +1,5 @@
 """Alignments: which source tokens a translator attends to for each token of a translation."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +12,7 @@ from dualnet.builders import TranslationModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
 from dualnet.generation import translation
-from dualnet.generation.translation import (
-    Translation,
-    batches_by_length,
-    check_translators,
-    padded,
-)
+from dualnet.generation.translation import Translation, batches_by_length, check_translators, padded
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # pairs that are read side by side
@@ -95,17 +88,14 @@ def alignments(
     if translations is None:
         translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:
-        raise ArgumentError(
-            next(iter(settings)), "cannot be combined with `translations`. Leave it out."
-        )
+        message = "cannot be combined with `translations`. Leave it out."
+        raise ArgumentError(next(iter(settings)), message)
     translations = (
         [translations] if isinstance(translations, (str, Translation)) else list(translations)
     )
     if len(translations) != len(texts):
-        raise ArgumentError(
-            "translations",
-            f"must be one for each text. Received: {len(translations)} for {len(texts)}.",
-        )
+        message = f"must be one for each text. Received: {len(translations)} for {len(texts)}."
+        raise ArgumentError("translations", message)
     vocabulary = model.vocabulary
     targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]

@@ -1,7 +1,5 @@
 """Beam search: the likeliest continuations of sentences, whatever model predicts them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -101,25 +99,15 @@ def beam_search(
 
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215, section 3.2
     """
-    Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)  # checks
+    request = Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)
     first_ids = check_ids("first_ids", first_ids, least=1)
     count = len(first_ids)
     limits = np.asarray(max_tokens)
     if limits.shape not in ((), (count,)):
-        raise ArgumentError(
-            "max_tokens",
-            f"must be an integer, or one for each of the {count} sentences. Received: shape "
-            f"{limits.shape}.",
-        )
+        required = f"must be an integer, or one for each of the {count} sentences."
+        raise ArgumentError("max_tokens", f"{required} Received: shape {limits.shape}.")
     sentences = [
-        _Sentence(
-            limit=check_count("max_tokens", limit, least=1),
-            beam=beam,
-            eos_id=eos_id,
-            n_best=n_best,
-            length_normalization=length_normalization,
-            excluded_ids=list(excluded_ids),
-        )
+        _Sentence(request, check_count("max_tokens", limit, least=1), eos_id, list(excluded_ids))
         for limit in np.broadcast_to(limits, count)
     ]
     first_rows = np.arange(count)[:, None]
@@ -189,11 +177,9 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
 class _Sentence:
     """The hypotheses of one sentence: open ones, likeliest first, and the best finished ones."""
 
-    limit: int
-    beam: int
+    request: Translating
+    limit: int  # of its tokens
     eos_id: int | None
-    n_best: int
-    length_normalization: float
     excluded_ids: list[int]
     prefixes: list[tuple[int, ...]] = dataclasses.field(default_factory=lambda: [()])
     scores: list[float] = dataclasses.field(default_factory=lambda: [0.0])  # of the prefixes
@@ -204,7 +190,7 @@ class _Sentence:
         totals = log_probabilities[: len(self.prefixes)].astype(np.float64)
         totals += np.array(self.scores)[:, None]
         totals[:, self.excluded_ids] = -np.inf
-        parents, ids = _likeliest(totals, self.beam)
+        parents, ids = _likeliest(totals, self.request.beam)
         length = len(self.prefixes[0]) + 1
         extended = []
         for parent, token in zip(parents.tolist(), ids.tolist()):
@@ -217,8 +203,8 @@ class _Sentence:
             else:
                 extended.append((parent, token, (*prefix, token), score))
         self.finished.sort(key=lambda hypothesis: -hypothesis.normalized_score)  # stable
-        del self.finished[self.n_best :]
-        if extended and len(self.finished) == self.n_best:
+        del self.finished[self.request.n_best :]
+        if extended and len(self.finished) == self.request.n_best:
             # Scores only fall, and length helps most at the limit.
             bound = self._normalized(extended[0][-1], self.limit)
             if bound <= self.finished[-1].normalized_score:
@@ -229,7 +215,7 @@ class _Sentence:
 
     def _normalized(self, score: float, length: int) -> float:
         # A negative power underflows to 0 where a positive one would be an OverflowError.
-        return score * float(length) ** -self.length_normalization
+        return score * float(length) ** -self.request.length_normalization
 
 
 def _likeliest(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

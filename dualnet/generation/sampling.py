@@ -1,7 +1,5 @@
 """Continuations by a language model: drawn token by token, or the likeliest."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import secrets
@@ -33,10 +31,31 @@ def continuations(
     stream and the ids drawn is True.
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
+    stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
+    excluded_ids = excluded(model, request)
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
         randoms = [np.random.default_rng([seed, i]) for i in batch]
-        return _continue(model, [streams[i] for i in batch], randoms, request, ends)
+        drawn: list[list[int]] = [[] for _ in batch]
+        ended = [False] * len(batch)
+        logits, states = read(model, [streams[i] for i in batch])
+        while True:
+            tokens = np.zeros((len(batch), 1), np.int32)  # rows that have ended read padding
+            for row, random in enumerate(randoms):
+                if ended[row]:
+                    continue
+                scores = logits[row].astype(np.float64)
+                scores[excluded_ids] = -np.inf
+                word_id = draw(scores, random, request.temperature, request.top_k, request.top_p)
+                tokens[row] = word_id
+                if word_id != stop_id:
+                    drawn[row].append(word_id)
+                is_last = len(drawn[row]) == request.max_tokens
+                ended[row] = word_id == stop_id or is_last or ends(streams[batch[row]], drawn[row])
+            if all(ended):
+                return drawn
+            logits, *states = predict(model.core, [tokens, *states])
+            logits = logits[:, -1]
 
     return _in_batches(continue_batch, streams, ROWS)
 
@@ -52,38 +71,6 @@ def _in_batches(
         for i, result in zip(batch, function(batch)):
             results[i] = result
     return results
-
-
-def _continue(
-    model: LanguageModel,
-    streams: list[np.ndarray],
-    randoms: list[np.random.Generator],
-    request: Drawing,
-    ends: Callable[[np.ndarray, list[int]], bool],
-) -> list[list[int]]:
-    """Return the ids that are drawn after each of `streams`, which are read side by side."""
-    stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
-    excluded_ids = excluded(model, request)
-    drawn: list[list[int]] = [[] for _ in streams]
-    ended = [False] * len(streams)
-    logits, states = read(model, streams)
-    while True:
-        tokens = np.zeros((len(streams), 1), np.int32)  # rows that have ended read padding
-        for row, (stream, random) in enumerate(zip(streams, randoms)):
-            if ended[row]:
-                continue
-            scores = logits[row].astype(np.float64)
-            scores[excluded_ids] = -np.inf
-            word_id = draw(scores, random, request.temperature, request.top_k, request.top_p)
-            tokens[row] = word_id
-            if word_id != stop_id:
-                drawn[row].append(word_id)
-            is_last = len(drawn[row]) == request.max_tokens
-            ended[row] = word_id == stop_id or is_last or ends(stream, drawn[row])
-        if all(ended):
-            return drawn
-        logits, *states = predict(model.core, [tokens, *states])
-        logits = logits[:, -1]
 
 
 def excluded(model: LanguageModel, request: Drawing) -> list[int]:

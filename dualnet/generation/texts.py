@@ -1,7 +1,5 @@
 """Continues prompts by text that is drawn, or by the likeliest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -23,11 +21,7 @@ def generate(model: LanguageModel, prompt: str, *, n_best: None = None, **settin
 
 @overload
 def generate(
-    model: LanguageModel,
-    prompt: Sequence[str],
-    *,
-    n_best: None = None,
-    **settings: Any,
+    model: LanguageModel, prompt: Sequence[str], *, n_best: None = None, **settings: Any
 ) -> list[str]: ...
 
 
@@ -121,19 +115,14 @@ def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> li
     """Return the int32 ids to read for each prompt before one is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if eos_id is None and stop_at_eos:
-        raise ArgumentError(
-            "stop_at_eos",
-            f"must be False for a vocabulary without {EOS}. "
-            f"Received: stop_at_eos={stop_at_eos!r}. Set max_tokens instead.",
-        )
+        required = f"must be False for a vocabulary without {EOS}."
+        way_out = " Set max_tokens instead."
+        raise ArgumentError("stop_at_eos", required, way_out, stop_at_eos=stop_at_eos)
     encoded = [vocabulary.encode(check_text("prompt", prompt)) for prompt in prompts]
     if eos_id is not None:
         return [np.insert(ids, 0, eos_id) for ids in encoded]
     for prompt, ids in zip(prompts, encoded):
         if not len(ids):
-            raise ArgumentError(
-                "prompt",
-                f"must hold a word if the vocabulary has no {EOS} to start from. "
-                f"Received: {prompt!r}. Give the first word.",
-            )
+            required = f"must hold a word if the vocabulary has no {EOS} to start from."
+            raise ArgumentError("prompt", f"{required} Received: {prompt!r}. Give the first word.")
     return encoded

@@ -1,7 +1,5 @@
 """Translation: texts encoded by an encoder-decoder, and decoded by beam search."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -152,12 +150,7 @@ def translations(
             **request.given(Beaming.names()),
         )
         for i, several in zip(batch, hypotheses):
-            translated[i] = [
-                Translation(
-                    target.decode(one.ids), one.score, one.normalized_score, one.ids, one.ended
-                )
-                for one in several
-            ]
+            translated[i] = [Translation(target.decode(one.ids), **vars(one)) for one in several]
     return translated
 
 
@@ -181,9 +174,8 @@ def check_translators(models: Sequence[Any]) -> None:
     others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
     if others or not hashes:
         which = f"model {others[0]} of {len(models)} has another than model 1" if others else "none"
-        raise ArgumentError(
-            "model", f"must be at least one, and all of one target vocabulary. Received: {which}."
-        )
+        required = "must be at least one, and all of one target vocabulary."
+        raise ArgumentError("model", f"{required} Received: {which}.")
 
 
 def batches_by_length(

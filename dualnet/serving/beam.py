@@ -1,7 +1,5 @@
 """`dualnet.generation.beam_search` inside a TensorFlow graph, each sentence with its own beam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

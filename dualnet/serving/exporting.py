@@ -1,7 +1,5 @@
 """`export`: checks the path, writes the model in the chosen format, all or nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os
@@ -228,17 +226,11 @@ def _export_file(
     model: LanguageModel, path: Path, format: str, tokens: str | os.PathLike[str] | None
 ) -> None:
     if isinstance(model, TranslationModel):
-        raise ArgumentError(
-            "format",
-            "must be 'saved_model' for a model that translates, which is more than one step. "
-            f"Received: format={format!r}. Export it as a SavedModel.",
-        )
+        required = "must be 'saved_model' for a model that translates, which is more than one step."
+        raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
-        raise ArgumentError(
-            "path",
-            f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}. "
-            f"Received: path={str(path)!r}.",
-        )
+        required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
+        raise ArgumentError("path", required, path=str(path))
     from dualnet.serving import one_step, sherpa
 
     mapping = None if tokens is None else sherpa.check_sherpa(model, tokens)
@@ -347,7 +339,7 @@ def _remove_leftovers(parent: Path, prefix: str) -> None:
 
 
 def _has_ended(owner: str) -> bool:
-    """Tell an ended process of this machine by its name, `owner`."""
+    """Return True if `owner` names a process of this machine that has ended."""
     process = owner.rpartition("-")[2]
     if os.name != "posix" or not process.isdecimal() or owner != _owner(int(process)):
         return False  # perhaps of another machine

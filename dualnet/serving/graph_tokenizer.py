@@ -1,7 +1,5 @@
 """Maps text to ids and back inside a TensorFlow graph, exactly as in Python: words and bytes."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterable

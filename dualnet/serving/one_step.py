@@ -1,7 +1,5 @@
 """ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dualnet._checks import extra
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
 
@@ -32,14 +31,9 @@ def to_onnx(
 
     `outputs` says their order, by name; `metadata` is for the programs that run the file.
     """
-    try:
+    with extra("onnx", "An ONNX file needs onnx and tf2onnx"):
         import onnx
         import tf2onnx
-    except ImportError as error:
-        raise ImportError(
-            "An ONNX file needs the packages onnx and tf2onnx. Received: "
-            f'{error}. Run: pip install "dualnet[onnx]"'
-        ) from None
     with _without_warnings():
         proto, _ = tf2onnx.convert.from_function(
             tf.function(step, input_signature=specs, autograph=False),

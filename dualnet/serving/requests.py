@@ -1,7 +1,5 @@
 """Inputs of requests, and checks of them in a graph: each refuses a request with one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

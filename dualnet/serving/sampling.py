@@ -1,7 +1,5 @@
 """Draws words one after another, carrying the state, inside a TensorFlow graph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

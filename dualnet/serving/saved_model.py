@@ -1,7 +1,5 @@
 """The SavedModel: ids or text in, scores or text out, without state between requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import keras

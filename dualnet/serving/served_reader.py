@@ -1,7 +1,5 @@
 """Runs a model inside a TensorFlow graph: on ids of any length, in chunks of time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

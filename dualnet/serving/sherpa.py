@@ -3,8 +3,6 @@
 Source: `OnlineRnnLM` of sherpa-onnx, https://github.com/k2-fsa/sherpa-onnx.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -95,11 +93,8 @@ def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
     >>> tokens.unknown, tokens.unused
     (('zebra',), ('the',))
     """
-    eos_id, unk_id = tokenizer.eos_id, tokenizer.unk_id
-    if eos_id is None:
-        raise ArgumentError(
-            "model", "must know <eos>, which begins a text. Received: a tokeniser without it."
-        )
+    eos_id = tokenizer.require_eos("model", "must know <eos>, which begins a text.")
+    unk_id = tokenizer.unk_id
     names = _read_tokens(tokens)
     units = {word: i for i, word in reversed([*enumerate(tokenizer.words)])}
     read, scored, unknown, matched = [], [], [], 0
@@ -147,9 +142,8 @@ def check_sherpa(model: LanguageModel, tokens: str | os.PathLike[str]) -> TokenM
     """Return `token_map` for a model that sherpa-onnx can run; raise `ValueError` for others."""
     _layers(model)
     if model.vocabulary is None:
-        raise ArgumentError(
-            "model", "must have a vocabulary to find `tokens` in. Received: one without."
-        )
+        required = "must have a vocabulary to find `tokens` in."
+        raise ArgumentError("model", f"{required} Received: one without.")
     return token_map(tokens, model.vocabulary)
 
 
@@ -203,9 +197,8 @@ def _read_tokens(path: str | os.PathLike[str]) -> list[str]:
     try:
         text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
     except (UnicodeDecodeError, TooLargeError):
-        raise ArgumentError(
-            "tokens", f"must be a text file in UTF-8. Received: {os.fspath(path)!r}."
-        ) from None
+        required = "must be a text file in UTF-8."
+        raise ArgumentError("tokens", f"{required} Received: {os.fspath(path)!r}.") from None
     names: dict[int, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         parts = re.findall(r"[^ \t\r\v\f]+", line)  # white space of ASCII alone, as sherpa-onnx

@@ -1,7 +1,5 @@
 """The endpoints of a translator alone, `encode` and `translate`, which take and give ids."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The tokeniser whose units are the bytes of UTF-8."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

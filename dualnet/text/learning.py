@@ -1,7 +1,5 @@
 """Trains tokenisers, by means of Hugging Face's library `tokenizers`."""
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections import Counter

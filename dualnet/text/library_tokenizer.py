@@ -1,14 +1,10 @@
 """Tokenisers of Hugging Face's library `tokenizers`: read, used and trained."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
 import json
 import os
-import tempfile
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, check_flag
+from dualnet._contexts import hidden_stderr
 from dualnet._files import TooLargeError, read_bounded, write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
@@ -27,7 +24,6 @@ _CODES = (range(0x300), range(0x2000, 0x2070), range(0x1F600, 0x1F610), range(0x
 PROBES = [chr(code) for codes in _CODES for code in codes if not 0xD800 <= code <= 0xDFFF]
 PROBES += ["e\u0301", "\u1112\u1161\u11ab", "\uff21\ufb01\ufeff", "\U0001f469\u200d\U0001f469"]
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
-_STANDARD_ERROR = threading.Lock()  # held while it is redirected
 
 
 @dataclass(frozen=True)
@@ -198,7 +194,7 @@ class LibraryTokenizer(Tokenizer):
             yield from (f"{text}{text}{unit}{text}{unit}" for text in around)
 
     def _spells(self, text: str) -> bool | None:
-        """Return whether the ids of `text` spell it; None if some of it is unknown."""
+        """Return True if the ids of `text` spell it; None if some of it is unknown."""
         try:
             with self._reading():
                 ids = self._library.encode(text, add_special_tokens=False).ids
@@ -213,7 +209,7 @@ class LibraryTokenizer(Tokenizer):
     def _reading(self) -> Iterator[None]:
         """Raise what the library raises about a text as a `ValueError`."""
         # Only a search for an expression panics: it gives up where that would take for ever.
-        hiding = _hiding_panics() if '"Regex"' in self.json else contextlib.nullcontext()
+        hiding = hidden_stderr(_no_panic) if '"Regex"' in self.json else contextlib.nullcontext()
         with library_errors("The text must be one that the tokeniser can read"), hiding:
             yield
 
@@ -301,9 +297,8 @@ def read_library_file(path: str | os.PathLike[str]) -> str:
         _parsed(text)
     except (OSError, TooLargeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ArgumentError(
-            "tokenizer", f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
-        ) from None
+        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
+        raise ArgumentError("tokenizer", message) from None
     except ValueError as error:
         reason = str(error).rpartition("Received: ")[2].rstrip(".")
         raise ArgumentError(
@@ -336,8 +331,13 @@ def is_bytes_tokenizer(text: str) -> bool:
 def _parsed(text: str) -> Any:
     import tokenizers
 
-    with library_errors("The file must be a tokenizer.json"), _hiding_panics():
+    with library_errors("The file must be a tokenizer.json"), hidden_stderr(_no_panic):
         return tokenizers.Tokenizer.from_str(text)
+
+
+def _no_panic(error: BaseException | None) -> bool:
+    """Return False for a panic, which Rust describes on standard error."""
+    return error is None or isinstance(error, Exception)
 
 
 @contextlib.contextmanager
@@ -350,31 +350,6 @@ def library_errors(requirement: str) -> Iterator[None]:
     except BaseException as error:  # a panic is no Exception
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{requirement}. Received: {reason}.") from None
-
-
-@contextlib.contextmanager
-def _hiding_panics() -> Iterator[None]:
-    """Hide what Rust writes to standard error about a panic, and show all else afterwards."""
-    with _STANDARD_ERROR, contextlib.ExitStack() as stack:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # it is closed
-            yield
-            return
-        stack.callback(os.close, stderr)
-        buffer = stack.enter_context(tempfile.TemporaryFile())
-        os.dup2(buffer.fileno(), 2)
-        panicked = False
-        try:
-            yield
-        except BaseException as error:
-            panicked = not isinstance(error, Exception)
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            if not panicked:
-                buffer.seek(0)
-                os.write(stderr, buffer.read())
 
 
 @functools.cache

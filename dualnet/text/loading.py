@@ -1,18 +1,12 @@
 """Opens the tokenisers that files and configurations hold."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_path
+from dualnet._checks import check_choice, check_path
 from dualnet.text.byte_tokenizer import ByteTokenizer
-from dualnet.text.library_tokenizer import (
-    LibraryTokenizer,
-    is_bytes_tokenizer,
-    read_library_file,
-)
+from dualnet.text.library_tokenizer import LibraryTokenizer, is_bytes_tokenizer, read_library_file
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
@@ -59,11 +53,6 @@ def from_config(config: Mapping[str, Any]) -> Tokenizer:
     [97]
     """
     kinds = {"words": Vocabulary, "bytes": ByteTokenizer, "library": LibraryTokenizer}
-    settings = {key: value for key, value in config.items() if key != "kind"}
-    kind = kinds.get(config.get("kind", ""))
-    if kind is None:
-        raise ArgumentError(
-            "kind", f"must be one of {sorted(kinds)}. Received: kind={config.get('kind')!r}."
-        )
-    tokenizer: Tokenizer = kind(**settings)
+    kind = kinds[check_choice("kind", config.get("kind"), kinds)]
+    tokenizer: Tokenizer = kind(**{key: config[key] for key in config.keys() - {"kind"}})
     return tokenizer

@@ -3,7 +3,8 @@
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from dualnet._checks import ArgumentError
 
@@ -14,6 +15,8 @@ ENDS = {"line": "\n", "blank-line": "\n\n", "file": "\n"}  # how `<eos>` is writ
 BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the processor's cache
 DOCUMENT_BYTES = 1 << 20  # a longer document is read in parts, which end where a word does
 WORD_BYTES = 1 << 22  # a longer word is cut
+LONG = 12  # characters of a word; the mean is about 5 in English and 8 in Finnish
+UNKNOWN = 1 / 3
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"
@@ -35,12 +38,14 @@ def marked(text: str, documents: str = "line") -> str:
     return BLANK_LINES.sub(END, text) if documents == "blank-line" else text
 
 
-def ends_of(text: str, documents: str) -> list[tuple[int, int]]:
-    """Return the spans, in characters, that `marked` replaces by `END`."""
-    if documents == "file":
-        return []
-    pattern = re.compile("\n") if documents == "line" else BLANK_LINES
-    return [match.span() for match in pattern.finditer(text)]
+def documents_of(text: str, documents: str) -> Iterator[tuple[int, int, int]]:
+    """Yield where each document of `text` begins and ends, and where its end mark does."""
+    begin = 0
+    if documents != "file":
+        for match in (re.compile("\n") if documents == "line" else BLANK_LINES).finditer(text):
+            yield begin, *match.span()
+            begin = match.end()
+    yield begin, len(text), len(text)
 
 
 def check_text(name: str, text: str) -> str:
@@ -97,13 +102,11 @@ def blocks(
     *,
     start: int = 0,
     end: int | None = None,
-    documents: str = "line",
-    whole: bool = False,
-    lowercase: bool = False,
+    **settings: Any,
 ) -> Iterator[str]:
     """Yield the marked text of the file at `path`, from byte `start` to `end`, in blocks.
 
-    See `decoded`.
+    `settings` are `documents`, `whole` and `lowercase` of `decoded`.
     """
     with open(path, "rb") as file:
         file.seek(start)
@@ -111,10 +114,7 @@ def blocks(
         def read(size: int) -> bytes:
             return file.read(size if end is None else min(size, end - file.tell()))
 
-        yield from decoded(
-            read, os.fspath(path), offset=start, documents=documents, whole=whole,
-            lowercase=lowercase,
-        )  # fmt: skip
+        yield from decoded(read, os.fspath(path), offset=start, **settings)
         if start == 0 and end is None:
             check_line_ends(path)
 
@@ -198,3 +198,38 @@ def _document_end(data: bytes, documents: str) -> int:
     while data[end] & 0xC0 == 0x80:  # inside a character
         end -= 1
     return len(data[:end].rstrip(BLANKS))
+
+
+def tokenisation_warning(words: Sequence[str], *, what: str) -> str:
+    """Return a warning if the text does not look tokenised, else "".
+
+    Args:
+        words: Words as a model reads them, `<eos>` and `<unk>` among them.
+        what: What the warning calls the text.
+
+    Example:
+
+    >>> from dualnet.text.plain_text import tokenisation_warning
+    >>> tokenisation_warning("the cat sat on the <unk> <eos>".split(), what="this text")
+    ''
+    >>> tokenisation_warning(["<unk>", "<eos>"], what="this text").split(":")[0]
+    'Warning'
+    """
+    words = [word for word in words if word != EOS]
+    if not words:
+        return ""
+    known = [word for word in words if word != UNK]
+    length = sum(map(len, known)) / max(1, len(known))
+    unknown = 1 - len(known) / len(words)
+    if unknown > UNKNOWN:
+        finding = f"{unknown:.0%} of the words are unknown"
+    elif length > LONG:
+        finding = f"the words have {length:.0f} characters on average"
+    elif len(words) > 100 and len({*known}) < 2:
+        finding = "there is only one word"
+    else:
+        return ""
+    return (
+        f"Warning: in {what}, {finding}. White space separates words. Tokenise the text first, so "
+        "that it has white space between its words."
+    )

@@ -1,7 +1,5 @@
 """The interface of tokenisers: text as the integers that a model reads, and back."""
 
-from __future__ import annotations
-
 import abc
 import functools
 import operator
@@ -13,7 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet.text.plain_text import EOS, UNK, check_text, ends_of, marked
+from dualnet.text.plain_text import EOS, UNK, check_text, documents_of, marked
+
+NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 
 
 class Tokenizer(abc.ABC):
@@ -61,7 +61,12 @@ class Tokenizer(abc.ABC):
         return iter(self.words)
 
     def __contains__(self, word: object) -> bool:
-        return word in self.words
+        return word in self._ids
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        """The id of each unit, of several that are shown alike the first one."""
+        return {word: i for i, word in reversed([*enumerate(self.words)])}
 
     @property
     @abc.abstractmethod
@@ -69,14 +74,14 @@ class Tokenizer(abc.ABC):
         """The SHA-256 of the units."""
 
     @property
-    @abc.abstractmethod
     def eos_id(self) -> int | None:
         """The id of `<eos>`, or None."""
+        return self._ids.get(EOS)
 
     @property
-    @abc.abstractmethod
     def unk_id(self) -> int | None:
         """The id of `<unk>`, or None."""
+        return self._ids.get(UNK)
 
     @functools.cached_property
     def unknown_ids(self) -> list[int]:
@@ -119,7 +124,8 @@ class Tokenizer(abc.ABC):
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`: int32 `(num_tokens,)`."""
-        return self.encode_marked(self._marked(text))
+        text = marked(check_text("text", text), self.documents)
+        return self.encode_marked(text.lower() if self.lowercase else text)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `text`, and where each begins and ends in it.
@@ -129,13 +135,11 @@ class Tokenizer(abc.ABC):
         """
         check_text("text", text)
         spans: list[tuple[int, int, int]] = []
-        begin = 0
-        for first, last in [*ends_of(text, self.documents), (len(text), len(text))]:
+        for begin, first, last in documents_of(text, self.documents):
             document = self._spans(text[begin:first])
             spans += ((i, start + begin, end + begin) for i, start, end in document)
             if last > first:
                 spans.append((self.require_eos(), first, last))
-            begin = last
         columns = np.array(spans, "int64").reshape(-1, 3)
         return columns[:, 0].astype("int32"), columns[:, 1:]
 
@@ -146,11 +150,10 @@ class Tokenizer(abc.ABC):
 
     def id(self, word: str) -> int:
         """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
-        i = self.words.index(word) if word in self.words else self.unk_id
+        i = self._ids.get(word, self.unk_id)
         if i is None:
-            raise ArgumentError(
-                "word", f"must be a unit of the tokeniser. Received: word={word!r}."
-            )
+            required = f"must be a unit of the tokeniser, which has no {UNK}."
+            raise ArgumentError("word", required, word=word)
         return i
 
     def word(self, id: int) -> str:
@@ -161,22 +164,15 @@ class Tokenizer(abc.ABC):
         try:
             checked = [operator.index(i) for i in ids]
         except TypeError:
-            raise ArgumentError(
-                "ids", f"must be a sequence of integers. Received: {reprlib.repr(ids)}."
-            ) from None
+            required = "must be a sequence of integers."
+            raise ArgumentError("ids", f"{required} Received: {reprlib.repr(ids)}.") from None
         if checked and not 0 <= min(checked) <= max(checked) < len(self):
             wrong = next(i for i in checked if not 0 <= i < len(self))
             raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={wrong!r}.")
         return checked
 
-    def require_eos(self) -> int:
-        """Return the id of `<eos>`; raise `ValueError` without one."""
+    def require_eos(self, argument: str = "text", required: str = NO_EOS, way_out: str = "") -> int:
+        """Return the id of `<eos>`; without one, raise `ArgumentError`."""
         if self.eos_id is None:
-            raise ArgumentError(
-                "text", f"must not end a document, since the tokeniser has no {EOS}. Received: one."
-            )
+            raise ArgumentError(argument, required, way_out, tokenizer=self)
         return self.eos_id
-
-    def _marked(self, text: str) -> str:
-        text = marked(check_text("text", text), self.documents)
-        return text.lower() if self.lowercase else text

@@ -6,14 +6,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, check_flag, check_path
 from dualnet._files import write_whole
-from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, words_of
+from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
 
 
@@ -46,64 +46,33 @@ class Vocabulary(Tokenizer):
     kind: ClassVar[str] = "words"
     file_name: ClassVar[str] = "vocabulary.txt"
     loses: ClassVar[str] = "the white space between words is lost"
-    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, DOCUMENTS)
         check_flag("lowercase", self.lowercase)
-        if isinstance(self.words, str) or not isinstance(self.words, Iterable):
-            raise ArgumentError(
-                "words", f"must be a sequence of words. Received: words={self.words!r}."
-            )
-        words = tuple(self.words)
+        several = isinstance(self.words, Iterable) and not isinstance(self.words, str)
+        words = tuple(self.words) if several else ()
         if not words:
-            raise ArgumentError("words", "must hold at least one word. Received: words=().")
+            raise ArgumentError(
+                "words", "must be a sequence of at least one word.", words=self.words
+            )
         ids: dict[str, int] = {}
         for i, word in enumerate(words):
-            if not isinstance(word, str) or word.split() != [word]:
-                raise ArgumentError(
-                    "words", f"must be strings without white space. Received: words[{i}]={word!r}."
-                )
-            if not word.isascii() and re.search("[\ud800-\udfff]", word):
-                raise ArgumentError(
-                    "words", f"must be text that UTF-8 can hold. Received: words[{i}]={word!r}."
-                )
+            if check_text("words", word).split() != [word]:
+                required = "must be strings without white space."
+                raise ArgumentError("words", f"{required} Received: words[{i}]={word!r}.")
             if ids.setdefault(word, i) != i:
-                raise ArgumentError(
-                    "words", f"must all be different. Received: {word!r} at {ids[word]} and at {i}."
-                )
+                message = f"must all be different. Received: {word!r} at {ids[word]} and at {i}."
+                raise ArgumentError("words", message)
         object.__setattr__(self, "words", words)
-        object.__setattr__(self, "_ids", ids)
-
-    def __contains__(self, word: object) -> bool:
-        return word in self._ids
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} words, sha256={self.sha256[:12]}…)"
-
-    @property
-    def eos_id(self) -> int | None:
-        """The id of `<eos>`, or None."""
-        return self._ids.get(EOS)
-
-    @property
-    def unk_id(self) -> int | None:
-        """The id of `<unk>`, or None."""
-        return self._ids.get(UNK)
 
     @functools.cached_property
     def sha256(self) -> str:
         """The SHA-256 of the words, one per line: that of the file that `save` writes."""
         return hashlib.sha256(self._as_bytes()).hexdigest()
-
-    def id(self, word: str) -> int:
-        """Return the id of `word`, or of `<unk>` for an unknown word, if there is `<unk>`."""
-        id = self._ids.get(word, self.unk_id)
-        if id is None:
-            raise ArgumentError(
-                "word", f"must be in the vocabulary, which has no {UNK}. Received: word={word!r}."
-            )
-        return id
 
     @property
     def spelling(self) -> tuple[bytes, ...]:

@@ -23,7 +23,7 @@ from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.shipped import source_of
 from dualnet.text import Vocabulary
-from dualnet.text.tokenisation import tokenisation_warning
+from dualnet.text.plain_text import tokenisation_warning
 from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
