@@ -176,7 +176,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
     [
         ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
         ({"global_clipnorm": 1.0, "clipnorm": 1.0},
-         "`global_clipnorm` must be 0 unless `clipnorm` is 0.*Set one of them to 0"),
+         "`global_clipnorm` cannot be combined with `clipnorm`.*clipnorm=1.0"),
         ({"square_root_decay": 1}, "`square_root_decay` must be a truth value. Received.*=1"),
         ({"hold_epochs": -1}, "`hold_epochs` must be an integer of at least 0"),
         ({"decay": 0.0}, "`decay` must be a number above 0 and at most 1. Received: decay=0.0"),
