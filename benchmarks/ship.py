@@ -29,7 +29,7 @@ from dualnet.requests import DynamicEvaluating
 from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
 from dualnet.runs.folder import write_vocabulary as write_tokenizer
 from dualnet.runs.shipped import folder_of_shipped
-from dualnet.training.results import versions
+from dualnet.training import versions
 
 LICENSES = "LICENSES_SOURCES"
 SAMPLE = 4_000  # characters of test, about, whose figures a test computes again

@@ -140,10 +140,14 @@ def check_texts(name: str, value: Any) -> list[str]:
     return texts
 
 
-def did_you_mean(value: Any, choices: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string."""
-    near = difflib.get_close_matches(str(value), list(choices), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
+    """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string.
+
+    With `most` above 1, up to so many are named: ` Did you mean one of ['x', 'y']?`.
+    """
+    near = difflib.get_close_matches(str(value), list(choices), n=most, cutoff=0.5)
+    named = f"one of {near}" if most > 1 else "".join(map(repr, near))
+    return f" Did you mean {named}?" if near else ""
 
 
 def is_number(value: Any) -> bool:

@@ -215,11 +215,9 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
                     "base", f"must not lead back to the card itself. Received: {circle}."
                 )
             if base not in names and not (is_file(base) and os.path.isfile(base)):
-                raise ArgumentError(
-                    "base",
-                    "must be a model of the zoo or the path of a card, relative to this one. "
-                    f"Received: {base!r}.{did_you_mean(base, names)}",
-                )
+                message = "must be a model of the zoo or the path of a card, relative to this one."
+                hint = did_you_mean(base, names)
+                raise ArgumentError("base", f"{message} Received: {base!r}.{hint}")
             tables += tables_of(base, heirs)
     except ArgumentError as error:  # about the `base` of this card
         file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"

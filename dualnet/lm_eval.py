@@ -99,10 +99,8 @@ class DualnetLM(LM):
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Return log p of each text in nats."""
         if self.tokenizer.loses:
-            warnings.warn(
-                f"Perplexities per word and per byte do not compare: {self.tokenizer.loses}.",
-                stacklevel=2,
-            )
+            message = "Perplexities per word and per byte do not compare"
+            warnings.warn(f"{message}: {self.tokenizer.loses}.", stacklevel=2)
         streams = [self._stream(text) for (text,) in (request.args for request in requests)]
         losses = scoring.read(reader_of(self.model, questions.losses), streams)["losses"]
         return [-math.fsum(row) for row in losses]
@@ -145,10 +143,9 @@ def _generation(settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str,
     if known.get("num_beams") == 1:
         del known["num_beams"]
     if unknown := [key for key in known if key not in GENERATION]:
-        raise ArgumentError(
-            "generation_kwargs",
-            f"must be of {', '.join(GENERATION)}. Received: {unknown[0]}={known[unknown[0]]!r}.",
-        )
+        received = f"{unknown[0]}={known[unknown[0]]!r}"
+        message = f"must be of {', '.join(GENERATION)}. Received: {received}."
+        raise ArgumentError("generation_kwargs", message)
     until = tuple(end for end in known["until"] if end)
     max_tokens = check_count("max_gen_toks", known["max_gen_toks"], least=1)
     temperature = known.get("temperature", 1.0) if known["do_sample"] else 0.0

@@ -5,24 +5,14 @@ A card of your own, a `.toml` file, may stand wherever the name of a model does.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dualnet import cards
 from dualnet._checks import ArgumentError, check_choice, did_you_mean
-from dualnet.cards import (
-    PARTS,
-    Card,
-    card_names,
-    is_file,
-    located,
-    name_of,
-    override,
-    replace_values,
-    tables_of,
-)
+from dualnet.cards import Card, is_file, located
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -53,7 +43,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
         from dualnet.runs.shipped import list_shipped
 
         return [name for name in list_shipped() if fnmatch.fnmatchcase(name, pattern)]
-    names = (name for name in card_names() if not name.startswith("_"))
+    names = (name for name in cards.card_names() if not name.startswith("_"))
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
@@ -88,34 +78,29 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
 
     source = card_of_shipped(name) or os.fspath(name)
     if not is_file(source) and source not in list_models():
-        known = [*list_models(), *list_shipped()]
-        near = difflib.get_close_matches(source, known, n=3, cutoff=0.4)
-        hint = f" Did you mean one of {near}?" if near else ""
+        hint = did_you_mean(source, [*list_models(), *list_shipped()], most=3)
         raise ValueError(
             f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
         )
-    tables = tables_of(source)
+    tables = cards.tables_of(source)
     corpora: Mapping[str, Any] = next(
         (table["corpora"] for table in reversed(tables) if table.get("corpora")), {}
     )
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
-        raise ArgumentError(
-            "corpus",
-            f"must be one of {list(corpora)}, which model {source!r} was published for. "
-            f"Received: corpus={corpus!r}.{did_you_mean(corpus, corpora)} For other text, give "
-            "vocabulary_size instead.",
-        )
+        message = f"must be one of {list(corpora)}, which model {source!r} was published for."
+        hint = f"{did_you_mean(corpus, corpora)} For other text, give vocabulary_size instead."
+        raise ArgumentError("corpus", f"{message} Received: corpus={corpus!r}.{hint}")
     values: dict[str, Any] = {}
     for table in tables:
-        values = override(values, table, corpus)
-    settings = [f"{part}.{key}" for part in PARTS for key in values[part]]
+        values = cards.override(values, table, corpus)
+    settings = [f"{part}.{key}" for part in cards.PARTS for key in values[part]]
     values["ours"] = tuple(
         key for key in settings if any(fnmatch.fnmatchcase(key, own) for own in values["ours"])
     )
     return Card(
-        **{"name": name_of(source), "builder": "language_model", **values},
+        **{"name": cards.name_of(source), "builder": "language_model", **values},
         corpus=corpus,
         corpora=tuple(corpora),
         file=source if is_file(source) else "",
@@ -161,11 +146,8 @@ def build(
         name, _, weights = os.path.basename(name).partition(".")
     if weights is not None:
         if corpus is not None:
-            raise ArgumentError(
-                "corpus",
-                "cannot be combined with shipped weights, which bring their vocabulary. Received: "
-                f"{corpus!r}. Leave it out.",
-            )
+            message = "cannot be combined with shipped weights, which bring their vocabulary."
+            raise ArgumentError("corpus", f"{message} Received: {corpus!r}. Leave it out.")
         return _build_shipped(os.fspath(name), weights, overrides)
     model_card = card(name, corpus)
     with located(model_card, overrides):
@@ -178,17 +160,15 @@ def build(
 def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) -> LanguageModel:
     """Return the shipped model of `weights`, built with `overrides`, which must fit it."""
     from dualnet import builders
-    from dualnet.runs.run import Run
+    from dualnet.runs.folder import Run
     from dualnet.runs.shipped import folder_of_shipped, list_shipped, names_of_shipped
 
     name = f"{model_name}.{str(weights).removeprefix(f'{model_name}.')}"
     if name not in list_shipped():
-        raise ArgumentError(
-            "weights",
-            f"must be the text of a shipped model, TEXT of MODEL.TEXT. Received: {weights!r} for "
-            f"the model {model_name!r}. {names_of_shipped()} To load a RUN folder or a .keras "
-            "file, use dualnet.load.",
-        )
+        message = f"must be the text of a shipped model, TEXT of MODEL.TEXT. Received: {weights!r}"
+        way_out = "To load a RUN folder or a .keras file, use dualnet.load."
+        model = f"for the model {model_name!r}. {names_of_shipped()}"
+        raise ArgumentError("weights", f"{message} {model} {way_out}")
     run = Run.open_folder(folder_of_shipped() / name)
     shipped = run.model()
     if not overrides:
@@ -202,11 +182,9 @@ def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) 
     except ArgumentError as error:
         reason = str(error)
     if reason:
-        raise ArgumentError(
-            "weights",
-            f"must fit the model. Received: {name!r} with {changes}. Leave out what changes sizes "
-            f"or layers, or build without `weights`. {' '.join(reason.split())}",
-        )
+        message = f"must fit the model. Received: {name!r} with {changes}."
+        way_out = "Leave out what changes sizes or layers, or build without `weights`."
+        raise ArgumentError("weights", f"{message} {way_out} {' '.join(reason.split())}")
     model.loss_reduction = shipped.loss_reduction
     return model
 
@@ -221,7 +199,7 @@ def arguments_of(
 
     Each of the `members` of an ensemble becomes a table of `builder` and `arguments`, from
     its card for the corpus of the ensemble. Paths are relative to the ensemble's card. An
-    override that the builder of the ensemble takes goes to it, any other to every member:
+    cards.override that the builder of the ensemble takes goes to it, any other to every member:
     a member keeps its own gate and cache. `ensembles` are those that `card` is a member of.
     """
     from dualnet.builders import BUILDERS
@@ -237,23 +215,18 @@ def arguments_of(
         name = unknown[0]
         way_out = WAYS_OUT.get(name) or did_you_mean(name, known)
         way_out = way_out or f" help(dualnet.builders.{card.builder}) lists them."
-        raise ArgumentError(
-            name,
-            f"must be an argument of the builder {card.builder!r}"
-            f"{' or of its members' * is_ensemble}. Received: {name}="
-            f"{ {**arguments, **to_members}[name]!r}.{way_out}",
-        )
+        message = f"must be an argument of the builder {card.builder!r}"
+        message += " or of its members" * is_ensemble
+        value = {**arguments, **to_members}[name]
+        raise ArgumentError(name, f"{message}. Received: {name}={value!r}.{way_out}")
     if is_ensemble:
         members = arguments.get("members")
         if not isinstance(members, (list, tuple)) or not members:
-            raise ArgumentError(
-                "members",
-                "must be a list of models, each the name or the path of a card. Received: "
-                f"members={members!r}.",
-            )
+            message = "must be a list of models, each the name or the path of a card."
+            raise ArgumentError("members", f"{message} Received: members={members!r}.")
         ensembles = (*ensembles, card.file or card.name)
-        cards = [_member_card(card, member, ensembles) for member in members]
-        arguments["members"] = _member_arguments(cards, to_members, ensembles)
+        members = [_member_card(card, member, ensembles) for member in members]
+        arguments["members"] = _member_arguments(members, to_members, ensembles)
     return arguments
 
 
@@ -300,7 +273,7 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
             # `internal_dropout` is also the builder's own, between layers of any cell.
             dropped = {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
             config = {key: config[key] for key in config if key not in dropped}
-    return replace_values(config, overrides)
+    return cards.replace_values(config, overrides)
 
 
 def builder_arguments(builder: Any) -> list[str]:
@@ -320,20 +293,14 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
         builder, config = member["builder"], member["arguments"]
         return Card(name=ensemble.name, builder=builder, config=config, recipe={})
     if not isinstance(member, (str, os.PathLike)):
-        raise ArgumentError(
-            "members",
-            "must be names or paths of cards, or tables of `builder` and `arguments`. Received: "
-            f"{member!r} among them.",
-        )
+        message = "must be names or paths of cards, or tables of `builder` and `arguments`."
+        raise ArgumentError("members", f"{message} Received: {member!r} among them.")
     source = str(member)
     if is_file(member):
         source = os.path.normpath(os.path.join(os.path.dirname(ensemble.file), member))
     if source in ensembles:
-        raise ArgumentError(
-            "members",
-            f"of {ensemble.name!r} must be other models. Received: {source!r}, of which it is "
-            "a member itself.",
-        )
+        message = f"of {ensemble.name!r} must be other models. Received: {source!r}, of which it is"
+        raise ArgumentError("members", f"{message} a member itself.")
     try:
         has_corpora = bool(ensemble.corpus and card(source).corpora)
         return card(source, ensemble.corpus if has_corpora else None)
@@ -342,14 +309,14 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
 
 
 def _member_arguments(
-    cards: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
+    members: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Return a table of `builder` and `arguments` for each of `cards`."""
-    members = []
-    for member in cards:
+    """Return a table of `builder` and `arguments` for each of `members`."""
+    tables = []
+    for member in members:
         with located(member, overrides):
             known = known_arguments(member)
             accepted = {key: overrides[key] for key in overrides if key in known}
             arguments = arguments_of(member, accepted, ensembles=ensembles)
-        members.append({"builder": member.builder, "arguments": arguments})
-    return members
+        tables.append({"builder": member.builder, "arguments": arguments})
+    return tables

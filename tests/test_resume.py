@@ -184,7 +184,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 ):
     before, newest = stopped
     card = runs.read_card(tmp_path / "RUN")
-    model = start._prepare(newest, card, Recipe(**card.recipe), corpus, None, {}).model
+    request = start.Request(newest, card, corpus, None, "", {})
+    model = start._prepare(request, card, Recipe(**card.recipe), corpus, None).model
     for i, (file, damage) in enumerate(DAMAGES):
         copy = shutil.copytree(tmp_path / "RUN", tmp_path / f"copy-{i}")
         damage(copy / "checkpoints" / newest.name / file)

@@ -176,7 +176,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
     [
         ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
         ({"global_clipnorm": 1.0, "clipnorm": 1.0},
-         "`global_clipnorm` must be 0 unless `clipnorm` is 0.*Set one of them to 0"),
+         "`global_clipnorm` cannot be combined with `clipnorm`.*clipnorm=1.0"),
         ({"length_deviation": 5, "longest_length": 24},
          "`longest_length` must be 0, for no limit, or at least 5 and at least `sequence_len"),
         ({"longest_length": 30}, "`longest_length` must be 0 without `length_deviation`"),

@@ -277,7 +277,8 @@ def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):
         json.dumps({**progress, "sha256": checkpoints._sum(progress)})
     )
     card = runs.read_card(copy)
-    model = start._prepare(copy, card, training.Recipe(**card.recipe), corpus, None, {}).model
+    request = start.Request(copy, card, corpus, None, "", {})
+    model = start._prepare(request, card, training.Recipe(**card.recipe), corpus, None).model
     assert len(checkpoints.restore(copy, model).history) == 1  # from the one before
     assert not done.exists()
 

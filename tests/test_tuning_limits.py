@@ -105,7 +105,7 @@ def test_a_trial_out_of_time_ends_with_what_it_has_or_fails(corpus, tmp_path, mo
 
     job = write_job(tmp_path, max_trials=1, epochs=6, early_stopping="median")
     monkeypatch.setattr(trial_process.threading, "Timer", timer)
-    monkeypatch.setattr(trial_process, "should_prune", after_the_first_epoch)
+    monkeypatch.setattr(trial, "should_prune", after_the_first_epoch)
     with in_this_process():
         tuning.search(job, corpus, output=tmp_path / "DIR", max_hours_per_trial=1.0, progress=False)
     (row,) = rows(tmp_path / "DIR" / "trials.csv")

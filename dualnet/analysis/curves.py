@@ -92,8 +92,7 @@ def _read_column(file: Path, column: str) -> np.ndarray:
         if not values or any(math.isnan(value) for value in values):
             raise ValueError("no numbers")
     except (KeyError, TypeError, ValueError, csv.Error):
-        raise ValueError(
-            f"{file.name} of a RUN folder must have a number in the column {column} for each "
-            f"epoch. Received: {str(file)!r}, damaged or altered. Restore the original file."
-        ) from None
+        message = f"{file.name} of a RUN folder must have a number in {column} for each epoch."
+        received = f"{str(file)!r}, damaged or altered"
+        raise ValueError(f"{message} Received: {received}. Restore it.") from None
     return np.array(values, np.float64)

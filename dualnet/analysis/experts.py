@@ -89,11 +89,8 @@ def expert_shares(
     output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
-        raise ArgumentError(
-            "model",
-            f"must have a mixture as output. Received: a model with {kind}. Build or "
-            "train a model with `experts`.",
-        )
+        message = f"must have a mixture as output. Received: a model with {kind}."
+        raise ArgumentError("model", f"{message} Build or train a model with `experts`.")
     if translates:
         sums, count = _sums_over_pairs(model, tokens)
     else:
@@ -117,11 +114,8 @@ def _priors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
 def _sums_over_pairs(model: TranslationModel, pairs: Any) -> tuple[Any, int]:
     """Return the sums of the priors over all target tokens of `pairs`, and their number."""
     if not isinstance(pairs, PairSplit):
-        raise ArgumentError(
-            "tokens",
-            "must be a `PairSplit` for a model that translates, such as `corpus.test` of "
-            f"`corpora.load_pairs`. Received: {type(pairs).__name__}.",
-        )
+        message = "must be a `PairSplit`, e.g. `corpus.test` of pairs, for a model that translates."
+        raise ArgumentError("tokens", f"{message} Received: {type(pairs).__name__}.")
     check_translators([model])
     reader = reader_of(model, _priors)
     batches = PairBatches(

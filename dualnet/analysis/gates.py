@@ -64,11 +64,8 @@ def favoured_words(
     for word in words:
         listed = word.lower() if vocabulary.lowercase else word
         if listed not in vocabulary:
-            raise ArgumentError(
-                "words",
-                f"must be in the vocabulary of the model. Received: {word!r}."
-                + did_you_mean(listed, vocabulary.words),
-            )
+            message = f"must be in the vocabulary of the model. Received: {word!r}."
+            raise ArgumentError("words", message + did_you_mean(listed, vocabulary.words))
         ids.append(vocabulary.id(listed))
     candidates = np.arange(len(vocabulary))
     if corpus_tokens is not None:
@@ -76,11 +73,9 @@ def favoured_words(
         counts = np.bincount(corpus_tokens, minlength=len(vocabulary))
         candidates = np.flatnonzero(counts >= least_occurrences)
         if not len(candidates):
-            raise ArgumentError(
-                "least_occurrences",
-                f"must leave a word. Received: least_occurrences={least_occurrences}, but the most "
-                f"frequent word of `corpus_tokens` has {counts.max()}.",
-            )
+            message = f"must leave a word. Received: least_occurrences={least_occurrences}, but the"
+            most = f"most frequent word of `corpus_tokens` has {counts.max()}."
+            raise ArgumentError("least_occurrences", f"{message} {most}")
     favoured = {}
     for word, i in zip(words, ids):  # one by one: a row is as wide as the vocabulary
         tokens = ops.convert_to_tensor(np.array([[i]], np.int32))
@@ -124,9 +119,6 @@ def _gate_of(model: LanguageModel) -> Any:
     if isinstance(layer, IOGate):
         kind = "input_and_hidden" if layer.use_hidden else "input"
     if kind != "input":
-        raise ArgumentError(
-            "model",
-            "must have a gate that reads the current token alone. Received: a model with "
-            f"gate={kind!r}. Build or train a model with gate='input'.",
-        )
+        message = f"must have a gate that reads the current token alone. Received: gate={kind!r}."
+        raise ArgumentError("model", f"{message} Build or train a model with gate='input'.")
     return layer

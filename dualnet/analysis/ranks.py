@@ -101,11 +101,8 @@ def rank(
     filled = 0
     for logits in read_outputs(model, questions.logits, tokens, sequence_length):
         if not np.isfinite(logits).all():
-            raise ArgumentError(
-                "model",
-                "must compute finite logits. Received: a model with nan or infinite logits. "
-                "Train it again with a smaller learning_rate.",
-            )
+            message = "must compute finite logits. Received: a model with nan or infinite logits."
+            raise ArgumentError("model", f"{message} Train it again with a smaller learning_rate.")
         logits -= logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
         while len(logits):

@@ -22,8 +22,7 @@ from dualnet.cli.console import (
     silence,
 )
 from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
-from dualnet.tuning.job import CORPUS, JOB
-from dualnet.tuning.job_files import load_job
+from dualnet.tuning.job import CORPUS, JOB, load_job
 
 
 class Jobs(Options):
@@ -74,7 +73,7 @@ def jobs(options: Jobs) -> None:
         dualnet jobs dual_table1
     """
     from dualnet.tuning import list_jobs, load_job
-    from dualnet.tuning.job_files import describe
+    from dualnet.tuning.job import describe
 
     if options.name is not None:
         if zoo.is_file(options.name):

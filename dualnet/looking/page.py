@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -153,11 +154,8 @@ def _named(models: Any) -> dict[str, Any]:
     if isinstance(models, (LanguageModel, str, os.PathLike)):
         models = [models]
     if not isinstance(models, (Mapping, Sequence)) or not models:
-        raise ArgumentError(
-            "models",
-            "must be a model, the path of a RUN, a list of these, or a dict of names to these. "
-            f"Received: models={models!r}.",
-        )
+        message = "must be a model, the path of a RUN, a list of them, or a dict of names to them."
+        raise ArgumentError("models", f"{message} Received: models={models!r}.")
     if isinstance(models, Mapping):
         return {str(name): model for name, model in models.items()}
     named: dict[str, Any] = {}
@@ -165,11 +163,8 @@ def _named(models: Any) -> dict[str, Any]:
     for model, base in zip(models, short):
         if short.count(base) > 1 and isinstance(model, (str, os.PathLike)):
             base = os.fspath(model)
-        name, number = base, 1
-        while name in named:
-            number += 1
-            name = f"{base} ({number})"
-        named[name] = model
+        names = itertools.chain([base], (f"{base} ({number})" for number in itertools.count(2)))
+        named[next(name for name in names if name not in named)] = model
     return named
 
 
@@ -194,31 +189,23 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     for name, other in others:
         facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
         if facts[0] != facts[1]:
-            raise ArgumentError(
-                "models",
-                "must have one tokeniser, so that they predict the same units. Received: "
-                f"{first!r} with {tokenizer!r}, {name!r} with {other!r}. Make a page for each, or "
-                "train them on one corpus.",
-            )
+            message = "must have one tokeniser, so that they predict the same units. Received: "
+            received = f"{first!r} with {tokenizer!r}, {name!r} with {other!r}"
+            way_out = "Make a page for each, or train them on one corpus."
+            raise ArgumentError("models", f"{message}{received}. {way_out}")
     return tokenizer
 
 
 def _check_units(ids: np.ndarray, tokenizer: Tokenizer) -> None:
     if len(ids) > MOST_UNITS:
-        raise ArgumentError(
-            "text",
-            f"must have at most {MOST_UNITS:,} units of the tokeniser. Received: {len(ids):,}. "
-            "Show a part of it.",
-        )
+        message = f"must have at most {MOST_UNITS:,} units of the tokeniser."
+        raise ArgumentError("text", f"{message} Received: {len(ids):,}. Show a part of it.")
     words = ids[ids != tokenizer.eos_id]
     unknown = -1 if tokenizer.unk_id is None else tokenizer.unk_id
     if (words == unknown).all():
         received = f"words that are all read as {UNK}" if len(words) else "none"
-        raise ArgumentError(
-            "text",
-            f"must hold a word that the models know. Received: {received}. Choose a text like "
-            "those of their corpus.",
-        )
+        message = f"must hold a word that the models know. Received: {received}."
+        raise ArgumentError("text", f"{message} Choose a text like those of their corpus.")
 
 
 def _data(
@@ -282,10 +269,6 @@ def _rounded(array: np.ndarray, digits: int) -> list[float | None]:
     return [finite(round(float(value), digits)) for value in array.ravel()]
 
 
-def _title(models: Sequence[str]) -> str:
-    return f"How {_listed(models)} read{'s' * (len(models) == 1)} this text"
-
-
 def _listed(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
@@ -308,7 +291,7 @@ def _rendered(data: Mapping[str, Any]) -> str:
     template.environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return template.render(
         data=data,
-        title=_title(data["models"]),
+        title=f"How {_listed(data['models'])} read{'s' * (len(data['models']) == 1)} this text",
         style=Markup(asset("page.css")),
         script=Markup(asset("page.js")),
     )

@@ -120,10 +120,10 @@ def plot_bars(
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     most_bars = max(len(bars) for bars in panels.values())
-    figure = _figure(3.6 * columns + 0.4, (0.3 * most_bars + 1.2) * rows + 0.6)
+    height = (0.3 * most_bars + 1.2) * rows + 0.6
+    figure, grid = _figure(3.6 * columns + 0.4, height, rows, columns)
     figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
-    grid = figure.subplots(rows, columns, squeeze=False).flat
-    for (name, bars), axes in zip(panels.items(), grid):
+    for (name, bars), axes in zip(panels.items(), grid.flat):
         published = list(compared.get(name, ()))
         colours = ["C1" if label in published else "C0" for label, _ in bars]
         labels, values = zip(*bars)
@@ -139,7 +139,7 @@ def plot_bars(
             listed = textwrap.fill(", ".join(map(_short, published)), 44)
             caption += f"\npublished: {_plain(listed)}"
         axes.set_xlabel(caption, fontsize=8)
-    for axes in list(grid):  # unused panels
+    for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     _save(figure, path)
 
@@ -215,8 +215,7 @@ def plot_parallel_coordinates(
     unranked = [i for i in range(len(values)) if i not in ranked]
     scales = {**columns, result: result_places(values)}
     count = len(scales)
-    figure = _figure(max(7.0, 1.25 * count + 1), 5.5)
-    axes = figure.subplots()
+    figure, axes = _figure(max(7.0, 1.25 * count + 1), 5.5)
     table = np.array([column for column, _ in scales.values()], np.float64).reshape(count, -1)
     incomplete = [bool(np.isnan(column).any()) for column in table]
     table = np.where(np.isnan(table), ABSENT, table)
@@ -267,8 +266,7 @@ def plot_importance(
     They are names to the mean and standard deviation of a permutation importance, in units of
     the variance of the target.
     """
-    figure = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
-    axes = figure.subplots()
+    figure, axes = _figure(7.5, max(3.0, 0.28 * len(importances) + 1.8))
     figure.suptitle(_plain(title), fontsize=10)
     names = sorted(importances, key=lambda name: -importances[name][0])
     means, spreads = zip(*(importances[name] for name in names))
@@ -298,8 +296,7 @@ def plot_attention(
             f"one. Received: shape {(rows, columns)}, {len(target)} target and {len(source)} "
             "source tokens.",
         )
-    figure = _figure(min(60, 0.34 * columns + 2.5), min(60, 0.3 * rows + 1.8))
-    axes = figure.subplots()
+    figure, axes = _figure(min(60, 0.34 * columns + 2.5), min(60, 0.3 * rows + 1.8))
     image = axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(columns), [_plain(_short(t)) for t in source], rotation=60, ha="left",
                     rotation_mode="anchor")  # fmt: skip
@@ -314,15 +311,16 @@ def plot_attention(
     _save(figure, path)
 
 
-def _figure(width: float, height: float) -> Any:
+def _figure(width: float, height: float, *grid: int) -> tuple[Any, Any]:
+    """Return a figure and its axes, an array of them for a `grid` of rows and columns."""
     from matplotlib.figure import Figure  # takes a second to import; needs no display
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(*grid, squeeze=not grid)
 
 
 def _axes(title: str, x: str, y: str) -> tuple[Any, Any]:
-    figure = _figure(7, 4.5)
-    axes = figure.subplots()
+    figure, axes = _figure(7, 4.5)
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(alpha=0.3)
     return figure, axes

@@ -38,17 +38,13 @@ def load_keras_file(path: Path) -> LanguageModel:
             warnings.filterwarnings("default", message="Skipping variable loading for optimizer")
             model = keras.models.load_model(path)
     except Exception as error:  # Keras, zipfile, json and h5py each raise their own
-        raise ArgumentError(
-            "path",
-            f"must be a .keras file saved by dualnet or Keras. Received: {str(path)!r}, which is "
-            f"damaged or of another kind ({first_line(error)}).",
-        ) from error
+        message = f"must be a .keras file saved by dualnet or Keras. Received: {str(path)!r}, which"
+        fault = f"is damaged or of another kind ({first_line(error)})."
+        raise ArgumentError("path", f"{message} {fault}") from error
     if not isinstance(model, LanguageModel):
-        raise ArgumentError(
-            "path",
-            f"must hold a language model of dualnet. Received: {str(path)!r} with a "
-            f"{type(model).__name__}. Load it with keras.models.load_model.",
-        )
+        message = f"must hold a language model of dualnet. Received: {str(path)!r}, which holds a "
+        way_out = "Load it with keras.models.load_model."
+        raise ArgumentError("path", f"{message}{type(model).__name__}. {way_out}")
     return model
 
 

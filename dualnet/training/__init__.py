@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dualnet.training.from_runs import combine_runs, train_gate
 from dualnet.training.initial_weights import load_corpus
-from dualnet.training.loop import Run, train
+from dualnet.training.loop import Run, train, versions
 from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.results import versions
 from dualnet.training.seeds import train_seeds
 from dualnet.training.start import batches_of, card_for
 

@@ -68,10 +68,9 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
         for old in _newest_first(folder)[KEPT:]:
             shutil.rmtree(old)
     except OSError as error:
-        raise OSError(
-            f"A checkpoint could not be written into {str(parent)!r} ({error.strerror or error}). "
-            "Earlier checkpoints are intact: free some space, then resume with --resume."
-        ) from None
+        reason = f"into {str(parent)!r} ({error.strerror or error})"
+        way_out = "Earlier checkpoints are intact: free some space, then resume with --resume."
+        raise OSError(f"A checkpoint could not be written {reason}. {way_out}") from None
 
 
 def is_finite(model: LanguageModel) -> bool:
@@ -113,10 +112,9 @@ def restore(folder: Path, model: LanguageModel, run: str = "") -> Progress | Non
                 write_file(folder, name, saved.read_bytes())
         return progress
     if damaged:
-        raise ValueError(
-            f"A RUN folder must hold an intact checkpoint. Received: {str(folder)!r}, whose "
-            f"{len(damaged)} checkpoints are all damaged. Train again, into a new folder."
-        )
+        received = f"{str(folder)!r}, whose {len(damaged)} checkpoints are all damaged"
+        message = f"A RUN folder must hold an intact checkpoint. Received: {received}."
+        raise ValueError(f"{message} Train again, into a new folder.")
     return None
 
 

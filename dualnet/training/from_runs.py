@@ -60,16 +60,12 @@ def train_gate(
     """
     card = read_card(run)
     if card.builder == "encoder_decoder":
-        raise ArgumentError(
-            "run",
-            f"must be of a language model. Received: {os.fspath(run)!r}, which translates.",
-        )
+        message = f"must be of a language model. Received: {os.fspath(run)!r}, which translates."
+        raise ArgumentError("run", message)
     if is_gated(card.config):
-        raise ArgumentError(
-            "run",
-            f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
-            f"gate={card.config['gate']!r}. Continue its training with --resume.",
-        )
+        message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
+        way_out = "Continue its training with --resume."
+        raise ArgumentError("run", f"{message}gate={card.config['gate']!r}. {way_out}")
     if not settings.get("resume"):  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
         gate = {key: value for key, value in published.config.items() if key.startswith("gate")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
@@ -18,7 +18,7 @@ AnyCorpus = TypeVar("AnyCorpus", bound=Corpus | PairCorpus)
 
 
 def is_gated(config: Mapping[str, Any]) -> bool:
-    """Return whether a model with these arguments has a gate on a frozen model."""
+    """Return True if a model with these arguments has a gate on a frozen model."""
     return config.get("gate", "none") != "none"
 
 
@@ -26,40 +26,28 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
     """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
     if weights and not find_run(weights).exists():
         again = " The run has no checkpoint yet and needs it again: restore it, or train again."
-        raise FileNotFoundError(
-            f"`weights` must be a RUN folder or a .keras file. Received: {weights!r}, which does "
-            f"not exist. {names_of_shipped()}{again * resume}"
-        )
+        message = "`weights` must be a RUN folder or a .keras file. Received: "
+        hint = f"{names_of_shipped()}{again * resume}"
+        raise FileNotFoundError(f"{message}{weights!r}, which does not exist. {hint}")
     if not weights and is_gated(config):
-        raise ArgumentError(
-            "weights",
-            "must be given: a gate is trained on a trained model. Received: "
-            f"gate={config.get('gate')!r} without `weights`. Train the model with gate='none' "
-            "first, then pass its RUN folder.",
-        )
+        message = "must be given: a gate is trained on a trained model. Received: "
+        way_out = "Train the model with gate='none' first, then pass its RUN folder."
+        raise ArgumentError("weights", f"{message}gate={config['gate']!r} alone. {way_out}")
     return load(weights) if weights else None
 
 
-def reading(
-    corpus: Any,
-    tokenizer: str | os.PathLike[str] | None,
-    documents: str | None,
-    fractions: Sequence[float] | None,
-) -> dict[str, Any]:
+def reading(corpus: Any, **settings: Any) -> dict[str, Any]:
     """Return those arguments of `corpora.load` that are given, checked: none for a `Corpus`."""
-    read_as = {
-        "tokenizer": None if tokenizer is None else os.fspath(tokenizer),
-        "documents": documents,
-        "fractions": None if fractions is None else list(fractions),
-    }
-    read_as = {key: value for key, value in read_as.items() if value is not None}
+    read_as = {key: value for key, value in settings.items() if value is not None}
+    if "tokenizer" in read_as:
+        read_as["tokenizer"] = os.fspath(read_as["tokenizer"])
+    if "fractions" in read_as:
+        read_as["fractions"] = list(read_as["fractions"])
     if isinstance(corpus, (Corpus, PairCorpus)) and read_as:
         name = next(iter(read_as))
-        raise ArgumentError(
-            name,
-            f"must be None for a `{type(corpus).__name__}`, which is read already. Received: "
-            f"{name}={read_as[name]!r}. Give it to the function that loads the corpus.",
-        )
+        message = f"must be None for a `{type(corpus).__name__}`, which is read already. Received: "
+        way_out = "Give it to the function that loads the corpus."
+        raise ArgumentError(name, f"{message}{name}={read_as[name]!r}. {way_out}")
     return read_as
 
 
@@ -89,66 +77,55 @@ def load_corpus(
     """
     vocabulary = source.vocabulary if source is not None else None
     if vocabulary is not None and read_as and "tokenizer" in read_as:
-        raise ArgumentError(
-            "tokenizer",
-            "must be left out with `weights`, whose model reads the text with its own tokeniser, "
-            f"{vocabulary.kind}. Received: tokenizer={read_as['tokenizer']!r}. Leave out one of "
-            "the two.",
-        )
-    loaded = load_with(vocabulary, corpus, lowercase=lowercase, read_as=read_as or {})
-    owner = "of the model given as `weights`, in the same order"
+        message = f"must be left out with `weights`, whose model reads text as {vocabulary.kind}."
+        received = f"tokenizer={read_as['tokenizer']!r}. Leave out one of the two"
+        raise ArgumentError("tokenizer", f"{message} Received: {received}.")
+    loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **(read_as or {})})
+    source_vocabulary = getattr(source, "source_vocabulary", None)
     check_vocabulary(
-        loaded, vocabulary, owner, "model", "weights",
-        source=getattr(source, "source_vocabulary", None),
-    )  # fmt: skip
+        loaded, vocabulary, source_vocabulary, "the model given as `weights`", "weights"
+    )
     return loaded
 
 
 def load_with(
-    vocabulary: Tokenizer | None,
-    corpus: AnyCorpus | str,
-    *,
-    lowercase: bool,
-    read_as: Mapping[str, Any],
+    vocabulary: Tokenizer | None, corpus: AnyCorpus | str, read_as: Mapping[str, Any]
 ) -> AnyCorpus | Corpus:
-    """Load `corpus` with `vocabulary` if there is one, unless it is loaded already."""
+    """Load `corpus` with `vocabulary` if there is one, unless it is loaded already.
+
+    `read_as` are further arguments of `corpora.load`.
+    """
     if isinstance(corpus, (Corpus, PairCorpus)):
         return corpus
-    if vocabulary is None:  # bytes are read as they are, whatever a card says of words
-        lowercase = lowercase and read_as.get("tokenizer") != "bytes"
-        return corpora.load(corpus, lowercase=lowercase, **read_as)
-    read_as = {key: value for key, value in read_as.items() if key != "tokenizer"}
-    return corpora.load(corpus, lowercase=vocabulary.lowercase, vocabulary=vocabulary, **read_as)
+    settings = dict(read_as)
+    if vocabulary is not None:
+        settings |= {"vocabulary": vocabulary, "lowercase": vocabulary.lowercase}
+        settings.pop("tokenizer", None)
+    elif settings.get("tokenizer") == "bytes":  # read as they are, whatever a card says of words
+        settings["lowercase"] = False
+    return corpora.load(corpus, **settings)
 
 
 def check_vocabulary(
-    corpus: Corpus | PairCorpus,
-    vocabulary: Tokenizer | None,
-    which: str,
-    owner: str,
+    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str,
     path: str,
-    *,
-    source: Tokenizer | None,
-) -> None:
-    """Raise `ValueError` if `corpus` has other words than `vocabulary`, that of `owner`.
+) -> None:  # fmt: skip
+    """Raise `ValueError` if `corpus` has other words than the vocabulary that `owner` has.
 
-    A corpus of pairs must have `source`, too, as the vocabulary of its source.
+    A corpus of pairs must have `source`, too, as the vocabulary of its source. A message calls the
+    place of the model `path`.
     """
-    pairs = [(corpus.vocabulary, vocabulary)]
+    pairs = [(corpus.vocabulary, own)]
     way_out = f"Load it with vocabulary=dualnet.load({path}).vocabulary."
     if isinstance(corpus, PairCorpus):
         pairs.append((corpus.source_vocabulary, source))
-        way_out = (
-            f"Load it with tokenizer=(model.source_vocabulary, model.vocabulary), where model is "
-            f"dualnet.load({path})."
-        )
+        tokenizers = "tokenizer=(model.source_vocabulary, model.vocabulary)"
+        way_out = f"Load it with {tokenizers}, where model is dualnet.load({path})."
     for loaded, own in pairs:
         if own is not None and loaded.sha256 != own.sha256:
-            raise ArgumentError(
-                "corpus",
-                f"must have the vocabulary {which}. Received: {loaded!r} where the {owner} has "
-                f"{own!r}. {way_out}",
-            )
+            message = f"must have the vocabulary of {owner}, in the same order. Received: "
+            received = f"{loaded!r} where that has {own!r}"
+            raise ArgumentError("corpus", f"{message}{received}. {way_out}")
 
 
 def load_start(
@@ -164,10 +141,8 @@ def load_start(
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(config) and lacking:
-        raise ArgumentError(
-            "weights",
-            "must hold every weight of the model below the gate, in the same shape. Received: "
-            f"{weights!r}, without {', '.join(lacking)}. Pass the RUN of a model that differs "
-            "only in the gate.",
-        )
+        message = "must hold every weight of the model below the gate, in the same shape."
+        received = f"{weights!r}, without {', '.join(lacking)}"
+        way_out = "Pass the RUN of a model that differs only in the gate."
+        raise ArgumentError("weights", f"{message} Received: {received}. {way_out}")
     return result

@@ -34,12 +34,8 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.at_once or self.asked:
-            raise Stopped(
-                self.at_once or "Stopped at once. Resume from the last checkpoint with --resume."
-            )
+            message = "Stopped at once. Resume from the last checkpoint with --resume."
+            raise Stopped(self.at_once or message)
         self.asked = True
-        print(
-            "\nStopping after the current step, once it is saved. Repeat to stop at once.",
-            file=sys.stderr,
-            flush=True,
-        )
+        message = "\nStopping after the current step, once it is saved. Repeat to stop at once."
+        print(message, file=sys.stderr, flush=True)

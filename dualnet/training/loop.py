@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
 import os
+import platform
+import statistics
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,9 @@ from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
+from dualnet.evaluation import Evaluation
+from dualnet.evaluation import evaluate as evaluate_text
+from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
@@ -28,10 +35,8 @@ from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
-from dualnet.training.results import results_of
-from dualnet.training.resuming import Request, evaluated_epochs
-from dualnet.training.schedule import plan
-from dualnet.training.start import Start, begin, policy_of
+from dualnet.training.schedule import plan, watched
+from dualnet.training.start import Request, Start, begin, evaluated_epochs, policy_of
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
@@ -154,7 +159,7 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     source = "" if weights is None else source_of(weights)
-    read_as = reading(corpus, tokenizer, documents, fractions)
+    read_as = reading(corpus, tokenizer=tokenizer, documents=documents, fractions=fractions)
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:
         if devices is not None:
@@ -179,11 +184,9 @@ def train(
         while not is_stopped() and (epoch := plan(start.recipe, state.history)):
             recorder.train(epoch)
             recorder.validate(epoch)
-        interrupts.at_once = (
-            "Stopped during the final evaluation. Repeat it with --resume."
-            if evaluate
-            else "Stopped after the last epoch. Everything is saved."
-        )
+        interrupts.at_once = "Stopped after the last epoch. Everything is saved."
+        if evaluate:
+            interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
@@ -212,12 +215,71 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         model = load(folder)
     results: dict[str, Any] = {}
     if evaluate:
-        by_sentence = start.recipe.batching == "sentences"
-        seed = start.card.seed
-        results = results_of(model, start.corpus, history, seed=seed, by_sentence=by_sentence)
+        results = _results_of(model, start)
         write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")
     elif evaluated_epochs(folder) != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
     return Run(model, folder, results, history)
+
+
+def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
+    """Evaluate `model` with batch size 1 and return the results of its run."""
+    corpus, history = start.corpus, start.progress.history
+    by_sentence = start.recipe.batching == "sentences"
+
+    def evaluated(split: str) -> Evaluation | PairEvaluation:
+        if isinstance(corpus, PairCorpus):
+            return evaluate_pairs(model, corpus, split)
+        return evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
+
+    evaluations = {split: evaluated(split) for split in ("valid", "test")}
+    best = min(history, key=watched)
+    steady = history[1:] or history  # the first epoch includes compilation
+    return {
+        "name": model.name,
+        "parameters": model.count_params(),
+        **{f"{split}_perplexity": result.perplexity for split, result in evaluations.items()},
+        **{
+            f"{split}_{key}": value
+            for split, result in evaluations.items()
+            for key, value in result.figures().items()
+        },
+        "batch_size": 1,  # of these figures
+        "by_sentence": by_sentence,  # each sentence from the zero state
+        "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
+        "best_epoch": int(best["epoch"]),
+        "epochs": len(history),
+        "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
+        "seed": start.card.seed,
+        "corpus": {
+            "name": corpus.name,
+            "lowercase": corpus.lowercase,
+            "sha256": corpus.sha256,
+            "pairs" if isinstance(corpus, PairCorpus) else "tokens": {
+                split: len(corpus.split(split)) for split in SPLITS
+            },
+        },
+        "vocabulary": {"size": len(corpus.vocabulary), "sha256": corpus.vocabulary.sha256},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, dualnet, Keras, its backend and NumPy.
+
+    Example:
+
+    >>> from dualnet import training
+    >>> sorted({"python", "backend", "dualnet", "keras", "numpy"} - training.versions().keys())
+    []
+    """
+    backend = keras.config.backend()
+    result = {"python": platform.python_version(), "backend": backend}
+    for package in dict.fromkeys(["dualnet", "keras", backend, "numpy"]):
+        try:
+            result[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            result[package] = "not installed"
+    return result

@@ -147,14 +147,12 @@ class Recipe(Settings):
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
+    excludes = {"clipnorm": ["global_clipnorm"]}
 
     def check(self) -> None:
         check_lengths(
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
-        if self.clipnorm and self.global_clipnorm:
-            message = "must be 0 unless `clipnorm` is 0."
-            self.refuse("global_clipnorm", message, "clipnorm", way_out=" Set one of them to 0.")
         batching = f"with batching={self.batching!r}, which"
         for name, off in {"length_deviation": 0, "partial_shuffle": False}.items():
             if self.batching != "streams" and getattr(self, name):
@@ -218,11 +216,8 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
             value = {**card.config, **overrides}[key]
             lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
             way_out = did_you_mean(key, arguments + fields) or f" {lists} list them."
-            raise ArgumentError(
-                key,
-                f"must be an argument of the builder or of the recipe. Received: {key}={value!r}."
-                f"{way_out}",
-            )
+            message = "must be an argument of the builder or of the recipe."
+            raise ArgumentError(key, f"{message} Received: {key}={value!r}.{way_out}")
     of_recipe = {*fields}
     if "members" not in card.config:
         cell = overrides.get("cell", card.config.get("cell", "lstm"))
@@ -235,8 +230,5 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, those of a card; an unknown one is named."""
-    return Recipe.of(
-        settings,
-        what="must be an argument of the recipe.",
-        way_out=" help(dualnet.training.Recipe) lists them.",
-    )
+    way_out = " help(dualnet.training.Recipe) lists them."
+    return Recipe.of(settings, what="must be an argument of the recipe.", way_out=way_out)

@@ -46,12 +46,12 @@ class Recorder(keras.callbacks.Callback):
         self.start = start
         self.state = start.progress
         self.steps = len(start.train_batches)
+        self.is_two_tailed = start.recipe.averaging == "two_tailed"  # from the first step on
         self.interrupts = interrupts
         self.checkpoint_steps = checkpoint_steps
         self.show = show
         self.unsaved_steps = 0
-        self.refreshed = -math.inf  # times
-        self.drawn = -math.inf
+        self.refreshed = self.drawn = -math.inf  # times
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
         self.bar = Progress(
@@ -112,20 +112,26 @@ class Recorder(keras.callbacks.Callback):
         candidates = self._candidates(plan)
         results = {name: self._evaluate(weights) for name, weights in candidates.items()}
         reported = LONG if plan.averaged else PLAIN
-        if self._is_two_tailed(plan):
+        if self.is_two_tailed:
             results.setdefault(SHORT, results[LONG])
             reported = two_tailed.best_candidate(results)
-        row = self._row(results[reported], plan)
-        if self._is_two_tailed(plan):
-            row |= two_tailed.columns(results)
+        row = {
+            "epoch": plan.epoch,
+            "phase": plan.phase,
+            **{name: self.logs[name] for name in ("loss", "perplexity")},
+            **results[reported],
+            "learning_rate": plan.learning_rate,
+            "seconds": self.state.seconds,
+            "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
+            **(two_tailed.columns(results) if self.is_two_tailed else {}),
+        }
         history.append(row)
         self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
         if min(history, key=watched) is row:  # of equals the first
             with _weights_in(model, candidates[reported]):
                 write_weights(folder, model)
-        if self._is_two_tailed(plan):
-            best = min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"])
-            if best is row:
+        if self.is_two_tailed:
+            if min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"]) is row:
                 write_weights(folder, model, PLAIN_WEIGHTS)
             self._update_averages()
         self._save()
@@ -145,15 +151,12 @@ class Recorder(keras.callbacks.Callback):
     def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
         """Return the averages to validate by name; None stands for the weights themselves."""
         optimizer = optimizer_of(self.start.model)
-        if not self._is_two_tailed(plan):
+        if not self.is_two_tailed:
             return {LONG: optimizer.averages} if plan.averaged else {PLAIN: None}
         candidates = {PLAIN: None, LONG: optimizer.averages}
         if int(optimizer.short_steps) != int(optimizer.averaged_steps):  # else they are equal
             candidates[SHORT] = optimizer.short_averages
         return candidates
-
-    def _is_two_tailed(self, plan: Plan) -> bool:
-        return plan.averaged and self.start.recipe.averaging == "two_tailed"
 
     def _update_averages(self) -> None:
         optimizer = optimizer_of(self.start.model)
@@ -174,26 +177,11 @@ class Recorder(keras.callbacks.Callback):
             self._check_loss(logs["loss"])
             results = {f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")}
             if self.start.recipe.watch == "bleu":
-                results["val_bleu"] = self._bleu()
+                assert isinstance(self.start.corpus, PairCorpus)  # the recipe has checked it
+                pairs = self.start.corpus.valid
+                lines = translate(model, pairs.source_lines, beam=1)
+                results["val_bleu"] = translation_metrics(lines, pairs.target_lines)["bleu"]
         return results
-
-    def _row(self, results: dict[str, float], plan: Plan) -> dict[str, Any]:
-        return {
-            "epoch": plan.epoch,
-            "phase": plan.phase,
-            **{name: self.logs[name] for name in ("loss", "perplexity")},
-            **results,
-            "learning_rate": plan.learning_rate,
-            "seconds": self.state.seconds,
-            "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
-        }
-
-    def _bleu(self) -> float:
-        """Return the BLEU of greedy translations of the validation split."""
-        assert isinstance(self.start.corpus, PairCorpus)  # the recipe has checked it
-        pairs = self.start.corpus.valid
-        lines = translate(self.start.model, pairs.source_lines, beam=1)
-        return translation_metrics(lines, pairs.target_lines)["bleu"]
 
     def write_tables(self, *, draw: bool = True) -> None:
         """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""
@@ -298,10 +286,9 @@ class Recorder(keras.callbacks.Callback):
         self.state.metrics = [float(value) for value in self.start.model.metrics_variables]
 
     def _stop(self) -> None:
-        raise Stopped(
-            f"Stopped and saved after step {self.state.step} of {self.steps} of epoch "
-            f"{len(self.state.history) + 1}. To continue, repeat the command with --resume."
-        )
+        place = f"step {self.state.step} of {self.steps} of epoch {len(self.state.history) + 1}"
+        way_out = "To continue, repeat the command with --resume."
+        raise Stopped(f"Stopped and saved after {place}. {way_out}")
 
     def _check_loss(self, loss: Any) -> None:
         if not math.isfinite(float(loss)):

@@ -52,14 +52,15 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
 
 
 def is_round(phase: str) -> bool:
-    """Return whether `phase` is a round of fine-tuning."""
+    """Return True for a round of fine-tuning."""
     return phase.startswith(ROUND)
 
 
 def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     phase = history[-1]["phase"] if history else TRAIN
     if not is_round(phase):
-        if len(history) < recipe.epochs and not _is_out_of_patience(recipe, history):
+        out_of_patience = 0 < recipe.patience <= since_best(_watched(history))
+        if len(history) < recipe.epochs and not out_of_patience:
             return AVERAGED if phase == AVERAGED or _averaging_is_due(recipe, history) else TRAIN
         return None if recipe.finetune == "none" else f"{ROUND}1"
     if recipe.finetune == "none":
@@ -74,11 +75,9 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def _is_out_of_patience(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
-    perplexities = _watched(history)
-    if not recipe.patience or not perplexities:
-        return False
-    return len(perplexities) - 1 - perplexities.index(min(perplexities)) >= recipe.patience
+def since_best(results: Sequence[Result]) -> int:
+    """Return the number of results after the first of the best ones."""
+    return len(results) - 1 - results.index(min(results)) if results else 0
 
 
 def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
@@ -89,15 +88,14 @@ def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> b
     perplexities = _watched(history)
     if recipe.averaging == "asgd":
         return has_stalled(perplexities, recipe.average_interval)
-    best = perplexities.index(min(perplexities)) if perplexities else 0
-    return len(perplexities) - 1 - best >= recipe.average_interval
+    return since_best(perplexities) >= recipe.average_interval
 
 
 def has_stalled(perplexities: Sequence[Any], interval: int) -> bool:
-    """Return whether the last of `perplexities` meets the non-monotonic criterion.
+    """Apply the non-monotonic criterion to the last of `perplexities`.
 
-    It does if it exceeds the minimum of all earlier ones except the `interval` right before
-    it. The released code of Merity et al. does the same: it checks before it logs the last.
+    It is met by one that exceeds the minimum of all earlier ones except the `interval` right
+    before it. The released code of Merity et al. does the same: it checks before it logs the last.
     """
     if len(perplexities) - 1 <= interval:
         return False
@@ -106,7 +104,7 @@ def has_stalled(perplexities: Sequence[Any], interval: int) -> bool:
 
 
 def _without_gain(perplexities: Sequence[Result]) -> int:
-    """Return how many epochs did not improve on the best before them."""
+    """Return the number of epochs that did not improve on the best before them."""
     best = itertools.accumulate(perplexities, min)
     return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
 

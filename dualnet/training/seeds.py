@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, is_number
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
@@ -19,16 +19,9 @@ from dualnet.runs import Run, read_card
 from dualnet.runs.folder import CARD, READ_AS
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
-from dualnet.training.resuming import FinishedError, check_seed
-from dualnet.training.start import card_for
+from dualnet.training.start import FinishedError, card_for, check_seed
 
 SEEDS = "seeds.json"
-PERPLEXITIES = ("valid_perplexity", "test_perplexity")
-FIGURES = tuple(  # of a tokeniser that loses nothing
-    f"{split}_{figure}"
-    for figure in ("bits_per_byte", "bits_per_character", "perplexity_per_word")
-    for split in ("valid", "test")
-)
 
 
 def train_seeds(
@@ -107,10 +100,11 @@ def train_seeds(
             results = train(seed=seed, output=folder, progress=progress, **arguments).results
         except FinishedError:
             results = Run.open_folder(folder).results
-        kept = {key: results[key] for key in ("best_epoch", *PERPLEXITIES)}
-        kept |= {key: results[key] for key in FIGURES if results.get(key) is not None}
-        runs.append({"seed": seed, "path": str(folder), **kept})
-    shared = [key for key in (*PERPLEXITIES, *FIGURES) if all(key in run for run in runs)]
+        numbers = {key: value for key, value in results.items() if is_number(value)}
+        figures = {key: numbers[key] for key in numbers if key.startswith(("valid_", "test_"))}
+        best = {"best_epoch": results["best_epoch"]}
+        runs.append({"seed": seed, "path": str(folder), **best, **figures})
+    shared = [key for key in figures if all(key in run for run in runs)]
     columns = {key: [run[key] for run in runs] for key in shared}
     result = {
         "name": results["name"],
@@ -128,6 +122,5 @@ def _corpus_of(folder: Path, corpus: Corpus | str) -> Corpus:
     if isinstance(corpus, Corpus):
         return corpus
     run = Run.open_folder(folder)
-    lowercase = run.trained_on["lowercase"]
-    corpus = load_with(run.vocabulary, corpus, lowercase=lowercase, read_as=run.read_as)
+    corpus = load_with(run.vocabulary, corpus, run.read_as)
     return dataclasses.replace(corpus, tokenizer=run.read_as["tokenizer"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_count
 from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
@@ -20,29 +22,50 @@ from dualnet.corpora import Corpus, PairCorpus
 from dualnet.devices import check_rows
 from dualnet.evaluation.translations import check_packages
 from dualnet.runs import Run
-from dualnet.runs.folder import (
-    CARD,
-    EARLY_FILES,
-    corpus_table,
-    write_card,
-    write_vocabularies,
-)
+from dualnet.runs import folder as run_folder
 from dualnet.runs.shipped import card_of_shipped, check_own, copy_licences, source_of
-from dualnet.training import checkpoints
+from dualnet.training import checkpoints, initial_weights
 from dualnet.training.checkpoints import Progress
-from dualnet.training.initial_weights import is_gated, load_corpus, load_source, load_start
 from dualnet.training.recipe import Recipe, recipe_of, split_overrides
-from dualnet.training.resuming import (
-    Request,
-    check_seed,
-    identity,
-    resumed_card,
-    resumed_corpus,
-)
+from dualnet.training.schedule import is_round, plan
 
+AnyCorpus = Corpus | PairCorpus
 NO_LIMIT = 2**31 - 1
 MOST_POSITIONS = 2**14  # of a batch of pairs to validate on, where the recipe has no limit
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
+RESUMABLE = (  # settings of the recipe that may change on resuming
+    "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
+    "finetune_learning_rate", "patience",
+)  # fmt: skip
+
+
+class FinishedError(ValueError):
+    """A run to resume is finished: nothing is left to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The arguments of `train` that describe a run."""
+
+    folder: Path
+    name: str | Card
+    corpus: Corpus | PairCorpus | str
+    seed: int | None
+    weights: str  # an absolute path, the name of a shipped model, or ""
+    overrides: Mapping[str, Any]
+    read_as: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see `corpora.load`
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_seed(self.seed)
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
+    check_count("seed", seed, least=0)
+    if seed >= 2**32:
+        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
+    return seed
 
 
 @dataclasses.dataclass
@@ -52,7 +75,7 @@ class Start:
     folder: Path
     card: Card
     recipe: Recipe
-    corpus: Corpus | PairCorpus
+    corpus: AnyCorpus
     model: LanguageModel  # compiled
     train_batches: Any
     valid_batches: Any
@@ -72,22 +95,16 @@ def begin(request: Request) -> Iterator[Start]:
     with zoo.located(published, overrides):
         config, recipe = split_overrides(published, overrides)
         seed = check_seed(published.seed or 0) if seed is None else seed
-    _check_trainable(published.name, config)
-    if not isinstance(request.corpus, Corpus):
-        _check_kind(published.name, published.builder, request.corpus)
-    source = load_source(weights, config, resume=False)
-    corpus = load_corpus(
+    _check_model(published, config, request.corpus)
+    source = initial_weights.load_source(weights, config, resume=False)
+    corpus = initial_weights.load_corpus(
         request.corpus, source, lowercase=published.lowercase, read_as=request.read_as
     )
-    _check_kind(published.name, published.builder, corpus)
     with zoo.located(published, overrides):
         units = config.get("vocabulary_size")
-        config = _fit_to_corpus(config, recipe, corpus, overrides)
-        if (
-            isinstance(corpus, PairCorpus)
-            and published.corpus == corpus.name
-            and config["vocabulary_size"] != units
-        ):
+        config = fit_to_corpus(config, recipe, corpus, overrides)
+        is_published = isinstance(corpus, PairCorpus) and published.corpus == corpus.name
+        if is_published and config["vocabulary_size"] != units:
             warnings.warn(
                 f"The card of {published.name!r} for {corpus.name!r} has {units} units, and the "
                 f"tokeniser of these pairs {config['vocabulary_size']}: the model is another one. "
@@ -101,16 +118,16 @@ def begin(request: Request) -> Iterator[Start]:
         weights=weights,
         corpus=corpus.name,
         lowercase=corpus.lowercase,
-        trained_on=corpus_table(corpus),
+        trained_on=run_folder.corpus_table(corpus),
         config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
     )
-    start = _prepare(request.folder, card, recipe, corpus, source, overrides)
+    start = _prepare(request, card, recipe, corpus, source)
     del source  # frees its memory
-    with claim(start.folder, holds="run", resume=False, may_hold=EARLY_FILES):
+    with claim(start.folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
         remove_unfinished(start.folder)
-        write_vocabularies(start.folder, corpus)
-        write_card(start.folder, card)
+        run_folder.write_vocabularies(start.folder, corpus)
+        run_folder.write_card(start.folder, card)
         copy_licences(start.folder, filter(None, [weights]))
         yield start
 
@@ -120,15 +137,13 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
     """Yield the run in the folder of `request`, restored from its last checkpoint."""
     folder = request.folder
     check_own(folder)
-    if not (folder / CARD).is_file():
-        if folder.is_dir() and not is_used(folder, may_hold=EARLY_FILES):
+    if not (folder / run_folder.CARD).is_file():
+        if folder.is_dir() and not is_used(folder, may_hold=run_folder.EARLY_FILES):
             with begin(request) as start:  # stopped before its card was written
                 yield start
             return
-        raise FileNotFoundError(
-            f"--resume needs a RUN folder. Received: {str(folder)!r}, without {CARD}. Train again, "
-            "without --resume."
-        )
+        received = f"{str(folder)!r}, without {run_folder.CARD}. Train again, without --resume"
+        raise FileNotFoundError(f"--resume needs a RUN folder. Received: {received}.")
     with claim(folder, holds="run", resume=True):
         remove_unfinished(folder)
         run = Run.open_folder(folder)
@@ -136,15 +151,14 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         corpus = resumed_corpus(request, run)
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
-            source = load_source(card.weights, card.config, resume=True)
-        start = _prepare(folder, card, recipe_of(card.recipe), corpus, source, request.overrides)
+            source = initial_weights.load_source(card.weights, card.config, resume=True)
+        start = _prepare(request, card, recipe_of(card.recipe), corpus, source)
         del source  # frees its memory
         if not run.has_vocabulary:
-            write_vocabularies(folder, corpus)
-        write_card(folder, card)
-        start.progress = (
-            checkpoints.restore(folder, start.model, start.progress.run) or start.progress
-        )
+            run_folder.write_vocabularies(folder, corpus)
+        run_folder.write_card(folder, card)
+        restored = checkpoints.restore(folder, start.model, start.progress.run)
+        start.progress = restored or start.progress
         start.progress.run = identity(card)
         yield start
 
@@ -152,67 +166,45 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
 # --- checks
 
 
-def _check_trainable(name: str, config: Mapping[str, Any]) -> None:
-    if "members" in config and not is_gated(config):
-        raise ArgumentError(
-            "name",
-            "must be a model that is trained as a whole, or an ensemble with a gate. "
-            f"Received: {name!r}, an ensemble. Train each member, then combine the RUN folders "
-            "with `dualnet ensemble`.",
-        )
-
-
-def _check_kind(name: str, builder: str, corpus: Corpus | PairCorpus | str) -> None:
-    """Raise `ArgumentError` for a translator without pairs, or another model with them."""
-    translates, has_pairs = builder == "encoder_decoder", isinstance(corpus, PairCorpus)
-    if translates != has_pairs:
+def _check_model(card: Card, config: Mapping[str, Any], corpus: Corpus | PairCorpus | str) -> None:
+    """Raise `ArgumentError` for a model that cannot be trained as a whole, or not on `corpus`."""
+    if "members" in config and not initial_weights.is_gated(config):
+        message = "must be a model that is trained whole, or an ensemble with a gate. Received: "
+        way_out = "Train each member, then combine the RUN folders with `dualnet ensemble`."
+        raise ArgumentError("name", f"{message}{card.name!r}, an ensemble. {way_out}")
+    translates = card.builder == "encoder_decoder"
+    if translates != isinstance(corpus, PairCorpus):
         what = "pairs of texts, from corpora.load_pairs" if translates else "a text, not pairs"
         way_out = "give --pairs FOLDER" if translates else "choose a model that translates"
-        raise ArgumentError(
-            "corpus",
-            f"must be {what}, for the model {name!r}. Received: {corpus!r}. On the command line, "
-            f"{way_out}.",
-        )
+        message = f"must be {what}, for the model {card.name!r}. Received: {corpus!r}."
+        raise ArgumentError("corpus", f"{message} On the command line, {way_out}.")
 
 
-def _fit_to_corpus(
-    config: Mapping[str, Any],
-    recipe: Recipe,
-    corpus: Corpus | PairCorpus,
-    overrides: Mapping[str, Any],
+def fit_to_corpus(
+    config: Mapping[str, Any], recipe: Recipe, corpus: AnyCorpus, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return `config` with the vocabulary sizes of `corpus`, and padded if batches are."""
     if isinstance(corpus, PairCorpus) != (recipe.batching == "pairs"):
-        raise ArgumentError(
-            "batching",
-            "must be 'pairs' for a corpus of pairs, and for no other. Received: "
-            f"batching={recipe.batching!r}.",
-        )
+        message = "must be 'pairs' for a corpus of pairs, and for no other. Received: "
+        raise ArgumentError("batching", f"{message}batching={recipe.batching!r}.")
     size = len(corpus.vocabulary)
     if overrides.get("vocabulary_size") not in (None, size):
-        raise ArgumentError(
-            "vocabulary_size",
-            f"must be that of the corpus, {size}. Received: vocabulary_size="
-            f"{overrides['vocabulary_size']!r}. Leave it out, or cut the vocabulary with "
-            "corpora.load(..., vocabulary_size=...).",
-        )
+        message = f"must be that of the corpus, {size}. Received: "
+        received = f"vocabulary_size={overrides['vocabulary_size']!r}"
+        way_out = "Leave it out, or cut the vocabulary with corpora.load(..., vocabulary_size=...)."
+        raise ArgumentError("vocabulary_size", f"{message}{received}. {way_out}")
     fitted = zoo.with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
         if config.get("share_embeddings") and (
             corpus.source_vocabulary.sha256 != corpus.vocabulary.sha256
         ):
-            raise ArgumentError(
-                "share_embeddings",
-                "needs one tokeniser for both sides. Received: share_embeddings=True and a corpus "
-                f"with two, {corpus.tokenizer!r}. Load the pairs with joint=True.",
-            )
+            message = "needs one tokeniser for both sides. Received: True, and two, "
+            way_out = "Load the pairs with joint=True."
+            raise ArgumentError("share_embeddings", f"{message}{corpus.tokenizer!r}. {way_out}")
         return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
     if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
-        raise ArgumentError(
-            "padded",
-            "must be True with batching='sentences', whose batches are padded. Received: "
-            "padded=False. Leave it out.",
-        )
+        message = "must be True with batching='sentences', whose batches are padded."
+        raise ArgumentError("padded", f"{message} Received: padded=False. Leave it out.")
     return fitted
 
 
@@ -256,41 +248,25 @@ def batches_of(
     >>> inputs.shape, targets.shape
     ((4, 10), (4, 10))
     """
+    order: dict[str, Any] = {"shuffle": seed is not None, "seed": seed or 0}
     if isinstance(corpus, PairCorpus):
-        return corpus.batches(
-            split,
-            batch_size=recipe.batch_size,
-            tokens_per_batch=recipe.tokens_per_batch
-            or (MOST_POSITIONS if seed is None else NO_LIMIT),
-            shuffle=seed is not None,
-            seed=seed or 0,
-        )
+        most = recipe.tokens_per_batch or (MOST_POSITIONS if seed is None else NO_LIMIT)
+        return corpus.batches(split, batch_size=recipe.batch_size, tokens_per_batch=most, **order)
     if recipe.batching == "sentences":
-        return corpus.sentence_batches(
-            split, batch_size=recipe.batch_size, shuffle=seed is not None, seed=seed or 0
-        )
-    tokens = corpus.split(split)
-    if len(tokens) <= recipe.batch_size:
-        raise ValueError(
-            f"The split {split!r} must hold at least batch_size + 1 = {recipe.batch_size + 1} "
-            f"tokens. Received: {len(tokens)} tokens in {corpus.source!r}. Choose a smaller "
-            "batch_size or a longer text."
-        )
-    random: dict[str, Any] = {}
+        return corpus.sentence_batches(split, batch_size=recipe.batch_size, **order)
+    if len(tokens := corpus.split(split)) <= recipe.batch_size:
+        least = f"batch_size + 1 = {recipe.batch_size + 1} tokens"
+        message = f"The split {split!r} must hold at least {least}. Received: {len(tokens)} in"
+        way_out = "Choose a smaller batch_size or a longer text."
+        raise ValueError(f"{message} {corpus.source!r}. {way_out}")
+    settings = {name: getattr(recipe, name) for name in ("batch_size", "sequence_length")}
     if seed is not None:
-        random = {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
-    return corpus.batches(
-        split, batch_size=recipe.batch_size, sequence_length=recipe.sequence_length, **random
-    )
+        settings |= {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
+    return corpus.batches(split, **settings)
 
 
 def _prepare(
-    folder: Path,
-    card: Card,
-    recipe: Recipe,
-    corpus: Corpus | PairCorpus,
-    source: LanguageModel | None,
-    overrides: Mapping[str, Any],
+    request: Request, card: Card, recipe: Recipe, corpus: AnyCorpus, source: LanguageModel | None
 ) -> Start:
     """Check the batches and build the model, with all variables that a checkpoint holds."""
     if recipe.watch == "bleu":
@@ -299,12 +275,27 @@ def _prepare(
     train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
     valid_batches = batches_of(corpus, "valid", recipe)
     if isinstance(corpus, Corpus) and len(corpus.test) < 2:
-        raise ValueError(
-            f"The split 'test' must hold at least 2 tokens. Received: {len(corpus.test)} in "
-            f"{corpus.source!r}. Choose a longer text."
-        )
+        received = f"{len(corpus.test)} in {corpus.source!r}. Choose a longer text"
+        raise ValueError(f"The split 'test' must hold at least 2 tokens. Received: {received}.")
     keras.utils.set_random_seed(card.seed)
-    with zoo.located(card, overrides), _dtype_policy(policy_of(recipe)):
+    with zoo.located(card, request.overrides):
+        model = compiled_model(card, recipe, corpus)
+    model.optimizer.build(model.trainable_variables)
+    for rows in (model.training_rows, model.evaluation_rows):
+        rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
+    transferred = None
+    if source is not None:
+        transferred = initial_weights.load_start(source, model, card.weights, card.config)
+    progress = Progress(run=identity(card))
+    return Start(
+        request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
+        transferred,
+    )  # fmt: skip
+
+
+def compiled_model(card: Card, recipe: Recipe, corpus: Corpus | PairCorpus) -> LanguageModel:
+    """Return the model of `card`, compiled, with the vocabulary of `corpus`."""
+    with _dtype_policy(policy_of(recipe)):
         model = BUILDERS[card.builder](**card.config, name=card.name)
     model.vocabulary = corpus.vocabulary
     if isinstance(corpus, PairCorpus):
@@ -312,16 +303,7 @@ def _prepare(
     model.loss_reduction = recipe.loss_reduction
     model.label_smoothing = recipe.label_smoothing
     model.compile(optimizer=recipe.make_optimizer())
-    model.optimizer.build(model.trainable_variables)
-    for rows in (model.training_rows, model.evaluation_rows):
-        rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
-    transferred = None
-    if source is not None:
-        transferred = load_start(source, model, card.weights, card.config)
-    progress = Progress(run=identity(card))
-    return Start(
-        folder, card, recipe, corpus, model, train_batches, valid_batches, progress, transferred
-    )
+    return model
 
 
 def policy_of(recipe: Recipe) -> str:
@@ -337,3 +319,101 @@ def _dtype_policy(policy: str) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
+
+
+# --- resuming
+
+
+def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
+    """Return the card of the run to resume, its recipe updated with the overrides."""
+    folder, name = request.folder, request.name
+    run.check_sums((run_folder.CARD, *run_folder.VOCABULARIES, run_folder.RESULTS))
+    card = run.card
+    card_name = (name if isinstance(name, Card) else zoo.card(name)).name
+    if card_name != card.name:
+        message = f"must be {card.name!r}, the model of the run in {str(folder)!r}."
+        raise ArgumentError("name", f"{message} Received: name={card_name!r}.")
+    before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
+    before |= run.read_as
+    options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
+    options = {key: value for key, value in options.items() if value is not None}
+    settings = {**request.overrides, **options}
+    for key, value in settings.items():
+        if key not in RESUMABLE and (key not in before or before[key] != value):
+            message = f"must stay {before.get(key)!r}, as when the run started. Received: "
+            way_out = "Leave it out, or train again."
+            raise ArgumentError(key, f"{message}{key}={value!r} with --resume. {way_out}")
+    changes = {key: value for key, value in settings.items() if key in RESUMABLE}
+    resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
+    _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
+    return resumed
+
+
+def identity(card: Card) -> str:
+    """Return the SHA-256 of all settings of a run that resuming cannot change."""
+    table = run_folder.card_table(card)  # as it is read again
+    recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
+    parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finished: bool) -> None:
+    """Raise `ValueError` if `recipe` leaves nothing to do, or changes a phase that is over."""
+    latest = checkpoints.peek(folder)
+    history = latest.history if latest else []
+    rounds = len({row["phase"] for row in history if is_round(row["phase"])})
+    epochs = recipe_of(card.recipe).epochs
+    if rounds and recipe.epochs != epochs:
+        message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
+        way_out = "To train longer, set finetune_epochs, the most epochs of a round."
+        raise ArgumentError("epochs", f"{message} Received: epochs={recipe.epochs!r}. {way_out}")
+    evaluated = evaluated_epochs(folder)
+    if latest:
+        finished = evaluated == len(history) and plan(recipe, history) is None
+    else:
+        finished = evaluated >= recipe.epochs
+    if may_be_finished or not evaluated or not finished:
+        return
+    way_out = f"To continue, give more: --epochs {evaluated + 1}."
+    if evaluated < recipe.epochs:
+        way_out = f"To continue, give more: --set patience={2 * recipe.patience}."
+    if rounds:
+        way_out = "Where a round lowered the perplexity or reached its limit, "
+        way_out += "finetune='until_no_gain' and finetune_epochs add more."
+    elif recipe.averaging == "asgd":
+        way_out += " Or fine-tune it, with --set finetune=once."
+    last = f", the last in round {rounds} of fine-tuning" if rounds else ""
+    raise FinishedError(
+        f"The run in {str(folder)!r} is finished: it has {evaluated} epochs{last}. {way_out}"
+    )
+
+
+def evaluated_epochs(folder: Path) -> int:
+    """Return the number of epochs after which the run was evaluated, 0 if it never was."""
+    if not (folder / run_folder.RESULTS).is_file():
+        return 0
+    try:
+        return int(json.loads((folder / run_folder.RESULTS).read_text("utf-8"))["epochs"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # damaged
+        return 0
+
+
+def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
+    """Return the corpus of `request` after a check that the run started with it."""
+    card, vocabulary = run.card, run.vocabulary if run.has_vocabulary else None
+    read_as = {key: value for key, value in run.read_as.items() if key in run.trained_on}
+    read_as["lowercase"] = card.lowercase
+    corpus = initial_weights.load_with(vocabulary, request.corpus, read_as)
+    if corpus.sha256 != card.trained_on["sha256"]:
+        message = f"must be the one that the run started with, {card.corpus!r}, unchanged."
+        received = f"{corpus.name!r} with another text"
+        raise ArgumentError("corpus", f"{message} Received: {received}. Train without --resume.")
+    source = run.source_vocabulary if run.has_vocabulary else None
+    initial_weights.check_vocabulary(corpus, vocabulary, source, "the run", "RUN")
+    if isinstance(corpus, PairCorpus):
+        most = card.trained_on["pairs"].get("max_tokens")
+        if corpus.max_tokens != most:
+            message = "must leave out the same pairs as when the run started. Received: "
+            received = f"max_tokens={corpus.max_tokens} where it had {most}"
+            raise ArgumentError("corpus", f"{message}{received}. Load it alike, or train again.")
+    return corpus

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualnet.training.schedule import Result, watched
+from dualnet.training.schedule import Result, since_best, watched
 
 PLAIN, SHORT, LONG = CANDIDATES = ("plain", "short", "long")
 KEEP, SHORTEN, EMPTY_SHORT, EMPTY = "keep", "shorten", "empty_short", "empty"
@@ -38,7 +38,7 @@ def best_candidate(results: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def next_action(history: Sequence[Mapping[str, Any]]) -> str:
-    """Return what becomes of the averages after the last epoch of `history`.
+    """Return the fate of the averages after the last epoch of `history`.
 
     Returns:
         "shorten": the short average becomes the long one, and a new short one begins. It does
@@ -57,10 +57,10 @@ def next_action(history: Sequence[Mapping[str, Any]]) -> str:
         long_epochs += 1
         if plain < long and long_epochs == 1:
             action = EMPTY
-        elif short <= long or _has_stalled(longs):
+        elif short <= long or since_best(longs) >= PATIENCE:
             action = SHORTEN
         else:
-            action = EMPTY_SHORT if _has_stalled(shorts) else KEEP
+            action = EMPTY_SHORT if since_best(shorts) >= PATIENCE else KEEP
         if action == EMPTY:
             long_epochs, longs = 0, []
         elif action == SHORTEN:
@@ -73,7 +73,3 @@ def next_action(history: Sequence[Mapping[str, Any]]) -> str:
 def _result(row: Mapping[str, Any], name: str) -> Result:
     keys = ("val_perplexity", "val_bleu")
     return watched({key: row[f"{key}_{name}"] for key in keys if f"{key}_{name}" in row})
-
-
-def _has_stalled(results: Sequence[Result]) -> bool:
-    return len(results) - 1 - results.index(min(results)) >= PATIENCE

@@ -2,8 +2,8 @@
 
 The room has three parts:
 
-- the search, here: `space` and `job` say what is searched, `job_files` and `job_checks` read and
-  check it; `begin` begins or resumes a search, whose processes share `search_folder`;
+- the search, here: `space` and `job` say what is searched, and `job_checks` checks it; `begin`
+  begins or resumes a search, whose processes share `search_folder`;
   `search_run` runs it to its end; `trial` is one of its trials, done by `trial_process`;
 - `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief;
 - `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import extra
-from dualnet.tuning.job import Job
-from dualnet.tuning.job_files import list_jobs, load_job
+from dualnet.tuning.job import Job, list_jobs, load_job
 
 if TYPE_CHECKING:
     from dualnet.tuning.begin import search as search

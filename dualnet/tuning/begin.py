@@ -17,19 +17,18 @@ from dualnet._files import claim, is_full, sha256_of
 from dualnet.corpora import Corpus
 from dualnet.runs import Run
 from dualnet.runs.folder import WEIGHTS
-from dualnet.training import split_overrides
+from dualnet.training import card_for, split_overrides
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.corpus_files import load_corpus, resumed_corpus, write_corpus
+from dualnet.tuning import search_folder
 from dualnet.tuning.engine.chief import chief_address, role
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, load_job
 from dualnet.tuning.job_checks import override
-from dualnet.tuning.job_files import load_job
-from dualnet.tuning.search_folder import Search, check_resumable, read_search
+from dualnet.tuning.search_folder import Search
 from dualnet.tuning.search_run import SearchRun, make_tuner
 
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
@@ -118,25 +117,24 @@ def search(
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    limits = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
-    job = _override_job(job, tuner, {"max_trials": max_trials, "seed": seed, **limits}, settings)
-    read_as = reading(corpus, tokenizer, documents, fractions)
+    hours = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
+    limits = {"max_trials": max_trials, "seed": seed, **hours}
+    job = job if isinstance(job, Job) else load_job(job)
+    job = override(_changed(job, tuner, limits), settings)
+    read_as = reading(corpus, tokenizer=tokenizer, documents=documents, fractions=fractions)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
         message = "must be left out for a chief, whose workers are started separately."
         raise ArgumentError("workers", f"{message} Received: workers={workers}.")
     if resume and job.tuner == "grid":
-        raise ArgumentError(
-            "resume",
-            "must be False for the tuner 'grid', since KerasTuner does not store which "
-            "combinations are left. Received: resume=True. Start a new search in another folder.",
-        )
+        message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
+        way_out = "Start a new search in another folder."
+        raise ArgumentError("resume", f"{message} Received: resume=True. {way_out}")
     if resume and not (folder / SEARCH).is_file():
-        raise FileNotFoundError(
-            f"`output` must be the folder of a search to resume. Received: {str(folder)!r}, "
-            f"without {SEARCH}. Start a new search, without --resume."
-        )
+        message = f"`output` must be the folder of a search to resume. Received: {str(folder)!r},"
+        way_out = "Start a new search, without --resume."
+        raise FileNotFoundError(f"{message} without {SEARCH}. {way_out}")
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
     claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
@@ -147,15 +145,9 @@ def search(
         return search_run.run(workers, is_chief=process_role == "chief")
 
 
-def _override_job(
-    job: Job | str | os.PathLike[str],
-    tuner: str | None,
-    changes: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> Job:
-    """Return the job with the arguments of `search` in place of its own, checked."""
-    job = job if isinstance(job, Job) else load_job(job)
-    changes = {key: value for key, value in changes.items() if value is not None}
+def _changed(job: Job, tuner: str | None, limits: Mapping[str, Any]) -> Job:
+    """Return `job` with the arguments of `search` in place of its own."""
+    changes = {key: value for key, value in limits.items() if value is not None}
     if tuner not in (None, job.tuner):
         changes |= {"tuner": tuner, "tuner_options": {}}
         if tuner == "hyperband":
@@ -164,7 +156,7 @@ def _override_job(
         changes.setdefault("max_trials", default)
     if zoo.is_file(job.model):
         changes["model"] = os.path.abspath(job.model)
-    return override(dataclasses.replace(job, **changes), settings)
+    return dataclasses.replace(job, **changes)
 
 
 def _begin(
@@ -178,73 +170,70 @@ def _begin(
     resume: bool,
 ) -> tuple[Search, HyperModel | None]:
     """Write what the processes of the search share; return it and the models of a training."""
-    run = _checked_run(job, run)
-    if corpus is None and not run:
+    opened = _open_run(job, run)
+    if corpus is None and not opened:
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
-    if read_as and run:
-        name = next(iter(read_as))
-        raise ArgumentError(
-            name,
-            "must be left out for a job over a RUN, whose tokeniser reads the text. Received: "
-            f"{name}={read_as[name]!r}.",
-        )
+    for key, value in read_as.items() if opened else ():
+        message = "must be left out for a job over a RUN, whose tokeniser reads the text."
+        raise ArgumentError(key, f"{message} Received: {key}={value!r}.")
     written = folder / CORPUS
-    before = read_search(folder) if resume else None
+    before = search_folder.read_search(folder) if resume else None
     name = CORPUS
     if isinstance(corpus, Corpus):
         loaded = corpus
     elif corpus and before and before.corpus in (CORPUS, str(written.resolve())):
-        loaded = resumed_corpus(written, corpus, read_as)
+        loaded = search_folder.resumed_corpus(written, corpus, read_as)
     else:
-        place = corpus or ""
-        if place and place not in corpora.NAMES:
-            place = str(Path(place).resolve())
-        name = name if read_as else place
-        loaded = load_corpus(place, model=job.model, run=run, read_as=read_as)
+        place = str(Path(corpus).resolve()) if corpus and corpus not in corpora.NAMES else corpus
+        name = name if read_as else place or ""
+        loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
+    if job.kind == "training":
+        card = card_for(job.model, loaded if name == CORPUS else name)
+        hypermodel = HyperModel(job, loaded, card)
+        epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
+    else:
+        hypermodel = None
+        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
+    make_oracle(job, epochs=epochs)  # raises before anything is written
     state = Search(
         folder=folder,
         job=job,
-        run=run,
+        run=str(opened.path.resolve()) if opened else "",
         corpus=name,
         corpus_sha256=loaded.sha256,
         vocabulary_sha256=loaded.vocabulary.sha256,
-        run_sha256=sha256_of(Path(run) / WEIGHTS) if run else "",
+        run_sha256=sha256_of(opened.path / WEIGHTS) if opened else "",
         checkpoint_steps=checkpoint_steps,
-        epochs=0,  # until the card is known
+        epochs=epochs,
         deadline=None if job.max_hours is None else time.time() + job.max_hours * 3600,
     )
-    card = state.card(loaded) if job.kind == "training" else None
-    if card:
-        # Fail now rather than in every trial.
-        epochs = split_overrides(card, job.fixed)[1].epochs
-    else:
-        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
-    state = dataclasses.replace(state, epochs=epochs)
-    make_oracle(job, epochs=epochs)  # raises before anything is written
     if before:
-        check_resumable(before, state)
+        search_folder.check_resumable(before, state)
     if not (before and written.is_dir()):
-        write_corpus(written, loaded)
+        search_folder.write_corpus(written, loaded)
     state.write()
-    return state, None if card is None else HyperModel(job, loaded, card)
+    return state, hypermodel
 
 
-def _checked_run(job: Job, run: str | os.PathLike[str] | None) -> str:
-    """Return the path of the RUN folder, "" for a training."""
+def _open_run(job: Job, path: str | os.PathLike[str] | None) -> Run | None:
+    """Open the RUN folder that the job searches the gate or the evaluation of."""
     of_kind = f"for a job of the kind {job.kind!r}"
     if job.kind == "training":
-        if run is not None:
-            raise ArgumentError("run", f"must be left out {of_kind}. Received: {str(run)!r}.")
-        return ""
-    if run is None:
+        if path is not None:
+            raise ArgumentError("run", f"must be left out {of_kind}. Received: {str(path)!r}.")
+        return None
+    if path is None:
         way_out = "Train a model first, with `dualnet train`."
         raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
-    if not (Run.open_folder(run).path / WEIGHTS).is_file():
-        raise FileNotFoundError(
-            "`run` must be a RUN folder with weights, which it has after its first epoch. "
-            f"Received: {str(run)!r}. Continue the training with --resume."
-        )
-    return str(Path(run).resolve())
+    run = Run.open_folder(path)
+    if run.translates:
+        message = f"must be of a language model. Received: {str(path)!r}, which translates."
+        raise ArgumentError("run", message)
+    if not (run.path / WEIGHTS).is_file():
+        message = "`run` must be a RUN folder with weights, which it has after its first epoch."
+        way_out = "Continue the training with --resume."
+        raise FileNotFoundError(f"{message} Received: {str(path)!r}. {way_out}")
+    return run
 
 
 # --- a worker of another machine
@@ -254,7 +243,7 @@ def _work(folder: Path) -> Tuner:
     """Run trials of the chief of the search in `folder` until there are no more."""
     with Interrupts() as interrupts:
         _wait_for_chief(folder, interrupts)
-        search = read_search(folder)
+        search = search_folder.read_search(folder)
         tuner = make_tuner(search, lambda: interrupts.asked or search.is_over())
         try:
             tuner.search()
@@ -263,10 +252,9 @@ def _work(folder: Path) -> Tuner:
                 message = "Stopped and saved. Continue the trial with the same command."
                 raise Stopped(message) from None
         except grpc.RpcError as error:
-            raise OSError(
-                f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
-                "with --resume, then this worker."
-            ) from None
+            received = f"{error}. Start it again with --resume, then this worker"
+            message = f"The chief at {chief_address()} must answer. Received: {received}."
+            raise OSError(message) from None
         except OSError as error:
             if not is_full(error):
                 raise
@@ -287,11 +275,8 @@ def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
                 continue
         if (folder / SEARCH).is_file():
             return
-        raise FileNotFoundError(
-            "`output` must be a folder that this machine shares with the chief. Received: "
-            f"{str(folder)!r}, without {SEARCH}. Use the chief's folder."
-        )
-    raise OSError(
-        f"The chief at {chief_address()} must answer. Received: nothing for "
-        f"{CHIEF_SECONDS / 60:.0f} minutes. Start it, then this worker."
-    )
+        message = "`output` must be a folder that this machine shares with the chief. Received: "
+        received = f"{str(folder)!r}, without {SEARCH}. Use the chief's folder"
+        raise FileNotFoundError(f"{message}{received}.")
+    received = f"nothing for {CHIEF_SECONDS / 60:.0f} minutes. Start it, then this worker"
+    raise OSError(f"The chief at {chief_address()} must answer. Received: {received}.")

@@ -47,26 +47,19 @@ def solve(
         i = size - LEAST
         return first + i * (second - first) + i * (i - 1) // 2 * (third - 2 * second + first)
 
+    received = f"Received: solve_for={solve_for!r} for {card.name!r}"
+    way_out = f"Choose another of {', '.join(SOLVE_FOR)}"
     if first == second:
-        raise ArgumentError(
-            "solve_for",
-            f"must be a size of the model. Received: solve_for={solve_for!r}, but {card.name!r} "
-            f"has {first:,} weights whatever it is. Choose another of {', '.join(SOLVE_FOR)}, or "
-            "leave out the settings that override it.",
-        )
+        message = f"must be a size of the model. {received}, which has {first:,} weights whatever"
+        other = "or leave out the settings that override it"
+        raise ArgumentError("solve_for", f"{message} it is. {way_out}, {other}.")
     if count(LEAST + 3) != fourth:
-        raise ArgumentError(
-            "solve_for",
-            "must be a size in which the number of weights is a polynomial of degree 2. Received: "
-            f"solve_for={solve_for!r} for {card.name!r}. Choose another of {', '.join(SOLVE_FOR)}.",
-        )
+        message = "must be a size in which the number of weights is a polynomial of degree 2."
+        raise ArgumentError("solve_for", f"{message} {received}. {way_out}.")
     if parameters < first:
-        with_settings = " with these settings" if settings else ""
-        raise ArgumentError(
-            "parameters",
-            f"must be at least {first}, the weights of {card.name!r} for {solve_for}={LEAST}"
-            f"{with_settings}. Received: parameters={parameters}.",
-        )
+        message = f"must be at least {first}, the weights of {card.name!r} for {solve_for}={LEAST}"
+        message += " with these settings" * bool(settings)
+        raise ArgumentError("parameters", f"{message}. Received: parameters={parameters}.")
     sizes = range(LEAST, parameters + 1)  # each unit has at least one weight
     return sizes[bisect.bisect_right(sizes, parameters, key=count) - 1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -9,10 +10,11 @@ import keras_tuner
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError
-from dualnet.builders import BUILDERS, LanguageModel
+from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
 from dualnet.training.schedule import TRAIN, plan
+from dualnet.training.start import compiled_model, fit_to_corpus
 from dualnet.tuning.budget import solve
 from dualnet.tuning.job import Job
 
@@ -49,11 +51,8 @@ class HyperModel(keras_tuner.HyperModel):
 
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
-            raise ArgumentError(
-                "job",
-                f"must be of the kind 'training'. Received: {job.name!r} of the kind {job.kind!r}. "
-                "Use dualnet.tuning.search.",
-            )
+            received = f"{job.name!r} of the kind {job.kind!r}. Use dualnet.tuning.search"
+            raise ArgumentError("job", f"must be of the kind 'training'. Received: {received}.")
         self.job = job
         self.corpus = corpus
         self.card = card or card_for(job.model, corpus)
@@ -66,45 +65,37 @@ class HyperModel(keras_tuner.HyperModel):
     def build(self, hp: keras_tuner.HyperParameters) -> LanguageModel:
         """Return the compiled model for `hp`; the same values give the same weights."""
         self.declare_hyperparameters(hp)
-        config, recipe = self._arguments(hp)
+        card, recipe = self._trial(hp)
         for key, plain in BEYOND_FIT.items():
             if getattr(recipe, key) != plain:
-                raise ArgumentError(
-                    key,
-                    f"must be {plain!r} if KerasTuner trains the model with a plain `fit`. "
-                    f"Received: {key}={getattr(recipe, key)!r}. Use dualnet.tuning.search.",
-                )
+                message = f"must be {plain!r} if KerasTuner trains the model with a plain `fit`."
+                received = f"{key}={getattr(recipe, key)!r}. Use dualnet.tuning.search"
+                raise ArgumentError(key, f"{message} Received: {received}.")
         keras.utils.set_random_seed(self.job.seed)
-        model = BUILDERS[self.card.builder](**config, name=self.card.name)
-        model.vocabulary = self.corpus.vocabulary
-        model.loss_reduction = recipe.loss_reduction
-        model.label_smoothing = recipe.label_smoothing
-        model.compile(optimizer=recipe.make_optimizer())
-        return model
+        return compiled_model(card, recipe, self.corpus)
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: LanguageModel, *args: Any, **kwargs: Any
     ) -> Any:
         """Train `model` by its recipe; arguments of the tuner's `search` take precedence."""
-        _, recipe = self._arguments(hp)
+        _, recipe = self._trial(hp)
         if not args and "x" not in kwargs:
             kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
             kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
         kwargs["callbacks"] = [*kwargs.get("callbacks", ()), _LearningRate(recipe)]
         return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
-    def _arguments(self, hp: keras_tuner.HyperParameters) -> tuple[dict[str, Any], Recipe]:
+    def _trial(self, hp: keras_tuner.HyperParameters) -> tuple[zoo.Card, Recipe]:
+        """Return the card and the recipe of the trial with the values of `hp`."""
         job, settings = self.job, self.job.settings(hp.values)
-        size = len(self.corpus.vocabulary)
         if job.parameters is not None:
+            size = len(self.corpus.vocabulary)
             settings[job.solve_for] = solve(
                 self.card, settings, job.parameters, job.solve_for, vocabulary_size=size
             )
         config, recipe = split_overrides(self.card, settings)
-        config = zoo.with_vocabulary_size(config, size)
-        if recipe.batching == "sentences":
-            config.setdefault("padded", True)
-        return config, recipe
+        config = fit_to_corpus(config, recipe, self.corpus, settings)
+        return dataclasses.replace(self.card, config=config), recipe
 
 
 class _LearningRate(keras.callbacks.Callback):

@@ -1,21 +1,43 @@
-"""A search as data: what is searched, how, and within which limits."""
+"""A search as data: what is searched, how, and within which limits; and the files of searches."""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import json
+import math
+import os
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from dualnet._checks import ArgumentError
+from dualnet import zoo
+from dualnet._checks import ArgumentError, did_you_mean, is_number
+from dualnet._data import folder
 from dualnet._fields import Settings, choice, count, positive
-from dualnet._toml import Kind
+from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 from dualnet.cards import SIZES
-from dualnet.tuning.space import Parameter, conditions_text, decided, holds
+from dualnet.tuning.space import JobError, Parameter, conditions_text, decided, holds
 
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_value, value))
+    return isinstance(value, (bool, int, str)) or (is_number(value) and math.isfinite(value))
+
+
+VALUE = Kind("a finite number, a string, true or false, or a list of these", _is_value)
+FINITE = Kind("a finite number", lambda value: is_number(value) and math.isfinite(value))
+# What the table of a parameter may hold.
+PARAMETER = {
+    "values": list, "min_value": FINITE, "max_value": FINITE, "step": FINITE, "sampling": str,
+    "when": {OTHERS: list},
+}  # fmt: skip
 # What a job file may hold.
 SCHEMA: dict[str, Any] = {
     "name": str, "kind": str, "model": str, "paper": str, "table": str, "note": str, "ours": [str],
@@ -24,8 +46,8 @@ SCHEMA: dict[str, Any] = {
     "solve_for": str, "early_stopping": str, "seed": int,
     "tuner_options": dict, "fixed": dict, "space": dict,
 }  # fmt: skip
+EMPTY: tuple[Any, ...] = (None, "", (), {})
 JOB, SEARCH, CORPUS = "job.toml", "search.json", "corpus"  # in the folder of a search
-JOB_KINDS = ("training", "gate", "evaluation")
 
 
 class _Bayesian(Settings):
@@ -43,8 +65,11 @@ class _Hyperband(Settings):
 TUNERS: dict[str, type[Settings]] = {
     "random": Settings, "bayesian": _Bayesian, "hyperband": _Hyperband, "grid": Settings,
 }  # fmt: skip
-EARLY_STOPPING = ("median", "none")
 SOLVE_FOR = ("units", *SIZES)
+LIMITS = (  # with the tuner, what `describe` says of a search
+    "max_trials", "max_hours", "max_hours_per_trial", "parameters", "solve_for", "early_stopping",
+    "seed",
+)  # fmt: skip
 SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -90,7 +115,7 @@ class Job(Settings):
     """
 
     name: str
-    kind: str = choice("training", JOB_KINDS)
+    kind: str = choice("training", ("training", "gate", "evaluation"))
     model: str = ""
     paper: str = ""
     table: str = ""
@@ -98,12 +123,12 @@ class Job(Settings):
     ours: tuple[str, ...] = ()
     tuner: str = choice("random", TUNERS)
     tuner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_trials: int | None = count(100, least=1)
+    max_trials: int | None = count(100, least=1, unless={"tuner": "hyperband"})
     max_hours: float | None = positive(None)
     max_hours_per_trial: float | None = positive(None)
     parameters: int | None = None
-    solve_for: str = choice("units", SOLVE_FOR)
-    early_stopping: str = choice("median", EARLY_STOPPING)
+    solve_for: str = choice("units", SOLVE_FOR, unless={"parameters": None})
+    early_stopping: str = choice("median", ("median", "none"))
     seed: int = 0
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: tuple[Parameter, ...] = ()
@@ -197,11 +222,9 @@ class Job(Settings):
         possible = {parameter.name: parameter for parameter in decided([*written.values()], fixed)}
         for name in [name for name in overrides if name in written]:
             if name not in possible:
-                raise ArgumentError(
-                    name,
-                    f"must be left out: it has an effect only {conditions_text(written[name].when)}"
-                    f", which other settings rule out. Received: {name}={overrides[name]!r}.",
-                )
+                effect = f"it has an effect only {conditions_text(written[name].when)}"
+                message = f"must be left out: {effect}, which other settings rule out."
+                raise ArgumentError(name, f"{message} Received: {name}={overrides[name]!r}.")
             if not possible[name].when:
                 fixed[name] = written.pop(name).values[0]
         unchanged = {*written, *fixed} - {*overrides}
@@ -213,14 +236,9 @@ class Job(Settings):
 
     def to_toml(self) -> str:
         """Return the text of a job file that reads back as an equal job, except for `file`."""
-        table: dict[str, Any] = {}
-        for key in SCHEMA:
-            value = getattr(self, key)
-            if key == "space":
-                table[key] = {parameter.name: parameter.entry() for parameter in self.written}
-            elif value not in (None, "", (), {}):
-                table[key] = list(value) if key == "ours" else value
-        return tomli_w.dumps(table)
+        space = {parameter.name: parameter.entry() for parameter in self.written}
+        table = {key: getattr(self, key) for key in SCHEMA} | {"space": space}
+        return tomli_w.dumps({key: table[key] for key in table if table[key] not in EMPTY})
 
 
 def parse_count(text: str | int) -> int:
@@ -228,9 +246,160 @@ def parse_count(text: str | int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([kMG]?)\s*", str(text))
     count = Fraction(match[1]) * SUFFIXES[match[2]] if match else Fraction(0)
     if isinstance(text, bool) or count < 1 or count.denominator != 1:
-        raise ArgumentError(
-            "parameters",
-            "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000. "
-            f"Received: parameters={text!r}.",
-        )
+        message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
+        raise ArgumentError("parameters", f"{message} Received: parameters={text!r}.")
     return int(count)
+
+
+# --- files
+
+
+def list_jobs(pattern: str = "*") -> list[str]:
+    """Return the sorted names of dualnet's jobs that match `pattern`.
+
+    Example:
+
+    >>> from dualnet.tuning import list_jobs
+    >>> list_jobs("doc_*")
+    ['doc_experts', 'doc_latent_dropout', 'doc_penalty']
+    """
+    names = [path.name for path in folder("tuning").iterdir() if path.name.endswith(".toml")]
+    stems = [name.removesuffix(".toml") for name in names]
+    return sorted(fnmatch.filter(stems, pattern))
+
+
+def load_job(name: str | os.PathLike[str]) -> Job:
+    """Return the job `name`.
+
+    Args:
+        name: one of `list_jobs()`, or the path of a job file of your own, ending in ".toml".
+
+    Raises:
+        ValueError: if there is no such job, or the file has a mistake; the message says where.
+
+    Example:
+
+    >>> from dualnet.tuning import load_job
+    >>> load_job("krause_dynamic").kind
+    'evaluation'
+    """
+    if zoo.is_file(name):
+        where = file = os.fspath(name)
+        table = read_toml(file, what="A job")
+        text = Path(file).read_text("utf-8-sig")
+    elif name in list_jobs():
+        where, file = f"tuning/{name}.toml", ""
+        text = (folder("tuning") / f"{name}.toml").read_text("utf-8")
+        table = tomllib.loads(text)
+    else:
+        hint = did_you_mean(name, list_jobs(), most=3)
+        way_out = "`dualnet jobs` lists all jobs; the name of a job file of your own ends in .toml."
+        raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
+    try:
+        job = _job(table, Path(name).stem, file)
+        if file:  # dualnet's own jobs are checked by its tests: showing them needs no Keras
+            from dualnet.tuning.job_checks import check_job
+
+            check_job(job)
+    except JobError as error:
+        raise ValueError(f"{at_line(where, _line(text, error.place))}: {error}") from None
+    return job
+
+
+def _line(text: str, place: Sequence[str]) -> int:
+    """Return the line of the innermost key of `place` that has one, 0 if none has."""
+    keys = [(place[i], ".".join(place[:i])) for i in reversed(range(len(place)))]
+    keys.insert(-1, (place[:2][-1], ""))  # a table may also be written as dotted keys
+    return next(filter(None, (line_of(text, key, table=table) for key, table in keys)), 0)
+
+
+def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
+    """Return the job in `table`, keys and types checked, values not yet."""
+    way_out = " Settings of the trials belong in [fixed] and [space]."
+    with JobError.at():
+        check_keys(table, SCHEMA, way_out=way_out)
+    fields = {"name": stem, **table, "ours": tuple(table.get("ours", ())), "file": file}
+    kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
+    if "parameters" in table:
+        with JobError.at():
+            fields["parameters"] = parse_count(table["parameters"])
+    if tuner == "grid":
+        fields.setdefault("max_trials", None)
+    if tuner == "hyperband" or kind == "evaluation":
+        fields.setdefault("early_stopping", "none")
+    if "model" in fields and file and zoo.is_file(fields["model"]):
+        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
+    with JobError.at("fixed"):
+        check_keys(table.get("fixed", {}), {OTHERS: VALUE})
+    fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
+    message = "must have a parameter to search. Received: none."
+    JobError.unless(bool(fields["space"]), ("space",), message)
+    with JobError.at():
+        return Job(**fields)
+
+
+def _parameter(name: str, entry: Any) -> Parameter:
+    """Return parameter `name` from its entry in the table [space]."""
+    place = ("space", name)
+    table: Any = {"values": entry} if isinstance(entry, list) else entry
+    if not isinstance(table, dict):
+        message = f"must be a list of values, or a table of {', '.join(PARAMETER)}. Received: "
+        way_out = "Settings that all trials share belong in [fixed]."
+        raise JobError(place, f"{message}{name} = {entry!r}. {way_out}")
+    with JobError.at(*place):
+        check_keys(table, PARAMETER)
+    fields = {**table, "when": {key: tuple(v) for key, v in table.get("when", {}).items()}}
+    with JobError.at("space"):
+        for value in table.get("values", ()):
+            check_keys({name: value}, {OTHERS: VALUE})
+    if values := table.get("values"):
+        numbers = {type(value) for value in values} == {int, float}
+        fields["values"] = tuple(map(float, values) if numbers else values)
+    elif float in map(type, (table.get("min_value"), table.get("max_value"))):
+        ends = {"min_value", "max_value", "step"} & fields.keys()
+        fields |= {key: float(table[key]) for key in ends}
+    with JobError.at(*place):
+        return Parameter(name=name, **fields)
+
+
+# --- for people
+
+
+def describe(job: Job) -> str:
+    """Return `job` as text: its source, its limits, and what it fixes and searches."""
+    subjects = {"training": f"of {job.model}", "gate": "of a gate on a RUN"}
+    subject = subjects.get(job.kind, "of the evaluation settings of a RUN")
+    lines = [f"{job.name}, a search {subject}"]
+    lines += [text for text in (job.file, job.paper, job.table, job.note) if text]
+    idle = job.idle(job.arguments())
+    limits = {"tuner": job.tuner, **job.tuner_options}
+    limits |= job.given(name for name in LIMITS if name not in idle)
+
+    def mark(key: str) -> str:
+        return "  (our choice, at least in part)" if key in job.ours else ""
+
+    lines.append("")
+    lines += [f"{k} = {json.dumps(v)}{mark(k)}" for k, v in limits.items()]
+    fixed = [(key, json.dumps(job.fixed[key]), "", mark(f"fixed.{key}")) for key in job.fixed]
+    searched: list[tuple[str, str, str, str]] = []
+    for parameter in decided(job.written, job.fixed):
+        rows = fixed if parameter.is_constant else searched
+        name, conditions = parameter.name, conditions_text(parameter.when)
+        rows.append((name, _range_text(parameter), conditions, mark(f"space.{name}")))
+    for title, rows in (("[fixed]", fixed), ("[space]", searched)):
+        if not rows:
+            continue
+        lines += ["", title]
+        widths = [max(map(len, cells)) for cells in list(zip(*rows))[:3]]
+        for *cells, mark_text in rows:
+            padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths) if width]
+            lines.append("  ".join(padded).rstrip() + mark_text)
+    return "\n".join(lines)
+
+
+def _range_text(parameter: Parameter) -> str:
+    if parameter.values:
+        return " ".join(json.dumps(value) for value in parameter.values)
+    step = "" if parameter.step is None else f", step {parameter.step}"
+    sampling = "" if parameter.sampling == "linear" else f", {parameter.sampling}"
+    return f"{parameter.min_value} to {parameter.max_value}{step}{sampling}"

@@ -13,10 +13,8 @@ from dualnet.requests import DynamicEvaluating, Evaluating, Learning
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
 from dualnet.tuning.job import SCHEMA, Job
-from dualnet.tuning.space import JobError, decided, holds, in_order
+from dualnet.tuning.space import JobError, decided, holds
 
-CACHE, GATE = tuple(Cache.names()), tuple(Gate.names())
-RECIPE = tuple(training.Recipe.names())
 EVALUATIONS = ("static", "dynamic")
 STATIC = ("batch_size", "window")
 DYNAMIC = tuple(Learning.names())
@@ -33,10 +31,9 @@ def override(job: Job, overrides: Mapping[str, Any]) -> Job:
     known = [*known_settings(job), "parameters"]
     for name, value in overrides.items():
         if name not in known:
-            raise ValueError(
-                f"`--set` must name a setting of the job {job.name!r}. Received: {name}={value!r}."
-                f"{did_you_mean(name, known)} `dualnet jobs {job.name}` shows what it searches."
-            )
+            message = f"`--set` must name a setting of the job {job.name!r}. Received: "
+            hint = f"{did_you_mean(name, known)} `dualnet jobs {job.name}` shows what it searches."
+            raise ValueError(f"{message}{name}={value!r}.{hint}")
     job = job.with_settings(overrides)
     check_job(job)
     return job
@@ -48,18 +45,17 @@ def check_job(job: Job) -> None:
     _check_kind(job)
     _check_names(job)
     _check_conditions(job)
-    in_order(job.written)
     _check_values(job)
 
 
 def known_settings(job: Job) -> list[str]:
     """Return the names of all settings that a trial of `job` can have."""
     if job.kind == "evaluation":
-        return ["evaluation", "temperature", "sequence_length", *DYNAMIC, *STATIC, *CACHE]
+        return ["evaluation", "temperature", "sequence_length", *DYNAMIC, *STATIC, *Cache.names()]
     if job.kind == "gate":
-        return [*GATE, *RECIPE]
+        return [*Gate.names(), *training.Recipe.names()]
     arguments = [name for name in zoo.known_arguments(_card(job)) if name != "name"]
-    return list(dict.fromkeys([*arguments, *RECIPE]))
+    return list(dict.fromkeys([*arguments, *training.Recipe.names()]))
 
 
 def _card(job: Job) -> zoo.Card:
@@ -67,12 +63,10 @@ def _card(job: Job) -> zoo.Card:
         card = zoo.card(job.model)
     except (ValueError, FileNotFoundError) as error:
         raise JobError(("model",), f"must be a model of the zoo, or a card. {error}") from None
-    JobError.unless(
-        not is_gated(card.config) and "members" not in card.config,
-        ("model",),
-        f"must be trained as a whole, from random weights. Received: {job.model!r}, which has a "
-        "gate or members. To search a gate, use kind = 'gate'.",
-    )
+    if is_gated(card.config) or "members" in card.config:
+        message = "must be trained as a whole, from random weights. Received: "
+        way_out = "which has a gate or members. To search a gate, use kind = 'gate'."
+        raise JobError(("model",), f"{message}{job.model!r}, {way_out}")
     return card
 
 
@@ -113,19 +107,21 @@ def _check_names(job: Job) -> None:
     }
     solved = () if job.parameters is None else job.solved_sizes
     names = [("fixed", name) for name in job.fixed] + [("space", p.name) for p in job.written]
-    for place in names:
-        table, name = place
+    for table, name in names:
         if name in OF_THE_SEARCH:
-            hint = " Move it to the top of the file." if name in SCHEMA else ""
-            message = f"must be left out of [{table}]: the search sets it for each trial.{hint}"
-            raise JobError(place, message)
-        hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
-        JobError.unless(name in known, place, f"must be {kinds[job.kind]}.{hint}")
-        message = "must be in [fixed] or in [space], not in both."
-        JobError.unless(table == "fixed" or name not in job.fixed, place, message)
-        message = f"must be left out beside `parameters`, for which {job.solve_for!r} is solved."
-        hint = " Choose another `solve_for`, or leave out `parameters`."
-        JobError.unless(name not in solved, place, message + hint)
+            problem = f"must be left out of [{table}]: the search sets it for each trial."
+            problem += " Move it to the top of the file." * (name in SCHEMA)
+        elif name not in known:
+            hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
+            problem = f"must be {kinds[job.kind]}.{hint}"
+        elif table == "space" and name in job.fixed:
+            problem = "must be in [fixed] or in [space], not in both."
+        elif name in solved:
+            problem = f"must be left out beside `parameters`, for which {job.solve_for!r} is solved"
+            problem += ". Choose another `solve_for`, or leave out `parameters`."
+        else:
+            continue
+        raise JobError((table, name), problem)
 
 
 def _check_conditions(job: Job) -> None:
@@ -177,10 +173,10 @@ def _check_values(job: Job) -> None:
             pass
 
 
-def _checker(job: Job) -> Callable[[Mapping[str, Any]], None]:
+def _checker(job: Job) -> Callable[[Mapping[str, Any]], Any]:
     """Return a function that raises `ArgumentError` for an invalid setting."""
     if job.kind == "evaluation":
-        return _check_evaluation
+        return evaluation_of
     card = zoo.card(GATED) if job.kind == "gate" else _card(job)
 
     def check(settings: Mapping[str, Any]) -> None:
@@ -194,19 +190,17 @@ def _checker(job: Job) -> Callable[[Mapping[str, Any]], None]:
     return check
 
 
-def _check_evaluation(settings: Mapping[str, Any]) -> None:
+def evaluation_of(settings: Mapping[str, Any]) -> tuple[Cache, Evaluating | DynamicEvaluating]:
+    """Return the cache, and how the text is read, of a trial of the kind "evaluation"."""
     mode = check_choice("evaluation", settings.get("evaluation", "static"), EVALUATIONS)
     for name in settings:
         if name in (DYNAMIC if mode == "static" else STATIC):
             other = EVALUATIONS[mode == "static"]
-            raise ArgumentError(
-                name,
-                f"must be left out of a {mode} evaluation. Put evaluation = {other!r} into "
-                f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}.",
-            )
-    Cache(**{key: settings[key] for key in CACHE if key in settings})
+            message = f"must be left out of a {mode} evaluation. Put evaluation = {other!r} into "
+            hint = f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}."
+            raise ArgumentError(name, message + hint)
     request = DynamicEvaluating if mode == "dynamic" else Evaluating
-    of_mode = {key: settings[key] for key in request.names() if key in settings}
-    if of_mode.get("clipnorm") == 0:  # no clipping
-        del of_mode["clipnorm"]
-    request(**of_mode)
+    of_request = request.fields_of(settings)
+    if of_request.get("clipnorm") == 0:  # no clipping
+        del of_request["clipnorm"]
+    return Cache(**Cache.fields_of(settings)), request(**of_request)

@@ -1,4 +1,4 @@
-"""The folder of a search: what its processes share."""
+"""The folder of a search: what its processes share, and the corpus that its trials read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._files import write_whole
+from dualnet._files import folder_beside, write_whole
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import SPLITS, Corpus
+from dualnet.runs import Run
+from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table
+from dualnet.text import load_tokenizer
 from dualnet.training import card_for, versions
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
-from dualnet.tuning.job_files import load_job
+from dualnet.training.initial_weights import load_with
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, load_job
 from dualnet.tuning.trial import Task
 
+TABLE = "corpus.json"  # in the folder of a corpus
 RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on resuming
 
 
@@ -50,16 +56,15 @@ class Search:
         return card_for(self.job.model, corpus if self.corpus == CORPUS else self.corpus)
 
     def is_over(self) -> bool:
-        """Return whether the deadline has passed."""
+        """Return True once the deadline has passed."""
         return self.deadline is not None and time.time() >= self.deadline
 
     def write(self) -> None:
         """Write `job.toml` and `search.json`."""
         write_whole(self.folder / JOB, self.job.to_toml())
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["folder"], fields["job"]
-        fields["versions"] = versions()
-        write_whole(self.folder / SEARCH, json.dumps(fields, indent=2) + "\n")
+        fields = {key: vars(self)[key] for key in vars(self) if key not in ("folder", "job")}
+        text = json.dumps({**fields, "versions": versions()}, indent=2)
+        write_whole(self.folder / SEARCH, text + "\n")
 
 
 def read_search(folder: Path) -> Search:
@@ -83,9 +88,60 @@ def check_resumable(before: Search, now: Search) -> None:
     of_search = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
     changed += [key for key in of_search if getattr(before, key) != getattr(now, key)]
     if changed:
-        raise ArgumentError(
-            changed[0],
-            f"must not change when a search is resumed. Received: another "
-            f"{', another '.join(changed)} for {str(now.folder)!r}. Restore what {JOB} and "
-            f"{SEARCH} state, or start a new search in another folder.",
-        )
+        message = "must not change when a search is resumed. Received: another "
+        received = f"{', another '.join(changed)} for {str(now.folder)!r}"
+        way_out = f"Restore what {JOB} and {SEARCH} state, or start a new search elsewhere."
+        raise ArgumentError(changed[0], f"{message}{received}. {way_out}")
+
+
+# --- its corpus
+
+
+def write_corpus(folder: Path, corpus: Corpus) -> None:
+    """Write `corpus` as `folder`, where the processes of trials read it."""
+    with folder_beside(folder) as temporary:
+        for split in SPLITS:
+            np.save(temporary / f"{split}.npy", corpus.split(split), allow_pickle=False)
+        corpus.vocabulary.save(temporary / corpus.vocabulary.file_name)
+        fields = corpus_table(corpus)
+        (temporary / TABLE).write_text(json.dumps(fields, indent=2) + "\n", "utf-8")
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Return the corpus that `write_corpus` wrote, its ids as memory maps."""
+    fields = json.loads((folder / TABLE).read_text("utf-8"))
+    settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
+    file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
+    vocabulary = load_tokenizer(file, **settings)
+    ids: dict[str, Any] = {
+        # Plain arrays: slices of np.memmap are slow.
+        split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
+        for split in SPLITS
+    }
+    return Corpus(**fields, **ids, vocabulary=vocabulary)
+
+
+def load_corpus(corpus: str, model: str, run: Run | None, read_as: Mapping[str, Any]) -> Corpus:
+    """Return the corpus for a model or RUN; "" is the one that the RUN was trained on.
+
+    `read_as` are other arguments of `corpora.load`; a RUN has its own.
+    """
+    if run is None:
+        lowercase = card_for(model, corpus).lowercase
+        return load_with(None, corpus, {"lowercase": lowercase, **read_as})
+    if corpus:
+        return load_with(run.vocabulary, corpus, {})
+    return cast(Corpus, run.corpus())  # a search takes no translators
+
+
+def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:
+    """Return the corpus that `write_corpus` wrote, with the hash that `corpus` has now."""
+    written = read_corpus(folder)
+    before = {**READ_AS, **corpus_table(written)}
+    for key, value in read_as.items():
+        if value != before[key]:
+            message = f"must stay {before[key]!r}, as when the search started. Received: "
+            way_out = "Leave it out, or start a new search."
+            raise ArgumentError(key, f"{message}{key}={value!r} with --resume. {way_out}")
+    now = load_with(written.vocabulary, corpus, {"fractions": written.fractions})
+    return dataclasses.replace(written, sha256=now.sha256)

@@ -44,7 +44,7 @@ def make_tuner(search: Search, poll: Callable[[], bool], hypermodel: Any = None)
     oracle = make_oracle(search.job, epochs=search.epochs)
     if search.deadline is not None:
         oracle.deadline = search.deadline
-    return Tuner(oracle, hypermodel, search.folder, search.task, poll)
+    return Tuner(oracle, hypermodel, search, poll)
 
 
 class SearchRun:
@@ -71,15 +71,19 @@ class SearchRun:
         except OSError as error:
             if not is_full(error):
                 raise
-            raise OSError(
-                "`output` must be a folder with space for the search. Received: "
-                f"{str(error).rstrip('.')}. Free some space. {self._how_to_continue()}"
-            ) from None
+            message = "`output` must be a folder with space for the search. Received: "
+            way_out = f"{str(error).rstrip('.')}. Free some space. {self._how_to_continue()}"
+            raise OSError(message + way_out) from None
 
     def _run(self, workers: int, *, is_chief: bool) -> Tuner:
         with self.display:
             with contextlib.suppress(Stopped):
-                self._run_trials(workers, is_chief=is_chief)
+                if is_chief:
+                    with Chief(self.oracle, chief_address()) as chief:
+                        self.display.say(f"Waiting for workers at {chief_address()}.")
+                        serve(chief, self.poll)
+                else:
+                    self.tuner.search(workers)
             for name in [] if is_chief else list(self.oracle.ongoing_trials):
                 self.oracle.release(name)  # no process of this machine works on it any more
             self.display.update(at_once=True)
@@ -110,14 +114,6 @@ class SearchRun:
                 comparison = self._compare(rows)
         self._write_results(rows, comparison, left_out)
         return self.tuner
-
-    def _run_trials(self, workers: int, *, is_chief: bool) -> None:
-        if is_chief:
-            with Chief(self.oracle, chief_address()) as chief:
-                self.display.say(f"Waiting for workers at {chief_address()}.")
-                serve(chief, self.poll)
-        else:
-            self.tuner.search(workers)
 
     def poll(self) -> bool:
         """Write and show what is new; return whether to stop."""
@@ -203,7 +199,7 @@ class SearchRun:
         write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
     def _failure(self, rows: list[Row]) -> str:
-        """Return why no trial was completed."""
+        """Return the error message of a search without a completed trial."""
         failed = [row for row in rows if row.status == "failed"]
         if failed:
             subject = f"All {len(failed)} trials" if len(failed) > 1 else "The only trial"

@@ -100,7 +100,7 @@ class Parameter(Settings):
         return len(self.values) == 1
 
     def allows(self, value: Any) -> bool:
-        """Return whether `value` is one of the values, or an integer of the range."""
+        """Return True for one of the values, or an integer of the range."""
         if self.values:
             return is_among(value, self.values)
         low: Any = self.min_value
@@ -128,11 +128,9 @@ class Parameter(Settings):
             if self.encoded(own) == value:
                 return own
         if self.values:
-            raise ArgumentError(
-                self.name,
-                f"must be one of {list(self.values)}. Received: {value!r}. The job has changed "
-                "since this trial was drawn: start a new search.",
-            )
+            message = f"must be one of {list(self.values)}. Received: {value!r}."
+            way_out = "The job has changed since this trial was drawn: start a new search."
+            raise ArgumentError(self.name, f"{message} {way_out}")
         if self.is_integer_range:
             return int(value)
         # On a log scale, rounding may go past the ends.
@@ -157,24 +155,18 @@ class Parameter(Settings):
 
     def entry(self) -> dict[str, Any]:
         """Return the table of this parameter in [space]."""
-        entry: dict[str, Any] = {"values": list(self.values)}
-        if not self.values:
-            keys = {key: getattr(self, key) for key in RANGE_KEYS}
-            entry = {key: value for key, value in keys.items() if value is not None}
-        if self.when:
-            entry["when"] = {name: list(values) for name, values in self.when.items()}
-        return entry
+        return {name: value for name, value in self.changed().items() if name != "name"}
 
 
 def is_among(value: Any, values: Iterable[Any]) -> bool:
-    """Return whether `value` is one of `values`, where true and 1 differ."""
+    """Return True if `value` is one of `values`; unlike in Python, true and 1 differ."""
     return any(
         value == other and isinstance(value, bool) == isinstance(other, bool) for other in values
     )
 
 
 def holds(when: Mapping[str, tuple[Any, ...]], settings: Mapping[str, Any]) -> bool:
-    """Return whether `settings` meet the conditions `when`."""
+    """Return True if `settings` meet the conditions `when`."""
     return all(
         name in settings and is_among(settings[name], values) for name, values in when.items()
     )
@@ -209,23 +201,18 @@ def decided(parameters: Iterable[Parameter], fixed: Mapping[str, Any]) -> list[P
     Parameters that can never be active are left out. Children inherit the conditions of
     their parents.
     """
-    possible: dict[str, Parameter] = {}
+    known = {name: Parameter(name=name, values=(value,)) for name, value in fixed.items()}
+    possible: list[Parameter] = []
     for parameter in in_order(parameters):
-        when: dict[str, tuple[Any, ...]] = {}
-
-        def narrow(name: str, values: Iterable[Any]) -> None:
-            allowed = tuple(values)
-            when[name] = tuple(v for v in when.get(name, allowed) if is_among(v, allowed))  # noqa: B023
-
+        conditions: list[tuple[str, tuple[Any, ...]]] = []
         for name, allowed in parameter.when.items():
-            options: Iterable[Any] = (fixed[name],) if name in fixed else ()
-            if name in possible and name not in fixed:
-                options = possible[name].values or allowed
-                for ancestor, values in possible[name].when.items():
-                    narrow(ancestor, values)
-            narrow(name, [value for value in options if is_among(value, allowed)])
+            conditions += [*(known[name].when.items() if name in known else ()), (name, allowed)]
+        when: dict[str, tuple[Any, ...]] = {}
+        for name, allowed in conditions:
+            options = known[name].values or allowed if name in known else ()
+            when[name] = tuple(v for v in when.get(name, options) if is_among(v, allowed))
         if all(when.values()):
-            open_names = [n for n in when if n not in fixed and not possible[n].is_constant]
-            when = {name: when[name] for name in open_names}
-            possible[parameter.name] = dataclasses.replace(parameter, when=when)
-    return list(possible.values())
+            when = {name: when[name] for name in when if not known[name].is_constant}
+            possible.append(dataclasses.replace(parameter, when=when))
+            known.setdefault(parameter.name, possible[-1])
+    return possible

@@ -79,7 +79,7 @@ def read_progress(folder: Path) -> dict[str, Any]:
 def should_prune(
     perplexities: Sequence[float], peers: Sequence[Sequence[float]], epochs: int
 ) -> bool:
-    """Return whether a trial is behind the median of the others at the same epoch.
+    """Return True for a trial that is behind the median of the others at the same epoch.
 
     The median stopping rule of Golovin et al., 2017 (Google Vizier), on the best perplexity
     so far. No trial is pruned in the first fifth of its `epochs`, or while fewer than three

@@ -25,25 +25,15 @@ import numpy as np
 
 from dualnet import adaptation, builders, evaluation, training
 from dualnet._files import is_full, write_whole, written_beside
-from dualnet.adaptation import RULES, GradientStatistics, gradient_statistics
+from dualnet.adaptation import GradientStatistics, gradient_statistics
+from dualnet.requests import DynamicEvaluating
 from dualnet.runs import Run, read_card
 from dualnet.training.interrupts import Stopped
+from dualnet.tuning import trial
 from dualnet.tuning.budget import solve
-from dualnet.tuning.corpus_files import read_corpus
 from dualnet.tuning.job import CORPUS
-from dualnet.tuning.search_folder import Search, read_search
-from dualnet.tuning.trial import (
-    DISK_FULL,
-    OUTCOME,
-    RUN,
-    STOPPED,
-    TASK,
-    Task,
-    failed,
-    read_epochs,
-    read_progress,
-    should_prune,
-)
+from dualnet.tuning.job_checks import evaluation_of
+from dualnet.tuning.search_folder import Search, read_corpus, read_search
 
 LOCK_SECONDS = 600.0  # how long to wait for a RUN that another process still writes to
 
@@ -54,7 +44,7 @@ def main(folder: Path) -> int:
         return _run(folder)
     except Exception as error:
         if is_full(error):  # no fault of the trial, which continues when there is space
-            return DISK_FULL
+            return trial.DISK_FULL
         raise
 
 
@@ -63,42 +53,40 @@ def _run(folder: Path) -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
     search = read_search(folder.parents[1])
-    task = Task(**json.loads((folder / TASK).read_text("utf-8")))
+    task = trial.Task(**json.loads((folder / trial.TASK).read_text("utf-8")))
     out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:
-            _limit(task.max_seconds - read_progress(folder).get("seconds", 0.0), out_of_time)
+            _limit(task.max_seconds - trial.read_progress(folder).get("seconds", 0.0), out_of_time)
         run = _evaluate if search.job.kind == "evaluation" else _train
         outcome = run(folder, search, task)
         if not math.isfinite(outcome["val_perplexity"]):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
         if not out_of_time.is_set():
-            return STOPPED
-        outcome = failed(
-            f"It took longer than the {(task.max_seconds or 0) / 3600:g} hours of "
-            "`max_hours_per_trial` before its first result. Allow more time, or search smaller "
-            "models."
-        )
-        if read_progress(folder):
+            return trial.STOPPED
+        limit = f"the {(task.max_seconds or 0) / 3600:g} hours of `max_hours_per_trial`"
+        message = f"It took longer than {limit} before its first result."
+        outcome = trial.failed(f"{message} Allow more time, or search smaller models.")
+        if trial.read_progress(folder):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to stop
             figures = _with_figures(folder, read_corpus(search.folder / CORPUS))
             outcome = {"status": "completed", "ended": "time", **figures}
     except filelock.Timeout:
-        return STOPPED
+        return trial.STOPPED
     except Exception as error:
         if is_full(error):
             raise
         if isinstance(error, (ValueError, OSError, ImportError)):  # dualnet's, with a way out
-            outcome = failed(str(error))
+            outcome = trial.failed(str(error))
         else:  # a backend's
             traceback.print_exc()
-            outcome = failed(f"{type(error).__name__}: {error}")
+            outcome = trial.failed(f"{type(error).__name__}: {error}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - start)
-    write_whole(folder / OUTCOME, json.dumps(outcome, indent=2) + "\n")
+    write_whole(folder / trial.OUTCOME, json.dumps(outcome, indent=2) + "\n")
     if search.job.tuner != "hyperband":  # whose next trials may continue this one
-        shutil.rmtree(folder / RUN / "checkpoints", ignore_errors=True)
+        shutil.rmtree(folder / trial.RUN / "checkpoints", ignore_errors=True)
     return 0
 
 
@@ -134,8 +122,8 @@ def _fields(result: Any) -> dict[str, Any]:
 # --- training
 
 
-def _train(folder: Path, search: Search, task: Task) -> dict[str, Any]:
-    run, job = folder / RUN, search.job
+def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
+    run, job = folder / trial.RUN, search.job
     if run.exists():  # a worker that was given up may still be training
         with filelock.FileLock(run / ".lock", timeout=LOCK_SECONDS):
             pass
@@ -171,8 +159,8 @@ def _train(folder: Path, search: Search, task: Task) -> dict[str, Any]:
 
 def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
     """Return the progress of a training, with the figures that go with its perplexity."""
-    progress = read_progress(folder)
-    recipe = training.Recipe(**read_card(folder / RUN).recipe)
+    progress = trial.read_progress(folder)
+    recipe = training.Recipe(**read_card(folder / trial.RUN).recipe)
     count = training.batches_of(corpus, "valid", recipe).num_tokens
     start = int(count < len(corpus.valid))  # streams do not predict the first token
     predicted = corpus.valid[start : start + count]
@@ -181,14 +169,14 @@ def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
 
 
 def _planned_epochs(folder: Path) -> int:
-    return read_card(folder / RUN).recipe["epochs"]
+    return read_card(folder / trial.RUN).recipe["epochs"]
 
 
 def _stop_rule(folder: Path) -> Any:
     def stop(history: Sequence[Mapping[str, Any]]) -> bool:
-        peers = [read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
+        peers = [trial.read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
         perplexities, *others = ([row["val_perplexity"] for row in h] for h in [history, *peers])
-        return should_prune(perplexities, others, _planned_epochs(folder))
+        return trial.should_prune(perplexities, others, _planned_epochs(folder))
 
     return stop
 
@@ -196,25 +184,24 @@ def _stop_rule(folder: Path) -> Any:
 # --- evaluation
 
 
-def _evaluate(folder: Path, search: Search, task: Task) -> dict[str, Any]:
+def _evaluate(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     run = Run.open(search.run)
     model = run.model()
     corpus = read_corpus(search.folder / CORPUS)
-    cache = {k.removeprefix("cache_"): v for k, v in task.settings.items() if k.startswith("cache")}
-    settings = {k: v for k, v in task.settings.items() if not k.startswith("cache")}
-    if cache.get("size", 0):
-        model = builders.with_cache(model, **cache)
-    tokens = corpus.split(task.split)
-    if settings.pop("evaluation", "static") == "dynamic":
-        if settings.get("rule") == "rms":
+    cache, request = evaluation_of(task.settings)
+    if cache.is_used:
+        values = {key.removeprefix("cache_"): value for key, value in cache.arguments().items()}
+        model = builders.with_cache(model, **values)
+    tokens, settings = corpus.split(task.split), request.changed()
+    if isinstance(request, DynamicEvaluating):
+        if request.rule == "rms":
             # The statistics are always those of the text that the model was trained on.
             text = run.training_text() if search.corpus else corpus.train
-            settings["statistics"] = _statistics(folder, model, text, settings)
-        settings["clipnorm"] = settings.get("clipnorm") or None  # 0 means none
+            length = request.of_rule()["sequence_length"]
+            settings["statistics"] = _statistics(folder, model, text, length)
         result: Any = adaptation.dynamic_evaluation(model, tokens, **settings)
     else:
-        by_sentence = run.card.recipe.get("batching") == "sentences"
-        by_sentence = by_sentence and "window" not in settings
+        by_sentence = run.card.recipe.get("batching") == "sentences" and request.window is None
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
     return {
         "status": "completed",
@@ -224,9 +211,8 @@ def _evaluate(folder: Path, search: Search, task: Task) -> dict[str, Any]:
     }
 
 
-def _statistics(folder: Path, model: Any, tokens: Any, settings: Mapping[str, Any]) -> Any:
+def _statistics(folder: Path, model: Any, tokens: Any, length: int) -> Any:
     """Return the gradient statistics, stored once for all trials of the same segment length."""
-    length = settings.get("sequence_length") or RULES["rms"]["sequence_length"]
     if model.cache_size:  # a cache changes the gradients
         return gradient_statistics(model, tokens, sequence_length=length)
     path = folder.parents[1] / "statistics" / f"{length}.npz"

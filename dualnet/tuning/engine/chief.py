@@ -74,10 +74,9 @@ class Chief:
         try:
             self.server.add_insecure_port(address)
         except RuntimeError:
-            raise OSError(
-                "`KERASTUNER_ORACLE_IP` and `KERASTUNER_ORACLE_PORT` must be a free address of "
-                f"this machine. Received: {address}. Choose another port."
-            ) from None
+            message = f"{' and '.join(VARIABLES[1:])} must be a free address of this machine."
+            received = f"{address}. Choose another port"
+            raise OSError(f"{message} Received: {received}.") from None
 
     def __enter__(self) -> Chief:
         self.server.start()
@@ -106,7 +105,6 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
         if chief.servicer.stop_triggered and not oracle.retries:
             return
         if chief.servicer.has_heard and not last_heard:
-            raise ConnectionError(
-                f"No worker has been heard from for {SILENCE_SECONDS / 60:.0f} minutes, and trials "
-                "are left. Check the workers, then resume the search with --resume."
-            )
+            silence = f"{SILENCE_SECONDS / 60:.0f} minutes, and trials are left"
+            way_out = "Check the workers, then resume the search with --resume."
+            raise ConnectionError(f"No worker has been heard from for {silence}. {way_out}")

@@ -189,11 +189,9 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     space = keras_tuner.HyperParameters()
     job.declare(space)
     if not space.space:
-        raise ArgumentError(
-            "space",
-            f"must leave a parameter to search. Received: the job {job.name!r} with all parameters "
-            "fixed. Fix one less, or train the model with `dualnet train`.",
-        )
+        message = "must leave a parameter to search. Received: the job "
+        way_out = "Fix one less, or train the model with `dualnet train`."
+        raise ArgumentError("space", f"{message}{job.name!r} with all of them fixed. {way_out}")
     settings: dict[str, Any] = {
         "objective": keras_tuner.Objective(OBJECTIVE, direction="min"),
         "hyperparameters": space,

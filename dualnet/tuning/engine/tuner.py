@@ -22,7 +22,8 @@ from dualnet.runs import load
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import OBJECTIVE
-from dualnet.tuning.trial import RUN, TRIALS, Task, write_task
+from dualnet.tuning.search_folder import Search
+from dualnet.tuning.trial import RUN, TRIALS, write_task
 
 SEARCH = "search"  # the folder of KerasTuner's own files
 
@@ -30,25 +31,20 @@ SEARCH = "search"  # the folder of KerasTuner's own files
 class Tuner(BaseTuner):
     """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
 
-    `make_task` returns the `Task` for the values of a trial's `HyperParameters`. `poll`, called
-    several times a second, returns whether to stop and leave the trials under way for later.
+    `shared` is the search that its trials belong to. `poll`, called several times a second,
+    returns True to stop and leave the trials under way for later.
     """
 
     def __init__(
-        self,
-        oracle: Any,
-        hypermodel: Any,
-        folder: Path,
-        make_task: Callable[[dict[str, Any]], Task],
-        poll: Callable[[], bool],
+        self, oracle: Any, hypermodel: Any, shared: Search, poll: Callable[[], bool]
     ) -> None:
-        self.folder = folder
-        self.make_task = make_task
+        self.folder = shared.folder
+        self.make_task = shared.task
         self.poll = poll
         self._heartbeat: threading.Thread | None = None
         with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
             super().__init__(
-                oracle, hypermodel, directory=str(folder), project_name=SEARCH, overwrite=False
+                oracle, hypermodel, directory=str(self.folder), project_name=SEARCH, overwrite=False
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import math
@@ -70,12 +71,11 @@ class Display:
             print(line, file=sys.stderr, flush=True)
 
     def _summary(self, rows: Sequence[Row]) -> str:
-        count = {s: sum(r.status == s for r in rows) for s in ("completed", "running", "failed")}
+        count = collections.Counter(row.status for row in rows)
         of_total = f" of {self.total}" if self.total else ""
-        text = f"{count['completed']}{of_total} done, {count['running']} running"
-        text += f", {count['failed']} failed"
-        best = best_row(rows)
-        if best is not None:
+        text = f"{count['completed']}{of_total} done, {count['running']} running, "
+        text += f"{count['failed']} failed"
+        if best := best_row(rows):
             text += f", best {best.val_perplexity:.2f} (trial {best.trial})"
         return f"{text}, {self._time_left(count['completed'] + count['failed'])} left"
 

@@ -45,13 +45,9 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> dict[str, str]:
         title += f", {len(failed)} failed (dashed)"
     if best is not None:
         title += f"; best (thick): trial {best.trial}, {best.val_perplexity:.2f}"
-    plot_parallel_coordinates(
-        axes,
-        [row.val_perplexity or math.nan for row in completed] + [math.nan] * len(failed),
-        folder / "parallel_coordinates.png",
-        title=title,
-        result="validation\nperplexity",
-    )
+    results = [row.val_perplexity or math.nan for row in completed] + [math.nan] * len(failed)
+    path, result = folder / "parallel_coordinates.png", "validation\nperplexity"
+    plot_parallel_coordinates(axes, results, path, title=title, result=result)
     number = len(completed)
     perplexities = np.array([row.val_perplexity for row in completed], np.float64)
     places = {name: axis[:number] for name, (axis, _) in axes.items()}
@@ -94,13 +90,9 @@ def importances(
     rises, squares = [], []
     for fitted, held_out in KFold(FOLDS, shuffle=True, random_state=0).split(table):
         forest = RandomForestRegressor(50, random_state=0).fit(table[fitted], values[fitted])
+        of_trials = (forest, table[held_out], values[held_out])
         result = permutation_importance(
-            forest,
-            table[held_out],
-            values[held_out],
-            scoring="neg_mean_squared_error",
-            n_repeats=5,
-            random_state=0,
+            *of_trials, scoring="neg_mean_squared_error", n_repeats=5, random_state=0
         )
         rises.append(result.importances_mean / values.var())
         squares.extend((forest.predict(table[held_out]) - values[held_out]) ** 2)

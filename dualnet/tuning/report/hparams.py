@@ -34,11 +34,7 @@ def write_hparams(folder: Path, job: Job, rows: Iterable[Row]) -> None:
         with _tensorboard.new_file(target) as file:
             _tensorboard.EventWriter(file).write(0, config)
         for row in rows:
-            drawn = {
-                name: _convert(domains[name].dtype, value)
-                for name, value in row.drawn.items()
-                if name in domains
-            }
+            drawn = {name: _convert(domains[name].dtype, row.drawn[name]) for name in row.drawn}
             end = time.time()
             start = end - (row.seconds or 0.0)
             begin = summary_v2.hparams_pb(drawn, trial_id=row.trial, start_time_secs=start)

@@ -16,8 +16,7 @@ import tomli_w
 
 from dualnet._files import write_whole
 from dualnet.corpora import NAMES
-from dualnet.runs.folder import READ_AS, TOKENIZER, card_table
-from dualnet.runs.run import Run
+from dualnet.runs.folder import READ_AS, TOKENIZER, Run, card_table
 from dualnet.tuning.job import CORPUS, SEARCH, Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
@@ -69,16 +68,16 @@ def read_rows(folder: Path, job: Job, trials: Iterable[Any], running: Collection
     rows = []
     for trial in trials:
         trial_folder = folder / TRIALS / trial.trial_id
-        outcome = None if trial.trial_id in running else read_outcome(trial_folder)
-        if outcome is not None:
+        if trial.trial_id in running:
+            fields = {**read_progress(trial_folder), "status": "running"}
+        elif outcome := read_outcome(trial_folder):
             fields = outcome
-        elif trial.trial_id not in running and trial.status == "COMPLETED":
+        elif trial.status == "COMPLETED":
             fields = {"status": "completed", "val_perplexity": trial.score}
-        elif trial.trial_id not in running and trial.status in ("FAILED", "INVALID"):
+        elif trial.status in ("FAILED", "INVALID"):
             fields = {"status": "failed", "message": getattr(trial, "message", None)}
         else:
-            fields = read_progress(trial_folder)
-            fields["status"] = "running" if trial.trial_id in running else "unfinished"
+            fields = {**read_progress(trial_folder), "status": "unfinished"}
         fields = {key: fields[key] for key in names & fields.keys() if fields[key] is not None}
         fields |= {"trial": trial.trial_id, "drawn": job.drawn(trial.hyperparameters.values)}
         rows.append(Row(**fields))
