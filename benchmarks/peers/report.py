@@ -222,7 +222,7 @@ def summary(folder: Path) -> str:
         cells = [
             f"`{name}`",
             f"{float(single['seconds']):.3g}, {100 * float(single['share']):.0f} %",
-            f"{float(half['seconds']):.3g}",
+            f"{float(half['seconds']):.3g}" if half else "-",
         ]
         for family in ("torch", "keras"):
             pairs = [
