@@ -199,6 +199,9 @@ class Looking(Scoring, Adapting):
     sequence_length: int | None = count(None, least=1, hidden=True)
 
 
+MISSING = ("zero", "lowest")
+
+
 class Rescoring(Adapting):
     """How n-best lists are read.
 
@@ -207,9 +210,14 @@ class Rescoring(Adapting):
             left the model.
         adapt: bool. Learn from the best hypothesis of a list, in one step, before scoring the
             next list. The weights are restored at the end, and on error.
+    Args:
+        missing: "zero" or "lowest". What a feature counts in a hypothesis that lacks it, while
+            others of its list have it: 0, which is more than any log-probability, or the lowest
+            number of the list.
     """
 
     carry: bool = False
+    missing: str = choice("zero", MISSING)
 
 
 def check_reading(text: str) -> None:

@@ -212,6 +212,59 @@ def test_trees_are_tuned_for_f1(cli, run, tmp_path):
     assert (tmp_path / "best").read_text() == f"{good}\n" * 3
 
 
+SPARSE = [
+    NBest("0", (Hypothesis("the cat"), Hypothesis("the dog", {"a/b": -2.0}, -1.0))),
+    NBest("1", (Hypothesis("the bird"), Hypothesis("a fish"))),
+]
+
+
+@pytest.mark.parametrize("format", ["moses", "jsonl"])
+@pytest.mark.parametrize(("missing", "counts"), [("zero", "0"), ("lowest", "the lowest of its li")])
+def test_a_note_says_what_a_feature_counts_that_hypotheses_lack(
+    cli, run, model, tmp_path, format, missing, counts
+):
+    write_nbest(tmp_path / "nbest", SPARSE, format=format)
+    weights = {"a/b": 1.0, "base": 2.0, "lm": 0.5}
+    save_weights(tmp_path / "weights", weights)
+    command = f"rescore {run} {tmp_path}/nbest --format {format} --missing {missing}"
+    code, out, said = cli.call(f"{command} --feature-weights {tmp_path}/weights")
+    note = f"Some hypotheses lack a feature, such as 'a/b': it counts {counts}"
+    assert code == 0 and said.count("lack a feature") == 1 and note in said
+    assert f"--missing {missing}" in said
+    (tmp_path / "out").write_text(out)
+    expected = rescore({"lm": model}, SPARSE, weights=weights, missing=missing)
+    assert_alike(read_nbest(tmp_path / "out", format=format), expected)
+    assert "lack a feature" not in cli.call(command)[2]  # only the RUN has a weight
+
+
+def test_tuned_weights_and_their_file_say_what_missing_features_count(cli, run, tmp_path):
+    needed("rescore", "jiwer")
+    write_nbest(tmp_path / "nbest", SPARSE)
+    (tmp_path / "gold").write_text("the dog\nthe bird\n")
+    command = f"rescore {run} {tmp_path}/nbest --metric wer --missing lowest --json"
+    code, out, said = cli.call(
+        f"{command} --tune {tmp_path}/gold --save-weights {tmp_path}/weights"
+    )
+    assert code == 0 and '"missing": "lowest"' in out and "counts the lowest of its list" in said
+    assert 'missing = "lowest"' in (tmp_path / "weights").read_text()
+    found = cli.json(
+        f"rescore {run} {tmp_path}/nbest --metric wer --missing lowest "
+        f"--compare {tmp_path}/gold --feature-weights {tmp_path}/weights"
+    )
+    assert found["missing"] == "lowest"
+
+
+def test_a_tree_of_other_words_is_told_before_anything_is_scored(cli, run, tmp_path, monkeypatch):
+    monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
+    (tmp_path / "kbest").write_text("(S (A a))\n\n-1\n(S (A a))\n-2\n(S\n(B b))\n")
+    (tmp_path / "gold").write_text("(S (A a))\n" * 2)
+    for option in ("--tune", "--compare"):
+        said = cli.refused(
+            f"rescore {run} {tmp_path}/kbest --format trees {option} {tmp_path}/gold"
+        )
+        assert "In list 1, line 6: `hypothesis` must have the words of its reference" in said
+
+
 # --- bad input
 
 BAD = commands.REFUSED["rescoring"]
@@ -225,7 +278,10 @@ def path(run, model, tmp_path_factory):
     (folder / "short").write_text("one\n")
     (folder / "empty").write_text("")
     save_weights(folder / "other.toml", {"ml": 1.0})
-    for name in ("lm", "tm", "a b"):
+    (folder / "kaldi").write_text("0-1 the cat\n0-2 the dog\n")
+    (folder / "a b").write_text("0-1 1\n0-2 2\n")
+    (folder / "twice").write_text("0 the cat\n0 the dog\n")
+    for name in ("lm", "tm", "a b", "score"):
         model.save(folder / f"{name}.keras")
     return folder
 

@@ -2,13 +2,17 @@
 
 import dataclasses
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import dualnet
 from dualnet import zoo
+from dualnet.builders.reader import Reader
 from dualnet.cli.console import printable
+from dualnet.generation import translation
+from dualnet.requests import Rescoring
 from dualnet.rescoring import (
     Bleu,
     BracketF1,
@@ -26,6 +30,7 @@ from dualnet.rescoring import (
     tuning,
     write_nbest,
 )
+from dualnet.rescoring.formats import keyed_lines
 from dualnet.text import Vocabulary
 from tests.checks import assert_same, needed, strong
 from tests.conftest import nll, values
@@ -143,6 +148,76 @@ def test_spellings_of_other_programs_are_read(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("before", [["0-0 1-1"], ["WordScores= -0.5"], ["0-0", "WordScores= -1 2"]])
+def test_lists_of_marian_may_have_alignments_and_scores_of_words(before, tmp_path):
+    path = tmp_path / "list"
+    path.write_text(" ||| ".join(["0", "a cat", *before, "F0= -3.5 F1= 2", "-1.25"]))
+    lists = list(read_nbest(path))
+    [hypothesis] = lists[0].hypotheses
+    assert (hypothesis.features, hypothesis.score) == ({"F0": -3.5, "F1": 2}, -1.25)
+    assert hypothesis.rest == tuple(before)
+    write_nbest(path, lists)
+    assert list(read_nbest(path)) == lists
+
+
+@pytest.mark.parametrize("format", ["moses", "jsonl"])
+def test_names_of_sparse_features_may_hold_any_sign(format, tmp_path):
+    names = ["wt_a/b", "a=b", "pp_x|y", "läuft\u00a0", "d:", "/"]
+    lists = [NBest("0", (Hypothesis("a", dict.fromkeys(names, 2.0), -1.0),))]
+    write_nbest(tmp_path / "list", lists, format=format)
+    assert list(read_nbest(tmp_path / "list", format=format)) == lists
+
+
+@pytest.mark.parametrize("format", ["moses", "kaldi", "jsonl"])
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\x85", "\x1c"])
+def test_white_space_beyond_ascii_stays_at_the_ends_of_a_text(format, space, tmp_path):
+    lists = [NBest("0", tuple(Hypothesis(f"{space}a{space}b{space}", rest=n if n else None)
+                              for n in ([1, 2] if format == "kaldi" else [0, 0])))]  # fmt: skip
+    write_nbest(tmp_path / "list", lists, format=format)
+    assert list(read_nbest(tmp_path / "list", format=format)) == lists
+
+
+def test_hypotheses_know_their_line_which_makes_no_difference(tmp_path):
+    path = tmp_path / "list"
+    for format, text in (("moses", "0 ||| a\n\n0 ||| b\n"), ("kaldi", "u-1 a\n\nu-2 b\n"),
+                         ("trees", "-1\n(S\n (A a))\n-2 (S (B b))\n")):  # fmt: skip
+        path.write_text(text)
+        [nbest] = read_nbest(path, format=format)
+        assert [each.line for each in nbest.hypotheses] == ([2, 4] if format == "trees" else [1, 3])
+    assert Hypothesis("a", line=3) == Hypothesis("a") and "line" not in repr(Hypothesis("a"))
+
+
+@pytest.mark.parametrize(
+    ("features", "score", "message"),
+    [
+        ({"tm": (1.0, 2.0), "tm_1": 5.0}, None, "different names.*two that are named 'tm_1'"),
+        ({"tm": np.nan}, None, r"`features\['tm'\]` must be a finite number"),
+        ({"tm": (0.0, -np.inf)}, None, r"`features\['tm_2'\]` must be a finite number"),
+        ({"tm": ()}, None, r"`features\['tm'\]` must be a finite number"),
+        ({"tm": "1"}, None, r"`features\['tm'\]` must be a finite number"),
+        ({}, np.inf, "`score` must be a finite number"),
+    ],
+)
+def test_features_are_finite_numbers_of_different_names(features, score, message):
+    with pytest.raises(ValueError, match=message):
+        Hypothesis("a", features, score)
+
+
+def test_numbers_of_numpy_are_written_as_others(tmp_path):
+    features = {"a": np.float64(0.5), "b": (np.float32(1), 2)}
+    for format in ("moses", "jsonl"):
+        write_nbest(tmp_path / "l", [NBest("0", (Hypothesis("a", features, np.float32(-2)),))],
+                    format=format)  # fmt: skip
+        [[again]] = [nbest.hypotheses for nbest in read_nbest(tmp_path / "l", format=format)]
+        assert (again.features, again.score) == ({"a": 0.5, "b": (1.0, 2.0)}, -2.0)
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    (tmp_path / "references").write_text("u a cat\nv b\nu a dog\n")
+    with pytest.raises(ValueError, match="`references` must have one line for each key.*'u' is th"):
+        keyed_lines(tmp_path / "references", ["u", "v"], format="kaldi", name="references")
+
+
 def test_lists_are_read_as_they_come(tmp_path):
     (tmp_path / "list").write_text("0 ||| a\n0 ||| b\n1 ||| c\nbroken\n")
     lists = read_nbest(tmp_path / "list")
@@ -165,11 +240,20 @@ GOOD = {"moses": "0 ||| a", "jsonl": '{"id": 0, "text": "a"}', "kaldi": "u-1 a",
         ("moses", "0 ||| a ||| lm= tm= 1", "the feature 'lm' has no number"),
         ("moses", "0 ||| a ||| ||| inf", "'inf' must be a finite number"),
         ("moses", "1 ||| b\n0 ||| c", "the hypotheses of '0' must stand together"),
+        ("moses", "0 ||| a ||| lm= 1_0", "'1_0' must be a finite number"),
+        ("moses", "0 ||| a ||| lm= ٣", "'٣' must be a finite number"),
+        ("moses", "0 ||| a ||| ||| 1_0", "'1_0' must be a finite number"),
+        ("moses", "0 ||| a ||| = 1", "the feature '' is there twice or has no name"),
+        ("moses", "0 ||| a ||| tm= 1 2 tm_1= 1", "two that are named 'tm_1'"),
+        ("moses", "0 ||| a ||| 0-0 1-1 ||| -1", "'0-0' must be a finite number"),
         ("moses", "0 ||| \udcff", "not UTF-8"),
         ("jsonl", "{", "no JSON"),
         ("jsonl", "[" * 100_000, "no JSON"),
         ("jsonl", "[]", "an object with `id` and `text`"),
         ("jsonl", '{"id": true, "text": "a"}', "an object with `id` and `text`"),
+        ("jsonl", '{"id": 0, "text": "a", "features": {"lm": 1, "lm": 2}}', "'lm' is there twice"),
+        ("jsonl", '{"id": 0, "text": "a", "text": "b"}', "'text' is there twice"),
+        ("jsonl", '{"id": 0, "text": "a", "score": "1_0"}', "'1_0' must be a finite number"),
         ("jsonl", '{"id": 0, "text": 1}', "an object with `id` and `text`"),
         ("jsonl", '{"id": 0, "text": "\\ud800"}', "not UTF-8"),
         ("jsonl", '{"id": 0, "text": "a", "score": true}', "True must be a finite number"),
@@ -178,8 +262,11 @@ GOOD = {"moses": "0 ||| a", "jsonl": '{"id": 0, "text": "a"}', "kaldi": "u-1 a",
         ("jsonl", '{"id": 0, "text": "a", "features": {"lm": []}}', r"\[\] must be a finite"),
         ("kaldi", "u a", "must be 'utterance-n words"),
         ("kaldi", " ", "must be 'utterance-n words"),
+        ("kaldi", "u-٣ a", "must be 'utterance-n words"),
         ("trees", "(S", "is never closed"),
         ("trees", "-inf (S (X x))", "no score"),
+        ("trees", "1_0 (S (X x))", "no score"),
+        ("trees", "(( () (S (X x))))", "a bracket without a label"),
     ],
 )
 def test_a_malformed_line_is_named_with_its_file(format, line, message, tmp_path):
@@ -199,6 +286,7 @@ def test_a_malformed_line_is_named_with_its_file(format, line, message, tmp_path
         ("u-1 1\n", 2, "'u-2' and a number must stand here"),
         ("u-1 1\nu-2 1\nu-3 1\n", 3, "there are more lines than in"),
         ("u-1 1\nu-2 one\n", 2, "'one' must be a finite number"),
+        ("u-1 1\nu-2 1_0\n", 2, "'1_0' must be a finite number"),
     ],
 )
 def test_scores_of_other_lines_are_named(scores, line, message, tmp_path):
@@ -217,6 +305,7 @@ def test_scores_of_other_lines_are_named(scores, line, message, tmp_path):
         ("moses", Hypothesis("a", {"l m": 1.0}), "name features without spaces"),
         ("kaldi", Hypothesis("a", {"tm": 1.0}), "the same features throughout"),
         ("kaldi", Hypothesis("a", {"../lm": 1.0}), "name features without spaces"),
+        ("kaldi", Hypothesis("a", {"score": 1.0}, -2.0), "and none 'score'"),
         ("trees", Hypothesis("a )S"), "must hold one tree"),
     ],
 )
@@ -300,19 +389,19 @@ def test_hypotheses_are_scored_as_if_each_were_alone(model, monkeypatch):
     alone = [column(rescore({"lm": model}, [each]), "lm")[0] for each in hypotheses]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
     monkeypatch.setattr(prefixes, "ROWS", 2)  # several calls for each piece
-    monkeypatch.setattr(rescoring, "BLOCK_TOKENS", 5)  # several blocks
+    monkeypatch.setattr(rescoring, "BLOCK_CHARACTERS", 25)  # several blocks
     np.testing.assert_allclose(column(rescore({"lm": model}, LISTS), "lm"), together, rtol=1e-5)
 
 
 def test_equal_prefixes_are_read_once(model, monkeypatch):
     rows = []
-    read = prefixes._read
+    read = Reader.predict_on_batch
 
-    def counted(reader, segment, tokens, *others):
-        rows.append(len(tokens))
-        return read(reader, segment, tokens, *others)
+    def counted(reader, segment):
+        rows.append(len(segment["tokens"]))
+        return read(reader, segment)
 
-    monkeypatch.setattr(prefixes, "_read", counted)
+    monkeypatch.setattr(Reader, "predict_on_batch", counted)
     start = "the cat sees a dog the cat sees"  # 8 words, after <eos>
     texts = [f"{start} {end}" for end in ("a cat", "a dog", "the bird", "", "")]
     [found] = rescore({"lm": model}, [NBest(0, tuple(map(Hypothesis, texts)))])
@@ -344,6 +433,57 @@ def test_an_empty_source_has_translations(translator):
     assert np.isfinite(scores).all() and max(scores) < 0
 
 
+def peak(function, *arguments, **settings):
+    """Return the bytes that NumPy and Python hold at most during a call, and its result."""
+    tracemalloc.start()
+    try:
+        result = function(*arguments, **settings)
+        return tracemalloc.get_traced_memory()[1], result
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone(model):
+    numbers = np.random.default_rng(3)
+    lengths = [*[4] * 1500, 600, *[5] * 1500]
+    streams = [numbers.integers(9, size=length).astype("int32") for length in lengths]
+    prefixes.log_probabilities(model, streams[:3])  # compiles
+    alone, [expected] = peak(prefixes.log_probabilities, model, [streams[1500]])
+    together, found = peak(prefixes.log_probabilities, model, streams)
+    assert found[1500] == pytest.approx(expected, rel=1e-6)
+    assert together < alone + 400 * len(streams)  # 600 ids each would be 2,400
+
+
+def test_a_long_source_takes_the_memory_that_it_takes_alone(translator, monkeypatch):
+    sources = ["a", "dog", " ".join(["cat"] * 40)]
+    expected = column(rescore(translator, LISTS, sources=sources), translator.name)
+    monkeypatch.setattr(translation, "POSITIONS", 45)
+    shapes = []
+    encode = type(translator).encode
+    monkeypatch.setattr(
+        type(translator), "encode", lambda self, ids: shapes.append(ids.shape) or encode(self, ids)
+    )
+    found = column(rescore(translator, LISTS, sources=sources), translator.name)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert sorted(set(shapes)) == [(1, 40), (2, 4)]
+
+
+def test_a_long_list_does_not_widen_the_others():
+    lists, references = made_up(count=200, size=3)
+    long, [reference] = made_up(count=1, size=3000)
+    statistics = tuning._statistics(lists, references, Share())
+
+    def search(lists, references):
+        statistics = tuning._statistics(lists, references, Share())
+        return tuning._Search(lists, Share(), statistics).run(np.random.default_rng(0), 1)
+
+    assert len(statistics) == 200
+    apart = sum(peak(search, *each)[0] for each in ((lists, references), (long, [reference])))
+    together, weights = peak(search, [*lists, *long], [*references, reference])
+    assert together < 1.5 * apart
+    assert weights == pytest.approx(TRUE, abs=0.1)
+
+
 def test_a_model_that_computes_no_numbers_is_named():
     broken = strong(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=4), VOCABULARY)
     broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
@@ -354,6 +494,70 @@ def test_a_model_that_computes_no_numbers_is_named():
 def test_a_list_has_a_hypothesis():
     with pytest.raises(ValueError, match="`hypotheses` must be at least one.*the list 7"):
         NBest(7, ())
+
+
+SPARSE = [
+    NBest(0, (Hypothesis("a", {"x": -3.0}), Hypothesis("b", {"x": -2.0}), Hypothesis("c"))),
+    NBest(1, (Hypothesis("c"), Hypothesis("a", {"y": (4.0, 1.0)}, 1.0))),
+]
+
+
+@pytest.mark.parametrize(
+    ("missing", "best", "scores"),
+    [("zero", "c", [-3.0, -2.0, 0.0, 0.0, -3.0]), ("lowest", "b", [-3.0, -2.0, -3.0, -3.0, -3.0])],
+)
+def test_a_feature_that_a_hypothesis_lacks_counts_0_or_the_lowest_of_its_list(
+    missing, best, scores
+):
+    weights = {"x": 1.0, "y_1": -1.0, "base": 1.0, "unused": 0.0}
+    found = rescore([], SPARSE, weights=weights, missing=missing)
+    assert [each.score for nbest in found for each in nbest.hypotheses] == scores
+    assert found[0].best.text == best
+    assert "x" not in found[0].hypotheses[2].features  # lists stay as they were
+    right = compare(found, [best, "c"], weights, metric=Share(), missing=missing)
+    assert right.rescored.value == 100
+
+
+def test_weights_are_tuned_on_the_numbers_that_missing_features_count():
+    lists = [NBest(k, (Hypothesis("no"), Hypothesis("yes", {"lm": -1.0 - k}))) for k in range(3)]
+    lists += [NBest(3, (Hypothesis("no", {"lm": -2.0}), Hypothesis("yes", {"lm": -1.0})))]
+    lists += [NBest(4, (Hypothesis("no", {"lm": -2.0}), Hypothesis("yes")))]
+    shares = {
+        missing: compare(lists, ["yes"] * 5, weights, metric=Share(), missing=missing).rescored
+        for missing in ("zero", "lowest")
+        for weights in [tune(lists, ["yes"] * 5, metric=Share(), missing=missing)]
+    }
+    assert shares["zero"].value == 60  # a negative weight: less is more
+    assert shares["lowest"].value == 20
+    with pytest.raises(ValueError, match="`missing` must be one of"):
+        tune(lists, ["yes"] * 5, metric=Share(), missing="0")
+
+
+@pytest.mark.parametrize("name", ["x", "y_2", "base"])
+def test_a_weight_is_for_a_feature_that_any_hypothesis_has(name):
+    rescore([], SPARSE, weights={name: 1.0})
+    with pytest.raises(ValueError, match="`weights` must be of features of the lists"):
+        rescore([], SPARSE, weights={f"{name}_9": 1.0})
+    with pytest.raises(ValueError, match="`weights` must be of features of the lists"):
+        compare(SPARSE, ["a", "c"], {f"{name}_9": 1.0}, metric=Share())
+
+
+def test_mistakes_are_told_before_anything_is_scored(model, monkeypatch):
+    monkeypatch.setattr(prefixes, "log_probabilities", None)  # not called
+    lists = [*LISTS, NBest(9, (Hypothesis("a", {"lm": (1.0, 2.0), "tm": 1.0}),))]
+    with pytest.raises(ValueError, match="Did you mean 'tm'"):
+        rescore({"lm": model}, LISTS, weights={"tn": 1.0})
+    with pytest.raises(ValueError, match="Received: 'lm'"):
+        rescore({"lm": model}, lists)
+    with pytest.raises(ValueError, match="two that are named 'lm_2'"):
+        rescore({"lm_2": model}, lists)
+
+
+def test_a_score_that_no_number_can_hold_is_refused():
+    lists = [NBest(0, (Hypothesis("a", {"x": 1e308, "y": 1e308}),))]
+    for weights in ({"x": 1.0, "y": 1.0}, {"x": 10.0}, {"x": 10.0, "y": -10.0}):
+        with pytest.raises(ValueError, match="`weights` must keep the score finite"):
+            rescore([], lists, weights=weights)
 
 
 def test_without_models_old_features_are_weighted():
@@ -430,8 +634,11 @@ def test_weights_are_restored_when_a_list_is_malformed(model):
         raise ValueError("line 9")
 
     before = values(model)
+    scored = rescoring.rescored({"lm": model}, lists(), Rescoring(adapt=True, **RULES[0]))
+    next(scored), next(scored)
+    assert not np.array_equal(values(model)[0], before[0])
     with pytest.raises(ValueError, match="line 9"):
-        rescore({"lm": model}, lists(), adapt=True, **RULES[0])
+        list(scored)
     assert_same(values(model), before)
 
 
@@ -455,6 +662,7 @@ def test_each_model_has_its_own_statistics_for_rms(model):
         ({"models": "translator"}, "`sources` must be given if a model translates"),
         ({"models": "translator", "sources": ["a"] * 2}, "Received: 2 for more lists"),
         ({"models": "translator", "sources": ["a"] * 4}, "Received: more than 3 for 3 lists"),
+        ({"missing": "least"}, "`missing` must be one of"),
         ({"models": {"lm": 3}}, "must be models of dualnet. Received: 'lm' of type int"),
         ({"models": "bare"}, "must be a LanguageModel with a vocabulary"),
     ],
@@ -552,6 +760,24 @@ def test_known_weights_are_found_again():
     assert compare(lists, references, weights, metric=Share()).rescored.value == 100
 
 
+@pytest.mark.parametrize("size", [1e200, -1e200, 1e308, 1e-200, 1e-308])
+def test_weights_are_found_whatever_the_size_of_the_numbers(size):
+    lists = [NBest(0, (Hypothesis("a", {"lm": -size, "x": 1.0}), Hypothesis("b", {"lm": size})))]
+    weights = tune(lists, ["b"], metric=Share())
+    assert compare(lists, ["b"], weights, metric=Share()).rescored.value == 100
+    lists = [NBest(0, (Hypothesis("a", {"lm": -size}), Hypothesis("b", {"lm": size})))]
+    assert tune(lists, ["b"], metric=Share()) == {"lm": np.sign(size)}
+
+
+def test_a_feature_that_is_the_same_in_each_list_has_no_weight():
+    lists, references = made_up(count=20)
+    for k, nbest in enumerate(lists):
+        for each in nbest.hypotheses:
+            each.features["same"] = 1234.1 * k
+    weights = tune(lists, references, metric=Share(), starts=3)
+    assert weights.pop("same") == 0 and weights == pytest.approx(TRUE, abs=0.1)
+
+
 def test_a_seed_decides_the_starts():
     lists, references = made_up(noise=0.5)
     several = [tune(lists, references, metric=Share(), starts=2, seed=seed) for seed in (1, 1, 2)]
@@ -626,6 +852,24 @@ def test_lists_without_references_or_features_are_refused():
         tune([NBest(0, (Hypothesis("a"),))], ["a"], metric=Share())
     with pytest.raises(ValueError, match="Did you mean 'bleu'"):
         tune(LISTS, ["a"] * 3, metric="blue")
+    for weights in ({"tm": np.nan}, {"tm": np.inf}, {"tm": "1"}):
+        with pytest.raises(ValueError, match=r"`weights\['tm'\]` must be a finite number"):
+            compare(LISTS, ["a"] * 3, weights, metric=Share())
+
+
+def test_a_hypothesis_that_a_metric_refuses_is_named_with_its_list_and_line(tmp_path):
+    (tmp_path / "kbest").write_text("(S (A a) (B b))\n\n(S (A a)\n(B b))\n-2\n(S (A a) (C c))\n")
+    lists = list(read_nbest(tmp_path / "kbest", format="trees"))
+    references = ["(S (A a) (B b))"] * 2
+    for act in (tune, lambda *arguments, **settings: compare(*arguments, {}, **settings)):
+        with pytest.raises(ValueError, match="`references` must fit.*list 1, line 6: `hypothesis"):
+            act(lists, references, metric="f1")
+
+
+def test_weights_that_no_file_may_hold_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match=r"`weights\['lm'\]` must be a finite number"):
+        save_weights(tmp_path / "weights.toml", {"lm": np.nan})
+    assert not any(tmp_path.iterdir())
 
 
 def test_weights_are_kept_in_a_file(tmp_path):

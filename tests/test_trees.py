@@ -90,6 +90,21 @@ def test_trees_are_read_however_they_are_spaced(text, tmp_path):
     assert [str(tree) for tree in read_trees(path)] == [DOGS, DOGS]
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\x85", "\x1c"])
+def test_white_space_beyond_ascii_is_part_of_a_word(space, tmp_path):
+    word = f"{space}1{space}000{space}"
+    text = f"(NP (CD {word}) (NNS dogs))"
+    (tmp_path / "trees").write_text(text, encoding="utf-8")
+    [tree] = read_trees(tmp_path / "trees")
+    assert [leaf.word for leaf in tree.leaves()] == [word, "dogs"] and str(tree) == text
+    assert parse_tree(text) == tree == Tree("NP", (Tree("CD", (word,)), Tree("NNS", ("dogs",))))
+    assert parse_tree(linearize(tree)).leaves()[0].word == word
+    (tmp_path / "trees").write_text(f"-1\n{text}\n-2 (NN {space})\n \n{text}", encoding="utf-8")
+    first, second = read_tree_nbest(tmp_path / "trees")
+    assert [str(tree) for tree, _ in first + second] == [text, f"(NN {space})", text]
+    assert BracketF1().statistics(linearize(tree), text).tolist() == [1, 1, 1]
+
+
 def test_an_outer_bracket_may_lack_its_label_and_a_failed_parse_its_words(tmp_path):
     path = tmp_path / "trees"
     path.write_text(f"( {DOGS})\n(())\n")
@@ -109,6 +124,9 @@ def test_an_outer_bracket_may_lack_its_label_and_a_failed_parse_its_words(tmp_pa
         ("(NP (DT the)\n(NN))", "line 2: the bracket 'NN' of nothing."),
         ("(NP the\ndog)", "line 2: 2 children with the word 'the' in the bracket 'NP'."),
         ("(S (NP (NN a) dog))", "line 1: 2 children with the word 'dog' in the bracket 'NP'."),
+        ("(( () (NN a)))", "line 1: a bracket without a label in the bracket ''."),
+        ("(S ())", "line 1: a bracket without a label in the bracket 'S'."),
+        ("(S (NP (NN a))\n((VB b)))", "line 2: a bracket without a label in the bracket 'S'."),
         ("\n" + "(S " * 201, "line 2: more than 200 brackets are open."),
         (b"(S (NN a))\n(S (NN \xff))", "line 2: the text is not UTF-8."),
     ],
@@ -184,6 +202,7 @@ def test_a_sentence_without_parses_has_an_empty_list(tmp_path):
         (f"{A}\n\n{A}\nbest {B}", "line 4: 'best' before a tree is no score."),
         (f"{A}\n-1 -2 {B}", "line 2: '-1 -2' before a tree is no score."),
         (f"nan {A}", "line 1: 'nan' before a tree is no score."),
+        (f"1_0 {A}", "line 1: '1_0' before a tree is no score."),
         (f"-1 {A}\n\n-2", "line 3: '-2' stands outside of all brackets."),
         (f"3 id\n{A}\n{B}\n\n", "line 3: the list of 'id' has 2 trees, not 3."),
         (f"{A}\n(S (NN\n\na))", "line 2: the bracket that opens here is never closed."),

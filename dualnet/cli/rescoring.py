@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,17 +16,19 @@ from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.options import AdaptingOptions
 from dualnet.requests import Rescoring
-from dualnet.rescoring.formats import (
-    FORMATS,
-    check_name,
-    keyed_lines,
-    lines_of,
+from dualnet.rescoring import (
+    BracketF1,
+    NBest,
+    compare,
+    load_weights,
     read_nbest,
-    write_nbest,
+    save_weights,
+    tune,
 )
-from dualnet.rescoring.lists import NBest, numbered, weighted, with_scores
+from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
+from dualnet.rescoring.lists import numbered, weighted
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
-from dualnet.rescoring.tuning import check_features, compare, load_weights, save_weights, tune
+from dualnet.rescoring.tuning import checked, statistics_of
 from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
@@ -42,6 +46,8 @@ class Rescore(AdaptingOptions, Rescoring):
         input: The source texts, a line for each list.
         feature_weights: Weights of the features, as --save-weights writes them (default: 1 for
             each RUN, 0 for other features).
+        missing: What a feature counts in a hypothesis that lacks it: zero, which is more than any
+            log-probability, or the lowest of its list. A note says which, where one is missing.
     Args (state and learning):
         carry: Read each list in the state that the best hypothesis of the list before left.
         adapt: Learn from the best hypothesis of a list before scoring the next list.
@@ -97,17 +103,18 @@ def rescore(options: Rescore) -> None:
         dualnet rescore runs/dual test.nbest --feature-weights weights.toml --best
     """
     runs = [Run.open(path) for path in options.run_folders]
-    request = Rescoring(carry=options.carry)
+    request = Rescoring(carry=options.carry, missing=options.missing)
     if options.adapt:
         learning = runs[0].learning(options.rule, options.learning(), by_text=True)
-        request = Rescoring(carry=options.carry, adapt=True, **Rescoring.fields_of(learning))
+        learnt = Rescoring.fields_of(learning)
+        request = dataclasses.replace(request, adapt=True, **learnt)
     for path, option in ((options.output, "--output"), (options.save_weights, "--save-weights")):
         if path is not None:
             check_output_file(option, path)
     names = _check_runs(options, runs)
     weights = load_weights(options.feature_weights) if options.feature_weights else None
     metric = metric_of(_metric_name(options)) if options.tune or options.compare else None
-    ids, firsts = _check_lists(options, names, weights)
+    ids, note = _check_lists(options, names, weights)
     sources = references = None
     if options.input is not None:
         format = "jsonl" if options.format == "trees" else options.format
@@ -115,8 +122,11 @@ def rescore(options: Rescore) -> None:
     if metric is not None:
         option, path = "--tune" if options.tune else "--compare", options.tune or options.compare
         references = keyed_lines(path or "", ids, format=options.format, name=option)
-        for text, reference in zip(firsts, references):
-            metric.statistics(text, reference)  # tells of a malformed one before hours of scoring
+        for nbest, reference in zip(_lists(options), references):
+            # Tells of malformed ones before hours of scoring. Trees alone can differ in words.
+            first = NBest(nbest.id, nbest.hypotheses[:1])
+            statistics_of(nbest if isinstance(metric, BracketF1) else first, reference, metric)
+    print(printable(note), end="", file=sys.stderr)
     quietly("dualnet.rescoring.rescoring")
     from dualnet.rescoring.rescoring import rescored
 
@@ -129,7 +139,7 @@ def rescore(options: Rescore) -> None:
     _check_words(options, models)
     lists = rescored(
         models,
-        read_nbest(options.nbest, format=options.format, scores=options.scores),
+        _lists(options),
         request,
         weights=weights,
         sources=sources,
@@ -144,26 +154,23 @@ def rescore(options: Rescore) -> None:
 
 def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
     """Raise `ArgumentError` for a word that a model without `<unk>` cannot read."""
-    tokenizers = {name: model.vocabulary for name, model in models.items()}
     closed = {
-        name: words
-        for name, words in tokenizers.items()
-        if isinstance(words, Vocabulary) and words.unk_id is None
+        name: vocabulary
+        for name, model in models.items()
+        for vocabulary in [model.vocabulary]
+        if isinstance(vocabulary, Vocabulary) and vocabulary.unk_id is None
     }
-    if not closed:
-        return
-    for nbest in read_nbest(options.nbest, format=options.format, scores=options.scores):
-        for name, vocabulary in closed.items():
-            for hypothesis in nbest.hypotheses:
-                try:
-                    vocabulary.encode(hypothesis.text)
-                except ArgumentError as error:
-                    raise ArgumentError(
-                        "NBEST",
-                        f"must hold words of {name!r}, which has no <unk>. Received: list "
-                        f"{nbest.id!r}, {hypothesis.text!r}. Leave its hypotheses out, or train "
-                        "a model with <unk>.",
-                    ) from error
+    for nbest in _lists(options) if closed else ():
+        for (name, vocabulary), item in itertools.product(closed.items(), nbest.hypotheses):
+            try:
+                vocabulary.encode(item.text)
+            except ArgumentError as error:
+                raise ArgumentError(
+                    "NBEST",
+                    f"must hold words of {name!r}, which has no <unk>. Received: list "
+                    f"{nbest.id!r}, {item.text!r}. Leave its hypotheses out, or train a model "
+                    "with <unk>.",
+                ) from error
 
 
 def _tune(
@@ -174,17 +181,19 @@ def _tune(
     weights: Mapping[str, float],
 ) -> None:
     """Learn weights, print what they are worth, and write them and the lists."""
-    seed = {} if options.seed is None else {"seed": options.seed}
+    settings: dict[str, Any] = {"metric": metric, "missing": options.missing}
+    if options.seed is not None:
+        settings["seed"] = options.seed
     if options.tune:
-        weights = tune(lists, references, metric=metric, **seed)
-    figures = dataclasses.asdict(compare(lists, references, weights, metric=metric, **seed))
+        weights = tune(lists, references, **settings)
+    figures = dataclasses.asdict(compare(lists, references, weights, **settings))
     name = _metric_name(options)
+    about = {"metric": name, "lists": len(lists), "missing": options.missing}
     if options.save_weights is not None:
-        about = {"metric": name, "lists": len(lists), **figures["rescored"]}
-        save_weights(options.save_weights, weights, **about)
+        save_weights(options.save_weights, weights, **about, **figures["rescored"])
     if options.output is not None:
-        _write(options, (weighted(nbest, weights) for nbest in lists))
-    result = {"metric": name, "lists": len(lists), **figures, "weights": weights}
+        _write(options, (weighted(nbest, weights, options.missing) for nbest in lists))
+    result = {**about, **figures, "weights": weights}
     rows = [
         [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
         for what, figure in figures.items()
@@ -223,7 +232,7 @@ def _best_line(nbest: NBest, format: str) -> str:
     best = nbest.best
     if format == "trees":
         return str(best.rest)
-    line = " ".join(best.text.splitlines())
+    line = re.sub("\r\n|[\r\n]", " ", best.text)
     return f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line
 
 
@@ -234,7 +243,7 @@ def _metric_name(options: Rescore) -> str:
 def _name(run: Run) -> str:
     """Return the name of the feature of a RUN: that of its folder or file."""
     path = run.path.resolve()
-    return check_name(path.stem if path.suffix == ".keras" else path.name, "RUN")
+    return check_name(path.stem if path.suffix == ".keras" else path.name, argument="RUN")
 
 
 def _check_runs(options: Rescore, runs: Sequence[Run]) -> list[str]:
@@ -251,24 +260,35 @@ def _check_runs(options: Rescore, runs: Sequence[Run]) -> list[str]:
     return numbered(map(_name, runs))
 
 
+def _lists(options: Rescore) -> Iterator[NBest]:
+    return read_nbest(options.nbest, format=options.format, scores=options.scores)
+
+
 def _check_lists(
     options: Rescore, names: Sequence[str], weights: Mapping[str, float] | None
-) -> tuple[list[str | int], list[str]]:
+) -> tuple[list[str | int], str]:
     """Read all lists, to tell of mistakes before anything is scored.
 
     Returns:
-        The id and the first text of each list.
+        The id of each list, and what to say of features that hypotheses lack.
     """
-    ids, firsts = [], []
-    for nbest in read_nbest(options.nbest, format=options.format, scores=options.scores):
-        first = NBest(nbest.id, nbest.hypotheses[:1])
-        first = with_scores(first, {name: iter([0.0]) for name in names})
-        if weights is not None:
-            check_features(weights, first)
+    writes = not options.best and (options.output or not (options.tune or options.compare))
+    ids: list[str | int] = []
+    lacking: set[str] = set()
+    for nbest in checked(_lists(options), names, weights):
         ids.append(nbest.id)
-        firsts.append(nbest.hypotheses[0].text)
+        rows = [hypothesis.numbers() for hypothesis in nbest.hypotheses]
+        lacking |= set().union(*rows) - set(rows[0]).intersection(*rows)
+        for _ in lines_of(nbest, options.format) if writes else ():
+            pass
     if not ids:
         raise ArgumentError(
             "NBEST", f"must hold n-best lists. Received: {options.nbest!r}, which is empty."
         )
-    return ids, firsts
+    if not options.tune:
+        lacking &= {name for name, weight in (weights or {}).items() if weight}
+    if not lacking:
+        return ids, ""
+    counts = "0" if options.missing == "zero" else "the lowest of its list"
+    note = f"Some hypotheses lack a feature, such as {min(lacking)!r}: it counts {counts}"
+    return ids, f"{note} (--missing {options.missing}).\n"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError
+from dualnet.rescoring.lines import SPACES
 from dualnet.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
 
 
@@ -72,7 +73,7 @@ class BracketF1:
         Raises:
             ValueError: if either is not one tree, or their words differ.
         """
-        trees = [parse_tree(text) if text.strip() else Tree("", ())
+        trees = [parse_tree(text) if text.strip(SPACES) else Tree("", ())
                  for text in (hypothesis, reference)]  # fmt: skip
         leaves = [[leaf for leaf in tree.leaves() if leaf.label not in self.traces]
                   for tree in trees]  # fmt: skip

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
+from dualnet.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
 from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.trees import (
-    clean,
-    linearize,
-    numbered_lines,
-    parse_tree,
-    read_tree_nbest,
-    read_trees,
-)
+from dualnet.rescoring.trees import clean, linearize, numbered_nbest, parse_tree, read_trees
 from dualnet.text.plain_text import SURROGATE
 
 FORMATS = ("jsonl", "kaldi", "moses", "trees")
 Path_ = str | os.PathLike[str]
+Row = TypeVar("Row")
+KALDI, MOSES = r"(?!score$)[^\s/]+", r"\S+"  # names of features, those of Kaldi being of files
 
 
 def read_nbest(
@@ -35,8 +31,9 @@ def read_nbest(
 ) -> Iterator[NBest]:
     """Read n-best lists one by one, without holding them all.
 
-    - "moses": `id ||| words ||| name= number … name= … ||| score`; the last two may be missing,
-      and fields after them are kept.
+    - "moses": `id ||| words ||| name= number … name= … ||| score`; the last two may be missing.
+      Other fields are kept and written last, such as the alignments and scores of words that
+      Marian writes before the features.
     - "kaldi": `utterance-n words …`, with files of `utterance-n number …` in the same order, one
       feature each, which is named after its file: `lm_cost`, or `dual` for `NBEST.dual`.
     - "jsonl": one object in each line, with `id`, `text` and, if there are some, `score` and
@@ -115,27 +112,24 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
         for nbest in lists:
             main.writelines(line + "\n" for line in lines_of(nbest, format))
             for key, hypothesis in zip(_keys(nbest), nbest.hypotheses) if format == "kaldi" else ():
-                features = {**hypothesis.features}
-                if hypothesis.score is not None:
-                    features["score"] = hypothesis.score
+                numbers = _columns(hypothesis)
                 if columns is None:
-                    columns = {
-                        name: opened(f"{os.fspath(path)}.{check_name(name)}") for name in features
-                    }
-                if columns.keys() != features.keys():
+                    columns = {name: opened(f"{os.fspath(path)}.{name}") for name in numbers}
+                if columns.keys() != numbers.keys():
                     raise ArgumentError(
                         "lists",
-                        f"must have the same features throughout. Received: {sorted(features)} at "
+                        f"must have the same features throughout. Received: {sorted(numbers)} at "
                         f"{key}, after {sorted(columns)}.",
                     )
-                for name, value in features.items():
-                    columns[name].write(f"{key} {_numbers(value)}\n")
+                for name, value in numbers.items():
+                    columns[name].write(f"{key} {value}\n")
 
 
 def lines_of(nbest: NBest, format: str) -> Iterator[str]:
     """Yield the lines of a list; those of Kaldi are the words alone."""
     if format == "kaldi":
         for key, item in zip(_keys(nbest), nbest.hypotheses):
+            _columns(item)  # tells of names that no file can have
             yield f"{key} {_one_line(item.text)}".rstrip(" ")
     elif format == "trees":
         for item in nbest.hypotheses:
@@ -152,7 +146,7 @@ def _json_line(key: str | int, item: Hypothesis) -> str:
     record = {"id": key, "text": item.text, "score": item.score, "features": dict(item.features)}
     record = {name: value for name, value in record.items() if value not in (None, {})}
     record |= item.rest if isinstance(item.rest, dict) else {}
-    text = json.dumps(record, ensure_ascii=False)
+    text = json.dumps(record, ensure_ascii=False, default=float)  # of NumPy
     # Escaped, too: control characters that a terminal must not get.
     return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -160,7 +154,7 @@ def _json_line(key: str | int, item: Hypothesis) -> str:
 def _moses_line(key: str | int, item: Hypothesis) -> str:
     rest = item.rest if isinstance(item.rest, tuple) else ()
     score = "" if item.score is None else _numbers(item.score)
-    features = (f"{check_name(name)}= {_numbers(v)}" for name, v in item.features.items())
+    features = (f"{check_name(name, MOSES)}= {_numbers(v)}" for name, v in item.features.items())
     fields = [str(key), _one_line(item.text), " ".join(features), score, *rest]
     if any("|||" in field for field in fields):
         raise ArgumentError("lists", f"must not hold '|||' in a text. Received: {item.text!r}.")
@@ -197,8 +191,12 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
             )
         return lines
     if format == "kaldi":
-        words = (line.split(maxsplit=1) for line in lines if line.strip())
-        by_key = {key: "".join(text) for key, *text in words}
+        try:
+            by_key = _without_repetition(_keyed(line) for line in lines if line.strip(SPACES))
+        except ValueError as error:
+            raise ArgumentError(
+                name, f"must have one line for each key. Received: {os.fspath(path)!r}: {error}."
+            ) from None
     else:
         by_key = {str(number): line for number, line in enumerate(lines)}
     keys = [str(key) if format == "kaldi" else str(int(key)) for key in ids]
@@ -212,113 +210,155 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
 
 
 def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
+    rows: Iterator[tuple[int, tuple[str | int, Hypothesis]]]
     if format == "trees":
-        for number, candidates in enumerate(read_tree_nbest(path)):
-            if not candidates:
-                raise ArgumentError(
-                    "nbest",
-                    f"must hold a tree in each list. Received: {os.fspath(path)!r}, whose list "
-                    f"{number} has none. Write () for a sentence without a parse.",
-                )
-            yield NBest(
-                number,
-                tuple(
-                    Hypothesis(linearize(clean(tree)), score=score, rest=str(tree))
-                    for tree, score in candidates
-                ),
-            )
-        return
-    parsed: Iterator[tuple[int, str | int, Hypothesis]]
-    if format == "kaldi":
-        parsed = _kaldi(path, scores)
+        rows = _trees(path)
+    elif format == "kaldi":
+        rows = _kaldi(path, scores)
     else:
-        parse = _moses if format == "moses" else _json
-        parsed = ((number, *parse(line, path, number)) for number, line in _lines(path) if line)
+        rows = _rows(path, _moses if format == "moses" else _json)
     seen = set()
-    for key, group in itertools.groupby(parsed, key=lambda each: each[1]):
-        members = list(group)
-        if key in seen:
-            reason = f"the hypotheses of {key!r} must stand together, and some came before"
-            raise _malformed(path, members[0][0], reason)
+    for key, group in itertools.groupby(rows, key=lambda row: row[1][0]):
+        members = [dataclasses.replace(item, line=number) for number, (_, item) in group]
+        numbers = {item.rest for item in members} if format == "kaldi" else members
+        if key in seen or len(numbers) < len(members):
+            reason = f"the hypotheses of {key!r} must stand together, each with its own number"
+            raise _malformed(path, members[0].line or 0, reason)
         seen.add(key)
-        yield NBest(key, tuple(hypothesis for *_, hypothesis in members))
+        yield NBest(key, tuple(members))
 
 
-def _moses(line: str, path: Path_, number: int) -> tuple[str, Hypothesis]:
-    fields = [field.strip() for field in line.split("|||")]
+def _trees(path: Path_) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
+    for number, candidates in enumerate(numbered_nbest(path)):
+        if not candidates:
+            raise ArgumentError(
+                "nbest",
+                f"must hold a tree in each list. Received: {os.fspath(path)!r}, whose list "
+                f"{number} has none. Write () for a sentence without a parse.",
+            )
+        for line, (tree, score) in candidates:
+            text = linearize(clean(tree))
+            yield line, (number, Hypothesis(text, score=score, rest=str(tree)))
+
+
+def _rows(path: Path_, parse: Callable[[str], Row]) -> Iterator[tuple[int, Row]]:
+    """Yield what `parse` returns for each line that is not empty, after the number of the line.
+
+    A `ValueError` of `parse` becomes one that names the file and the line.
+    """
+    for number, line in numbered_lines(path, _malformed):
+        if line := line.removesuffix("\n").removesuffix("\r"):
+            try:
+                row = parse(line)
+            except ValueError as error:
+                raise _malformed(path, number, str(error).removesuffix(".")) from None
+            yield number, row
+
+
+def _moses(line: str) -> tuple[str, Hypothesis]:
+    fields = [field.strip(SPACES) for field in line.split("|||")]
     if len(fields) < 2 or not re.fullmatch("[0-9]{1,18}", fields[0]):
-        raise _malformed(path, number, "a line must be 'id ||| words ||| features ||| score'")
-    values_of: dict[str, list[float]] = {}
-    name = None
-    for token in re.findall(r"[^\s=]+=|[^\s=]+", fields[2]) if len(fields) > 2 else []:
-        if token[-1] in "=:":
-            name = token[:-1]
-            if name in values_of:
-                raise _malformed(path, number, f"the feature {name!r} is there twice")
-            values_of[name] = []
-        else:
-            name = name or "features"
-            values_of.setdefault(name, []).append(_number(token, path, number))
-    for name, values in values_of.items():
-        if not values:
-            raise _malformed(path, number, f"the feature {name!r} has no number")
-    score = _number(fields[3], path, number) if len(fields) > 3 and fields[3] else None
-    features = {name: values[0] if len(values) == 1 else tuple(values)
-                for name, values in values_of.items()}  # fmt: skip
-    return fields[0], Hypothesis(fields[1], features, score, tuple(fields[4:]) or None)
+        raise ValueError("a line must be 'id ||| words ||| features ||| score'")
+    key, text, *others = fields
+    # Marian writes alignments and the scores of words, if any, before the features.
+    pairs = enumerate(itertools.pairwise(others))
+    place = next((i for i, pair in pairs if _are_features(*pair)), 0)
+    others, before = others[place:], others[:place]
+    features, score, *rest = [*others, *[""] * (2 - len(others))]
+    values: dict[str, list[float]] = {}
+    name = "features"
+    for token in words_of(features):
+        head, equals, number = token.rpartition("=")
+        if token.endswith(":"):
+            head, equals, number = token[:-1], ":", ""
+        if equals:
+            name = head
+            if not name or name in values:
+                raise ValueError(f"the feature {name!r} is there twice or has no name")
+            values[name] = []
+        if number:
+            values.setdefault(name, []).append(finite_number(number))
+    if empty := [name for name, numbers in values.items() if not numbers]:
+        raise ValueError(f"the feature {empty[0]!r} has no number")
+    numbers = {name: _value(several) for name, several in values.items()}
+    number = finite_number(score) if score else None
+    return key, Hypothesis(text, numbers, number, (*rest, *before) or None)
 
 
-def _json(line: str, path: Path_, number: int) -> tuple[str | int, Hypothesis]:
+def _are_features(field: str, score: str) -> bool:
+    """Return whether a field of a Moses line is of `name=` and has a score after it."""
+    named = re.match(r"[^\s=]+=", field, re.ASCII)
+    return named is not None and re.fullmatch(r"[^\s=]+", score, re.ASCII) is not None
+
+
+def _json(line: str) -> tuple[str | int, Hypothesis]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(path, number, f"no JSON ({error})") from None
+        record = json.loads(line, object_pairs_hook=_without_repetition)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"no JSON ({error})") from None
     valid = isinstance(record, dict) and isinstance(record.get("text"), str)
     if not valid or type(record.get("id")) not in (str, int):
-        raise _malformed(path, number, "a line must be an object with `id` and `text`")
+        raise ValueError("a line must be an object with `id` and `text`")
     if SURROGATE.search(json.dumps(record, ensure_ascii=False)):
-        raise _malformed(path, number, "the text is not UTF-8")
+        raise ValueError("the text is not UTF-8")
     features = record.pop("features", None)
     if not isinstance(features, dict | None):
-        raise _malformed(path, number, "`features` must be an object of numbers")
+        raise ValueError("`features` must be an object of numbers")
     values = {
-        name: tuple(_number(each, path, number) for each in value)
+        name: tuple(map(finite_number, value))
         if isinstance(value, list) and value
-        else _number(value, path, number)
+        else finite_number(value)
         for name, value in (features or {}).items()
     }
     score = record.pop("score", None)
-    score = None if score is None else _number(score, path, number)
-    key, text = record.pop("id"), record.pop("text")
-    return key, Hypothesis(text, values, score, record or None)
+    score = None if score is None else finite_number(score)
+    return record.pop("id"), Hypothesis(record.pop("text"), values, score, record or None)
 
 
-def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, str | int, Hypothesis]]:
-    names = [_feature_of(file, path) for file in scores]
+def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, tuple[str, Hypothesis]]]:
+    names = [check_name(_feature_of(file, path), r"[^\s/]+", "scores") for file in scores]
     if len({*names}) < len(names):
         raise ArgumentError("scores", f"must be of different names. Received: {names}.")
-    columns = [_lines(file) for file in scores]
-    for (number, line), *others in itertools.zip_longest(_lines(path), *columns, fillvalue=(0, "")):
-        key, text = (*line.split(maxsplit=1), "", "")[:2]
-        match = re.fullmatch(r"(.+)-(\d+)", key)
-        if match is None and number:
-            raise _malformed(path, number, "a line must be 'utterance-n words …'")
+    columns = [_rows(file, _numbers_of_key) for file in scores]
+    for row, *others in itertools.zip_longest(_rows(path, _keyed), *columns):
+        number, (key, text) = row or (0, ("", ""))
         values: dict[str, Any] = {}
-        for name, file, (at, other) in zip(names, scores, others):
-            other_key, *rest = other.split() or [""]
-            if other_key != key or not rest:
+        for name, file, other in zip(names, scores, others):
+            at, (other_key, numbers) = other or (number, ("", ()))
+            if (row or other) and (other_key != key or not numbers):
                 raise _malformed(
                     file,
-                    at or number,
+                    at,
                     f"{key!r} and a number must stand here, as in {os.fspath(path)!r}"
-                    if number
+                    if row
                     else f"there are more lines than in {os.fspath(path)!r}",
                 )
-            numbers = tuple(_number(each, file, at) for each in rest)
-            values[name] = numbers[0] if len(numbers) == 1 else numbers
-        assert match is not None
+            values[name] = _value(numbers)
+        match = re.fullmatch(r"(.+)-([0-9]{1,18})", key)
+        if match is None:
+            raise _malformed(path, number, "a line must be 'utterance-n words …'")
         score = values.pop("score", None)
-        yield number, match[1], Hypothesis(text.strip(), values, score, int(match[2]))
+        yield number, (match[1], Hypothesis(text, values, score, int(match[2])))
+
+
+def _keyed(line: str) -> tuple[str, str]:
+    """Return the key that a line begins with, and the rest."""
+    key, *rest = re.split(f"[{SPACES}]+", line.strip(SPACES), maxsplit=1)
+    return key, "".join(rest)
+
+
+def _numbers_of_key(line: str) -> tuple[str, tuple[float, ...]]:
+    key, rest = _keyed(line)
+    return key, tuple(map(finite_number, words_of(rest)))
+
+
+def _without_repetition(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"{key!r} is there twice")
+        values[key] = value
+    return values
 
 
 def _feature_of(scores: Path_, nbest: Path_) -> str:
@@ -335,24 +375,18 @@ def _keys(nbest: NBest) -> list[str]:
     return [f"{nbest.id}-{number}" for number in numbers]
 
 
-def _lines(path: Path_) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a file, without what ends them."""
-    for number, line in numbered_lines(path, _malformed):
-        yield number, line.removesuffix("\n").removesuffix("\r")
+def _columns(item: Hypothesis) -> dict[str, str]:
+    """Return the numbers for which Kaldi lists have a file each, by the name of the file."""
+    columns = {check_name(name, KALDI): _numbers(v) for name, v in item.features.items()}
+    return columns if item.score is None else {**columns, "score": _numbers(item.score)}
 
 
-def _number(value: Any, path: Path_, line: int) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise _malformed(path, line, f"{value!r} must be a finite number")
-    return number
+def _value(numbers: Sequence[float]) -> float | tuple[float, ...]:
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:
-    return " ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
+    return " ".join(repr(float(each)) for each in (value if isinstance(value, tuple) else [value]))
 
 
 def _one_line(text: str) -> str:
@@ -361,11 +395,13 @@ def _one_line(text: str) -> str:
     return text
 
 
-def check_name(name: str, argument: str = "lists") -> str:
-    """Return the name of a feature if every format can hold it."""
-    if not re.fullmatch(r"[^\s=|/]+", name):
+def check_name(name: str, pattern: str = r"[^\s=|/]+", argument: str = "lists") -> str:
+    """Return the name of a feature if it fits `pattern`; every format can hold it by default."""
+    if not re.fullmatch(pattern, name, re.ASCII):
         raise ArgumentError(
-            argument, f"must name features without spaces, '=', '|' and '/'. Received: {name!r}."
+            argument,
+            "must name features without spaces, '=', '|' and '/', and none 'score'. Received: "
+            f"{name!r}.",
         )
     return name
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_choice, check_finite
+from dualnet.requests import MISSING
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"
@@ -24,6 +25,10 @@ class Hypothesis:
         rest: What else its line holds, which is written back: a dict of the other keys of a JSON
             object, a tuple of the other fields of a Moses line, the number of a Kaldi key, or the
             bracketed tree.
+        line: int or None. The line of its file, for errors; two hypotheses are compared without.
+
+    Raises:
+        ValueError: if a feature or the score is no finite number, or two features have one name.
 
     Example:
 
@@ -36,21 +41,31 @@ class Hypothesis:
     features: Mapping[str, float | tuple[float, ...]] = dataclasses.field(default_factory=dict)
     score: float | None = None
     rest: Any = None
+    line: int | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_finite("score", self.score or 0.0)
+        for name, number in self.numbers().items():
+            check_finite(f"features[{name!r}]", number)
 
     def numbers(self) -> dict[str, float]:
         """Return the features, those of several numbers as `name_1`, `name_2` and so on."""
-        numbers: dict[str, float] = {}
-        for name, value in self.features.items():
-            if isinstance(value, tuple):
-                numbers |= {f"{name}_{i}": number for i, number in enumerate(value, start=1)}
-            else:
-                numbers[name] = value
+        numbers: dict[str, Any] = {}
+        for feature, value in self.features.items():
+            several = enumerate(value, start=1) if isinstance(value, tuple) else ()
+            values = {f"{feature}_{i}": number for i, number in several} or {feature: value}
+            if twice := numbers.keys() & values:
+                raise ArgumentError(
+                    "features",
+                    "must have different names, `x_1` for the first of several numbers. Received: "
+                    f"two that are named {min(twice)!r}. Rename {feature!r}.",
+                )
+            numbers |= values
         return numbers
 
     def total(self, weights: Mapping[str, float]) -> float:
         """Return the sum of the features times their `weights`; one without a weight has 0."""
-        numbers = self.numbers()
-        return math.fsum(weight * numbers.get(name, 0.0) for name, weight in weights.items())
+        return _total(self.numbers(), weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +108,7 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
             features.setdefault(BASE, hypothesis.score)
         features.setdefault(LENGTH, float(len(hypothesis.text.split())))
         for name, column in scores.items():
-            if name in features:
+            if name in features:  # `Hypothesis` refuses one of the numbers of a feature
                 raise ArgumentError(
                     "models",
                     "must have names that no feature of the lists has. Received: "
@@ -104,12 +119,29 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
     return NBest(nbest.id, tuple(hypotheses))
 
 
-def weighted(nbest: NBest, weights: Mapping[str, float]) -> NBest:
+def weighted(nbest: NBest, weights: Mapping[str, float], missing: str) -> NBest:
     """Return a list whose scores are the sums of the features times their weights."""
-    return NBest(
-        nbest.id,
-        tuple(dataclasses.replace(item, score=item.total(weights)) for item in nbest.hypotheses),
-    )
+    scores = [_total(numbers, weights) for numbers in numbers_of(nbest, missing)]
+    pairs = zip(nbest.hypotheses, scores)
+    return NBest(nbest.id, tuple(dataclasses.replace(item, score=score) for item, score in pairs))
+
+
+def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
+    """Return the numbers of each hypothesis, with those that it lacks, see `Rescoring.missing`."""
+    check_choice("missing", missing, MISSING)
+    rows = [hypothesis.numbers() for hypothesis in nbest.hypotheses]
+    instead: dict[str, float] = {}
+    for name, number in (pair for row in rows for pair in row.items()):
+        instead[name] = min(number, instead.get(name, number)) if missing == "lowest" else 0.0
+    return [{**instead, **row} for row in rows]
+
+
+def _total(numbers: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    terms = [weight * numbers.get(name, 0.0) for name, weight in weights.items()]
+    if not math.isfinite(sum(map(abs, terms))):
+        message = f"must keep the score finite. Received: {dict(weights)} for {dict(numbers)}."
+        raise ArgumentError("weights", message)
+    return math.fsum(terms)
 
 
 def numbered(names: Iterable[str]) -> list[str]:

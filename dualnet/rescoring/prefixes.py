@@ -10,10 +10,9 @@ from keras import ops
 
 from dualnet.builders import LanguageModel, TranslationModel, questions
 from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Reader, reader_of
-from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
-from dualnet.generation.translation import padded
+from dualnet.generation import translation
 
 STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
@@ -24,10 +23,13 @@ def log_probabilities(
     streams: Sequence[np.ndarray],
     *,
     states: Sequence[np.ndarray] | None = None,
-    sources: Sequence[np.ndarray] | None = None,
+    sources: Sequence[np.ndarray] = (),
     owners: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Return the log-probability, in nats, of each stream's tokens but the first.
+
+    `ROWS` streams are read at a time, fewer for long sources, and not padded to the longest: what
+    a long one needs of memory does not depend on the others.
 
     Args:
         model: `LanguageModel`, or a `TranslationModel` with `sources`.
@@ -39,39 +41,73 @@ def log_probabilities(
     Returns:
         float64 `(streams,)`.
     """
-    segment: dict[str, Any] = {}
-    if isinstance(model, TranslationModel):
-        reader = reader_of(model, _losses_given_sources)
-        first, segment["constants"] = _encoded(model, sources or [])
-    else:
-        reader = reader_of(model, questions.losses)
-        first = [np.zeros((1, size), np.float32) for size in reader.state_size]
-        first = first if states is None else list(states)
-    counts = np.array([len(stream) for stream in streams]) - 1
-    ids = np.full((len(streams), 2 + max(counts, default=0)), PADDING_ID, np.int32)
-    ids[:, 0] = 0 if owners is None else owners
-    for row, stream in zip(ids, streams):
-        row[1 : len(stream) + 1] = stream
-    # Neighbours in this order share the longest prefixes; `shared` counts their columns.
-    order = np.lexsort(ids.T[::-1])
-    ids, counts = ids[order], counts[order]
-    differ = np.pad(ids[1:] != ids[:-1], ((0, 0), (0, 1)), constant_values=True)
-    shared = np.append(0, differ.argmax(axis=1))[: len(ids)]
-    totals = np.zeros(len(ids))
-    places = ids[:, 0]  # of each hypothesis among the rows that were read last
-    for start in range(0, max(counts, default=0), STEPS):
-        end = start + STEPS
-        left = counts > start
-        new = left & (shared < min(end + 2, ids.shape[1]))  # the others are equal so far
-        rows = np.flatnonzero(new)
-        tokens, targets = (
-            np.pad(part, ((0, 0), (0, STEPS - part.shape[1])), constant_values=PADDING_ID)
-            for part in (ids[rows, start + 1 : end + 1], ids[rows, start + 2 : end + 2])
+    widths = [max(1, len(source)) for source in sources] or [1]
+    owner_of = owners or [0] * len(streams)
+    # Neighbours in this order share the longest prefixes, and have sources of similar lengths.
+    keys = [(-widths[k], k, ids.astype(">i4").tobytes()) for k, ids in zip(owner_of, streams)]
+    order = sorted(range(len(streams)), key=keys.__getitem__)
+    totals = np.zeros(len(streams))
+    while order:
+        rows = max(1, min(ROWS, translation.POSITIONS // widths[owner_of[order[0]]]))
+        group, order = order[:rows], order[rows:]
+        used, places = np.unique([owner_of[i] for i in group], return_inverse=True)
+        constants = None
+        if isinstance(model, TranslationModel):
+            states, constants = _encoded(model, [sources[k] for k in used])
+        totals[group] = _of_neighbours(
+            model, [streams[i] for i in group], places, states, constants
         )
-        losses, first = _read(reader, segment, tokens, targets, first, places[rows], ids[rows, 0])
-        places = np.cumsum(new) - 1
+    return totals
+
+
+def _of_neighbours(
+    model: LanguageModel,
+    streams: Sequence[np.ndarray],
+    owners: np.ndarray,
+    states: Sequence[np.ndarray] | None,
+    constants: Sequence[np.ndarray] | None,
+) -> np.ndarray:
+    """Return the log-probabilities of sorted streams; `owners` are the rows of their sources."""
+    reader = reader_of(model, questions.losses if constants is None else _losses_given_sources)
+    if states is None:
+        states = [np.zeros((1, size), np.float32) for size in reader.state_size]
+    counts = np.array([len(stream) for stream in streams]) - 1
+    begins = np.cumsum(counts + 1) - counts - 1
+    ids = np.concatenate(streams)
+    shared = np.array([0, *map(_shared, streams, streams[1:])])
+    shared[1:][owners[1:] != owners[:-1]] = 0
+    totals = np.zeros(len(streams))
+    places = owners  # of each stream among the rows that were read last
+    for start in range(0, counts.max(), STEPS):
+        left = counts > start
+        new = left & (shared <= start + STEPS)  # the others are equal so far
+        rows = np.flatnonzero(new)
+        several = 1 << (len(rows) - 1).bit_length()  # few numbers of rows are compiled
+        rows = np.append(rows, np.full(several - len(rows), rows[0]))
+        columns = start + np.arange(STEPS + 1)
+        inside = columns <= counts[rows, None]
+        pieces = ids[(begins[rows, None] + columns) * inside]
+        segment: dict[str, Any] = {
+            "tokens": pieces[:, :-1],
+            "targets": pieces[:, 1:],
+            "states": [state[places[rows]] for state in states],
+        }
+        if constants is not None:
+            segment |= {"constants": constants, "owners": owners[rows]}
+        answer = reader.predict_on_batch(segment)
+        losses = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
+        states, places = answer["states"], np.cumsum(new) - 1
         totals[left] -= losses[places[left]]
-    return totals[np.argsort(order)]
+    return totals
+
+
+def _shared(stream: np.ndarray, other: np.ndarray) -> int:
+    """Return the length of the prefix that two streams share; of equal ones it is endless."""
+    length = min(len(stream), len(other))
+    differ = stream[:length] != other[:length]
+    if differ.any():
+        return int(differ.argmax())
+    return length if len(stream) != len(other) else np.iinfo(int).max
 
 
 def state_after(
@@ -79,60 +115,26 @@ def state_after(
 ) -> list[np.ndarray]:
     """Return the states `(1, size)` of a language model after it read `ids`.
 
-    Powers of two are read at a time, and no padding: few shapes are compiled.
+    Powers of two, and `WORK` at most, are read at a time, without padding: few shapes are compiled.
     """
     reader = reader_of(model, questions.losses)
     if states is None:
         states = [np.zeros((1, size), np.float32) for size in reader.state_size]
     while len(ids):
-        tokens = ids[None, : 1 << (len(ids).bit_length() - 1)]
+        tokens = ids[None, : min(1 << (len(ids).bit_length() - 1), scoring.WORK)]
         segment = {"tokens": tokens, "targets": tokens, "states": list(states)}
         states = reader.predict_on_batch(segment)["states"]
         ids = ids[tokens.shape[1] :]
     return list(states)
 
 
-def _read(
-    reader: Reader,
-    segment: dict[str, Any],
-    tokens: np.ndarray,
-    targets: np.ndarray,
-    states: Sequence[np.ndarray],
-    places: np.ndarray,
-    owners: np.ndarray,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Read rows of tokens, each in the state at its place.
-
-    Returns:
-        The sum of each row's losses, float64 `(rows,)`, and the states after the rows.
-    """
-    counted = targets != PADDING_ID
-    sums: list[np.ndarray] = []
-    states_after: list[list[np.ndarray]] = []
-    for begin in range(0, len(tokens), ROWS):
-        chosen = np.arange(begin, min(begin + ROWS, len(tokens)))
-        rows = 1 << (len(chosen) - 1).bit_length()  # few numbers of rows are compiled
-        filled = np.append(chosen, np.full(rows - len(chosen), begin))
-        part = {
-            "tokens": np.maximum(tokens[filled], 0),
-            "targets": np.maximum(targets[filled], 0),
-            "states": [state[places[filled]] for state in states],
-            **segment,
-        }
-        if segment:
-            part["owners"] = owners[filled]
-        outputs = reader.predict_on_batch(part)
-        losses = outputs["losses"][: len(chosen)].astype(np.float64)
-        sums.append(np.sum(losses * counted[chosen], axis=1))
-        states_after.append([state[: len(chosen)] for state in outputs["states"]])
-    return np.concatenate(sums), [np.concatenate(several) for several in zip(*states_after)]
-
-
 def _encoded(
     model: TranslationModel, sources: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the states in which translations of the sources begin, and their constants."""
-    arrays = [ops.convert_to_numpy(array) for array in model.encode(padded(sources))]
+    rows = 1 << (len(sources) - 1).bit_length()  # few numbers of rows are compiled
+    ids = translation.padded([*sources, *sources[:1] * (rows - len(sources))])
+    arrays = [ops.convert_to_numpy(array) for array in model.encode(ids)]
     count = model.graph.constants
     return arrays[count:], arrays[:count]
 

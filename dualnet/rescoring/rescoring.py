@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_finite
+from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, TranslationModel
@@ -18,11 +18,11 @@ from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.rescoring.prefixes import log_probabilities, state_after
-from dualnet.rescoring.tuning import check_features
+from dualnet.rescoring.tuning import checked
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_text
 
-BLOCK_TOKENS = 2**15  # of lists that are read together, about
+BLOCK_CHARACTERS = 2**17  # of lists that are read together, about
 DIGITS = 6  # of a log-probability, so that a written list has the numbers that were used
 
 Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
@@ -41,9 +41,10 @@ def rescore(
     """Return n-best lists with the scores of models as new features, and a new score.
 
     The features of a hypothesis are those that it came with, its old score as `base`, its number
-    of words as `length`, and for each model its log-probability in nats, that of the `<eos>` at
-    its end included. The new score is the sum of the features times their weights. The order of
-    the hypotheses stays; `NBest.best` is the one of the highest score.
+    of words as `length` (a list that has features of these names keeps them), and for each model
+    its log-probability in nats, that of the `<eos>` at its end included. The new score is the sum
+    of the features times their weights, where a feature that a hypothesis lacks is `missing`. The
+    order of the hypotheses stays; `NBest.best` is the one of the highest score.
 
     Each hypothesis is read from the zero state, after `<eos>`; with `carry`, in the state in which
     the best hypothesis of the list before left the model, as in running text. With `adapt`, the
@@ -55,8 +56,8 @@ def rescore(
         models: a `LanguageModel` with a vocabulary, several, or a dict of the name of a feature to
             a model. A `TranslationModel` scores its target given the source. May be empty.
         nbest: `NBest`, any iterable, such as what `read_nbest` returns.
-        weights: dict of a feature to its weight, such as `tune` returns; one that is not there has
-            0. By default each model has 1.
+        weights: dict of a feature, which some hypothesis has, to its weight, such as `tune`
+            returns; a feature that is not there has 0. By default each model has 1.
         sources: str for each list: the texts that were translated. For translators alone.
         {arguments}
         statistics: As for `dynamic_evaluation`; only with `adapt`. May be a dict by the name of
@@ -66,8 +67,8 @@ def rescore(
         A list of `NBest`.
 
     Raises:
-        ValueError: if a name is taken by a feature of the lists, if a weight has no feature, or if
-            sources are missing.
+        ValueError: if a name is taken by a feature of the lists, if no hypothesis has the feature
+            of a weight, or if sources are missing.
 
     Example:
 
@@ -85,13 +86,16 @@ def rescore(
     https://aclanthology.org/D18-1489, section 7
     """
     request = Rescoring.of(settings)
+    models, lists = _named(models), list(nbest)
+    for _ in checked(lists, models, weights):  # tells of mistakes before anything is scored
+        pass
     return list(
-        rescored(models, nbest, request, weights=weights, sources=sources, statistics=statistics)
+        rescored(models, lists, request, weights=weights, sources=sources, statistics=statistics)
     )
 
 
 def rescored(
-    models: Models,
+    models: Mapping[str, LanguageModel],
     nbest: Iterable[NBest],
     request: Rescoring,
     *,
@@ -99,46 +103,43 @@ def rescored(
     sources: Iterable[str] | None = None,
     statistics: Any = None,
 ) -> Iterator[NBest]:
-    """Yield the lists of `rescore` one by one; few lists are held at a time."""
+    """Yield the lists of `rescore`, which were `checked`, one by one; few are held at a time."""
     request.check_adapts({"statistics": statistics})
     carry, adapt = request.carry, request.adapt
-    named = {name: _Scorer(name, model) for name, model in _named(models).items()}
+    scorers = [_Scorer(name, model) for name, model in models.items()]
+    readers = [scorer for scorer in scorers if not scorer.translates] if carry or adapt else []
     if weights is None:
-        weights = dict.fromkeys(named, 1.0)
-    weights = {name: check_finite(f"weights[{name!r}]", w) for name, w in weights.items()}
-    scorers = list(named.values())
+        weights = dict.fromkeys(models, 1.0)
     translators = [scorer.name for scorer in scorers if scorer.translates]
     if bool(translators) != (sources is not None):
         received = f"{translators[0]!r}, which does" if translators else "no model that does"
         raise ArgumentError(
             "sources", f"must be given if a model translates, else not. Received: {received}."
         )
-    if (carry or adapt) and len(translators) == len(scorers):
+    if (carry or adapt) and not readers:
         raise ArgumentError(
             "adapt" if adapt else "carry", "must be False without a language model. Received: True."
         )
-    for scorer in scorers if adapt else []:
-        if not scorer.translates:
-            check_sentences(scorer.model)
+    for scorer in readers if adapt else []:
+        check_sentences(scorer.model)
     lists = _with_sources(nbest, sources)
     with contextlib.ExitStack() as stack:
-        learners: dict[str, Callable[..., float]] = {}
-        if adapt:
-            for scorer in scorers:
-                if not scorer.translates:
-                    of_model = statistics
-                    if isinstance(statistics, Mapping):
-                        of_model = statistics.get(scorer.name)
-                    learners[scorer.name], _ = stack.enter_context(
-                        learning(scorer.model, request, statistics=of_model)
-                    )
-        blocks = ([pair] for pair in lists) if carry or adapt else _blocks(lists)
+        for scorer in readers if adapt else []:
+            given = statistics
+            if isinstance(statistics, Mapping):
+                given = statistics.get(scorer.name)
+            context = learning(scorer.model, request, statistics=given)
+            scorer.learn, _ = stack.enter_context(context)
+        blocks = ([pair] for pair in lists) if readers else _blocks(lists)
         for block in blocks:
-            several = _scored(block, scorers, weights)
+            columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
+            several = [
+                weighted(with_scores(one_list, columns), weights, request.missing)
+                for one_list, _ in block
+            ]
             yield from several
-            for scorer in scorers if carry or adapt else []:
-                if not scorer.translates:
-                    scorer.read(several[0].best, learners.get(scorer.name), carry=carry)
+            for scorer in readers:
+                scorer.read(several[0].best, carry=carry)
 
 
 class _Scorer:
@@ -160,6 +161,7 @@ class _Scorer:
         else:
             self.vocabulary, self.eos_id = vocabulary_with_eos(model)
         self.states: list[np.ndarray] | None = None
+        self.learn: Callable[..., float] | None = None
 
     def stream(self, text: str) -> np.ndarray:
         ids = self.vocabulary.encode(check_text("nbest", text))
@@ -182,25 +184,13 @@ class _Scorer:
                 "Train it, or let it adapt, with a smaller learning_rate.",
             ) from None
 
-    def read(self, best: Hypothesis, learn: Callable[..., float] | None, *, carry: bool) -> None:
+    def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
         stream = self.stream(best.text)
         states = state_after(self.model, stream[:-1], self.states) if carry else None
-        if learn is not None:
-            learn(stream, alone=True, states=self.states)
+        if self.learn is not None:
+            self.learn(stream, alone=True, states=self.states)
         self.states = states
-
-
-def _scored(
-    block: Sequence[tuple[NBest, str | None]],
-    scorers: Sequence[_Scorer],
-    weights: Mapping[str, float],
-) -> list[NBest]:
-    columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
-    lists = [weighted(with_scores(nbest, columns), weights) for nbest, _ in block]
-    for nbest in lists:
-        check_features(weights, nbest)
-    return lists
 
 
 def _named(models: Models) -> dict[str, LanguageModel]:
@@ -238,14 +228,15 @@ def _with_sources(
 def _blocks(
     lists: Iterable[tuple[NBest, str | None]],
 ) -> Iterator[list[tuple[NBest, str | None]]]:
-    """Yield the lists in blocks of about `BLOCK_TOKENS` words."""
+    """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
     block: list[tuple[NBest, str | None]] = []
-    words = 0
+    length = 0
     for pair in lists:
         block.append(pair)
-        words += sum(len(hypothesis.text.split()) + 1 for hypothesis in pair[0].hypotheses)
-        if words >= BLOCK_TOKENS:
+        texts = [pair[1] or "", *(hypothesis.text for hypothesis in pair[0].hypotheses)]
+        length += sum(map(len, texts)) + len(texts)
+        if length >= BLOCK_CHARACTERS:
             yield block
-            block, words = [], 0
+            block, length = [], 0
     if block:
         yield block

@@ -6,22 +6,22 @@ https://aclanthology.org/D16-1257.
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 from dualnet._checks import ArgumentError
+from dualnet.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
 
 TAG = "XX"  # of a word whose own the linear form has dropped
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")
 DEEPEST = 200  # levels, many times those of the sentences of a treebank
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-_CLOSING = re.compile(r"(?:^|\s)\)[^\s()]")  # of the linear form alone
+_TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
+_CLOSING = re.compile(r"(?:^|\s)\)[^\s()]", re.ASCII)  # of the linear form alone
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Tree:
         children: tuple of `Tree`, or of one word.
 
     Raises:
-        ValueError: if the children are neither, or a label or word holds a space or a bracket.
+        ValueError: if the children are neither, if a label or word holds white space of ASCII or a
+            bracket, or if a bracket has no label, but for the outer one.
 
     Example:
 
@@ -60,6 +61,13 @@ class Tree:
         if not self.children and self.label:
             raise ArgumentError(
                 "children", f"must not be empty. Received: the bracket {self.label!r} of nothing."
+            )
+        outer = self.label in ROOTS and len(self.children) == 1
+        if not outer and any(not tree.label for tree in self.trees):
+            raise ArgumentError(
+                "children",
+                "must have labels, but for one that is alone in the outer bracket. Received: a "
+                f"bracket without a label in the bracket {self.label!r}.",
             )
         for name, text in [("label", self.label or "X"), *(("children", word) for word in words)]:
             if _TOKEN.fullmatch(text) is None or text in "()":
@@ -105,7 +113,7 @@ def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
     """Read bracketed trees, such as those of the Penn Treebank, one after the other.
 
     A tree may span several lines. Brackets may be spaced in any way; the outer one may lack its
-    label.
+    label. White space of ASCII separates; a no-break space is part of a word, as in EVALB.
 
     Args:
         path: a file in UTF-8.
@@ -162,8 +170,14 @@ def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
     >>> [(candidate.score, str(candidate.tree)) for candidate in candidates]
     [(-1.5, '(NP (NN fish))'), (-2.0, '(VP (VB fish))')]
     """
+    for candidates in numbered_nbest(path):
+        yield [candidate for _, candidate in candidates]
+
+
+def numbered_nbest(path: str | os.PathLike[str]) -> Iterator[list[tuple[int, Candidate]]]:
+    """Read the lists of `read_tree_nbest`, each tree with the line in which it begins."""
     for group in _groups(numbered_lines(path, _malformed)):
-        candidates: list[Candidate] = []
+        candidates: list[tuple[int, Candidate]] = []
         header: list[str] = []
         line = 0
         for tree, line, before in _read(_tokens(group), path):
@@ -171,7 +185,7 @@ def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
             if not candidates and len(words) > 1:
                 header, words = words[:2], words[2:]
             if tree is not None:
-                candidates.append(Candidate(tree, _score(words, path, line)))
+                candidates.append((line, Candidate(tree, _score(words, path, line))))
             elif words:
                 _no_words(before[-len(words) :], path)
         if header and header[0] != str(len(candidates)):
@@ -201,7 +215,7 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     >>> parse_tree("(S (NP (NNS dogs)) (VP (VBP bark)))").leaves()[1]
     Tree(label='VBP', children=('bark',))
     """
-    lines = enumerate(text.splitlines() or [""], start=1)
+    lines = enumerate(text.split("\n"), start=1)
     linear = "(" not in text or _CLOSING.search(text) is not None
     tokens = _expanded(lines, tag) if linear else _tokens(lines)
     readings = list(_read(tokens, "text"))
@@ -261,26 +275,11 @@ def _without_annotation(tree: Tree) -> Tree | None:
     return Tree(category(tree.label), children) if children else None
 
 
-Line = tuple[int, str]
-
-
-def numbered_lines(
-    path: str | os.PathLike[str], malformed: Callable[..., ArgumentError]
-) -> Iterator[Line]:
-    """Read the numbered lines of a file; `malformed` makes an error of file, line and reason."""
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise malformed(path, number, "the text is not UTF-8") from None
-
-
 def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
     """Return the lines between blank ones."""
     group: list[Line] = []
     for number, line in chain(lines, [(0, "")]):
-        if line.strip():
+        if line.strip(SPACES):
             group.append((number, line))
         elif group:
             yield group
@@ -298,7 +297,7 @@ def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
     """Return the tokens of trees in the linear form, as if they stood in brackets."""
     labels: list[str] = []
     for number, line in lines:
-        for token in line.split():
+        for token in words_of(line):
             if token.startswith("("):
                 labels.append(token[1:])
                 parts = ["(", token[1:]] if token[1:] else ["("]
@@ -315,7 +314,7 @@ def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
 def _read(
     tokens: Iterable[Line], source: str | os.PathLike[str]
 ) -> Iterator[tuple[Tree | None, int, list[Line]]]:
-    """Yield each tree, the line of its end, and the words that stand before it.
+    """Yield each tree, the line in which it begins, and the words that stand before it.
 
     The last is None, with the words behind the last tree.
     """
@@ -335,11 +334,12 @@ def _read(
         elif not opened:
             raise _malformed(source, line, "')' closes no bracket")
         else:
-            tree = _tree(opened.pop()[1], source, line)
+            start, parts = opened.pop()
+            tree = _tree(parts, source, line)
             if opened:
                 opened[-1][1].append(tree)
             else:
-                yield tree, line, before
+                yield tree, start, before
                 before = []
     if opened:
         raise _malformed(source, opened[0][0], "the bracket that opens here is never closed")
@@ -360,9 +360,7 @@ def _score(words: list[str], path: str | os.PathLike[str], line: int) -> float |
     if not words:
         return None
     try:
-        (score,) = map(float, words)
-        if not math.isfinite(score):
-            raise ValueError
+        (score,) = map(finite_number, words)
     except ValueError:
         raise _malformed(path, line, f"{' '.join(words)!r} before a tree is no score") from None
     return score

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, check_count, did_you_mean, is_number
+from dualnet._checks import ArgumentError, check_count, check_finite, did_you_mean, is_number
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
-from dualnet.rescoring.lists import NBest
+from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
 from dualnet.rescoring.metrics import Metric, gains, metric_of
 
 RESAMPLES = 1000
 LEAST = 1e-9  # of a gain that counts, and of an interval of a line
+SAME = 1e-12  # deviation, as a share of the largest number, of a feature that is always the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +72,7 @@ def tune(
     metric: str | Metric = "bleu",
     seed: int = 0,
     starts: int = 10,
+    missing: str = "zero",
 ) -> dict[str, float]:
     """Return the weights of the features whose best hypotheses the metric likes most.
 
@@ -81,11 +84,13 @@ def tune(
     the sum of the weights' absolute values is 1.
 
     Args:
-        lists: `NBest`, with features. One that a hypothesis lacks is 0.
+        lists: `NBest`, with features.
         references: str for each list.
         metric: "bleu", "wer" or "f1" (brackets of trees), or a `Metric`.
         seed: int, at least 0. Of the starts and of the directions.
         starts: int, at least 1.
+        missing: "zero" or "lowest". What a feature that a hypothesis lacks counts there: 0, which
+            is more than any log-probability, or the lowest number of its list.
 
     Returns:
         dict of a feature to its weight. All are 0 if nothing is better than the first hypotheses.
@@ -105,9 +110,9 @@ def tune(
     """
     check_count("seed", seed, least=0)
     check_count("starts", starts, least=1)
-    return _Search(lists, metric_of(metric), _statistics(lists, references, metric)).run(
-        np.random.default_rng(seed), starts
-    )
+    metric = metric_of(metric)
+    search = _Search(lists, metric, _statistics(lists, references, metric), missing)
+    return search.run(np.random.default_rng(seed), starts)
 
 
 def compare(
@@ -117,6 +122,7 @@ def compare(
     *,
     metric: str | Metric = "bleu",
     seed: int = 0,
+    missing: str = "zero",
 ) -> Comparison:
     """Return the metric of the first, the preferred and the best hypotheses of lists.
 
@@ -125,8 +131,8 @@ def compare(
     exact for WER, a lower bound for BLEU and F1, which are no means over sentences.
 
     Args:
-        lists, references, metric: As for `tune`.
-        weights: dict of a feature to its weight.
+        lists, references, metric, missing: As for `tune`.
+        weights: dict of a feature, which some hypothesis has, to its weight.
         seed: int, at least 0. Of the resamples.
 
     Example:
@@ -140,19 +146,19 @@ def compare(
     check_count("seed", seed, least=0)
     metric = metric_of(metric)
     statistics = _statistics(lists, references, metric)
+    known = {name for nbest in lists for item in nbest.hypotheses for name in item.numbers()}
+    check_features(weights, known)
     sign = 1.0 if metric.higher_is_better else -1.0
-    firsts = np.zeros(len(lists), int)
-    totals = [[hypothesis.total(weights) for hypothesis in nbest.hypotheses] for nbest in lists]
-    preferred = np.array([int(np.argmax(row)) for row in totals])
-    chosen = [firsts, preferred, _oracle(metric, statistics)]
-    counts = np.random.default_rng(seed).multinomial(
-        len(lists), np.full(len(lists), 1 / len(lists)), size=RESAMPLES
-    )
-    counts = np.concatenate([np.ones((1, len(lists)), int), counts])
-    values = [
-        sign * gains(metric, counts @ np.array([rows[i] for rows, i in zip(statistics, indices)]))
-        for indices in chosen
+    preferred = [
+        int(np.argmax([item.score for item in weighted(nbest, weights, missing).hypotheses]))
+        for nbest in lists
     ]
+    chosen = zip(statistics, itertools.repeat(0), preferred, _oracle(metric, statistics))
+    rows = np.stack([several[list(indices)].ravel() for several, *indices in chosen])
+    random, share = np.random.default_rng(seed), np.full(len(lists), 1 / len(lists))
+    samples = (random.multinomial(len(lists), share) @ rows for _ in range(RESAMPLES))
+    sums = np.stack([rows.sum(axis=0), *samples])  # of base, rescored and oracle side by side
+    values = [sign * gains(metric, part) for part in np.split(sums, 3, axis=1)]
     figures = [
         Figure(float(row[0]), *map(float, np.percentile(row[1:], [2.5, 97.5])))
         for row in [*values, values[1] - values[0]]
@@ -163,6 +169,9 @@ def compare(
 def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **about: Any) -> None:
     """Write weights as TOML, with the values `about` how they were found.
 
+    Raises:
+        ValueError: if a weight is no finite number.
+
     Example:
 
     >>> import pathlib, tempfile
@@ -172,6 +181,8 @@ def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **a
     ...     load_weights(pathlib.Path(folder, "weights.toml"))
     {'lm': 0.25}
     """
+    for name, weight in weights.items():
+        check_finite(f"weights[{name!r}]", weight)
     write_whole(path, tomli_w.dumps({**about, "weights": dict(weights)}))
 
 
@@ -203,11 +214,11 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, float]:
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def check_features(weights: Mapping[str, float], nbest: NBest) -> None:
-    """Raise `ArgumentError` unless the first hypothesis has a feature for each weight but 0."""
-    known = sorted(nbest.hypotheses[0].numbers())
+def check_features(weights: Mapping[str, float], known: Collection[str]) -> None:
+    """Raise `ArgumentError` unless weights are finite, and there is a feature for each but 0."""
+    known = sorted(known)
     for name, weight in weights.items():
-        if weight and name not in known:
+        if check_finite(f"weights[{name!r}]", weight) and name not in known:
             raise ArgumentError(
                 "weights",
                 f"must be of features of the lists, which are {', '.join(known)}. Received: "
@@ -215,25 +226,49 @@ def check_features(weights: Mapping[str, float], nbest: NBest) -> None:
             )
 
 
+def checked(
+    lists: Iterable[NBest], models: Iterable[str], weights: Mapping[str, float] | None
+) -> Iterator[NBest]:
+    """Yield lists with the features that they will have, 0 for those of `models`.
+
+    Raises `ArgumentError` for a list that cannot have them, and, after the last one, for a weight
+    that is not finite or of a feature that no hypothesis has.
+    """
+    known: set[str] = set()
+    for nbest in lists:
+        scored = with_scores(nbest, {name: itertools.repeat(0.0) for name in models})
+        known.update(name for item in scored.hypotheses for name in item.numbers())
+        yield scored
+    if known:
+        check_features(weights or {}, known)
+
+
 def _statistics(
-    lists: Sequence[NBest], references: Sequence[str], metric: str | Metric
+    lists: Sequence[NBest], references: Sequence[str], metric: Metric
 ) -> list[np.ndarray]:
     """Return the statistics of each list, `(hypotheses, n)`."""
-    metric = metric_of(metric)
     if not lists or len(lists) != len(references):
         raise ArgumentError(
             "references",
             f"must be one for each list, at least one. Received: {len(references)} references "
             f"for {len(lists)} lists.",
         )
-    statistics = []
-    for nbest, reference in zip(lists, references):
-        of_text = {
-            text: np.asarray(metric.statistics(text, reference), np.float64)
-            for text in {hypothesis.text for hypothesis in nbest.hypotheses}
-        }
-        statistics.append(np.stack([of_text[hypothesis.text] for hypothesis in nbest.hypotheses]))
-    return statistics
+    return [statistics_of(*pair, metric) for pair in zip(lists, references)]
+
+
+def statistics_of(nbest: NBest, reference: str, metric: Metric) -> np.ndarray:
+    """Return the statistics of the hypotheses of a list, float64 `(hypotheses, n)`."""
+    of_text: dict[str, np.ndarray] = {}
+    for item in nbest.hypotheses:
+        if item.text not in of_text:
+            try:
+                of_text[item.text] = np.asarray(metric.statistics(item.text, reference), np.float64)
+            except ArgumentError as error:
+                line = "" if item.line is None else f", line {item.line}"
+                raise ArgumentError(
+                    "references", f"must fit the lists. In list {nbest.id!r}{line}: {error}"
+                ) from None
+    return np.stack([of_text[item.text] for item in nbest.hypotheses])
 
 
 def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
@@ -253,30 +288,39 @@ def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class _Search:
-    """The search of `tune`; `features` are `(lists, hypotheses, features)`, padded."""
+    """The search of `tune`, on the hypotheses of all lists, one after the other.
 
-    def __init__(self, lists: Sequence[NBest], metric: Metric, rows: list[np.ndarray]) -> None:
-        numbers = [[hypothesis.numbers() for hypothesis in nbest.hypotheses] for nbest in lists]
-        self.names = list(dict.fromkeys(n for several in numbers for item in several for n in item))
+    `features` are `(hypotheses, features)` and `statistics` `(hypotheses, n)`; `starts` has the
+    first hypothesis of each list, `owners` the list of each hypothesis.
+    """
+
+    def __init__(
+        self,
+        lists: Sequence[NBest],
+        metric: Metric,
+        statistics: Sequence[np.ndarray],
+        missing: str = "zero",
+    ) -> None:
+        numbers = [row for nbest in lists for row in numbers_of(nbest, missing)]
+        self.names = list(dict.fromkeys(name for row in numbers for name in row))
         if not self.names:
             raise ArgumentError("lists", "must have features. Received: none.")
         self.metric = metric
-        most = max(map(len, numbers))
-        self.statistics = np.zeros((len(lists), most, rows[0].shape[1]))
-        self.features = np.zeros((len(lists), most, len(self.names)))
-        self.absent = np.ones((len(lists), most), bool)
-        for k, (several, figures) in enumerate(zip(numbers, rows)):
-            values = [[hypothesis.get(name, 0.0) for name in self.names] for hypothesis in several]
-            self.features[k, : len(several)] = values
-            self.statistics[k, : len(several)] = figures
-            self.absent[k, : len(several)] = False
+        self.statistics = np.concatenate(statistics)
+        sizes = np.array([len(nbest.hypotheses) for nbest in lists])
+        self.starts = np.cumsum(sizes) - sizes
+        self.owners = np.repeat(np.arange(len(lists)), sizes)
+        features = np.array([[row.get(name, 0.0) for name in self.names] for row in numbers])
+        # Divided by a power of two, which is exact, the squares of large and small ones are finite.
+        exponents = np.frexp(np.abs(features).max(axis=0))[1]
+        features = np.ldexp(features, -exponents)
         # What all hypotheses of a list share chooses none of them.
-        counts = (~self.absent).sum(axis=1)[:, None, None]
-        self.features -= self.features.sum(axis=1, keepdims=True) / counts
-        self.features[self.absent] = 0.0
-        variance = (self.features**2).sum(axis=(0, 1)) / counts.sum()
-        self.scale = np.where(variance > 1e-20, np.sqrt(np.maximum(variance, 1e-20)), np.inf)
-        self.features /= self.scale
+        features -= features[self.starts][self.owners]
+        features -= (np.add.reduceat(features, self.starts) / sizes[:, None])[self.owners]
+        deviations = np.sqrt((features**2).mean(axis=0))
+        deviations[deviations < SAME] = np.inf
+        self.features = features / deviations
+        self.scale = np.maximum(np.ldexp(deviations, exponents), 1e-300)
 
     def run(self, random: np.random.Generator, starts: int) -> dict[str, float]:
         size = len(self.names)
@@ -303,9 +347,8 @@ class _Search:
                 return weights, best
 
     def _gain(self, weights: np.ndarray) -> float:
-        totals = np.where(self.absent, -np.inf, self.features @ weights)
-        rows = self.statistics[np.arange(len(totals)), totals.argmax(axis=1)]
-        return float(gains(self.metric, rows.sum(axis=0)[None])[0])
+        chosen = _first_largest(self.features @ weights, self.starts)
+        return float(gains(self.metric, self.statistics[chosen].sum(axis=0)[None])[0])
 
     def line_search(self, weights: np.ndarray, direction: np.ndarray) -> float:
         """Return the step along `direction` of the best value; of equal ones the widest stretch.
@@ -313,31 +356,32 @@ class _Search:
         The totals of a list's hypotheses are lines; the highest one changes where two cross.
         """
         at, slopes = self.features @ weights, self.features @ direction
-        rows = np.arange(len(at))
-        slopes_or_none = np.where(self.absent, np.inf, slopes)
-        flattest = slopes_or_none == slopes_or_none.min(axis=1, keepdims=True)
-        chosen = np.where(flattest, at, -np.inf).argmax(axis=1)  # far to the left
-        sums = self.statistics[rows, chosen].sum(axis=0)
+        flattest = slopes == np.minimum.reduceat(slopes, self.starts)[self.owners]
+        # Far to the left.
+        chosen = _first_largest(np.where(flattest, at, -np.inf), self.starts)
+        sums = self.statistics[chosen].sum(axis=0)
         points: list[np.ndarray] = []
         changes: list[np.ndarray] = []
-        while len(rows):
-            rise = slopes[rows] - slopes[rows, chosen][:, None]
-            steeper = (rise > 1e-12) & ~self.absent[rows]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                crossings = (at[rows, chosen][:, None] - at[rows]) / rise
-            crossings = np.where(steeper, crossings, np.inf)
-            nearest = crossings.min(axis=1, keepdims=True)
-            left = np.isfinite(nearest[:, 0])
+        steeper = np.arange(len(at))
+        while True:
+            rise = slopes[steeper] - slopes[chosen[self.owners[steeper]]]
+            steeper, rise = steeper[rise > 1e-12], rise[rise > 1e-12]
+            if not len(steeper):
+                break
+            now = chosen[self.owners[steeper]]
+            crossings = (at[now] - at[steeper]) / rise
+            starts = np.flatnonzero(np.diff(self.owners[steeper], prepend=-1))
+            nearest = np.minimum.reduceat(crossings, starts)
+            sizes = np.diff(starts, append=len(steeper))
             # Of those that cross at once, the steepest one is the highest after it.
-            following = np.where(crossings == nearest, rise, -np.inf).argmax(axis=1)
-            points.append(nearest[left, 0])
-            now, then = chosen[left], following[left]
-            rows = rows[left]
-            changes.append(self.statistics[rows, then] - self.statistics[rows, now])
-            chosen = then
-        ends = np.concatenate(points) if points else np.zeros(0)
-        if not len(ends):
+            at_once = crossings == np.repeat(nearest, sizes)
+            then = steeper[_first_largest(np.where(at_once, rise, -np.inf), starts)]
+            points.append(nearest)
+            changes.append(self.statistics[then] - self.statistics[now[starts]])
+            chosen[self.owners[then]] = then
+        if not points:
             return 0.0
+        ends = np.concatenate(points)
         order = np.argsort(ends, kind="stable")
         ends = ends[order]
         stretches = sums + np.concatenate(
@@ -349,3 +393,10 @@ class _Search:
         best = np.flatnonzero(heights >= heights.max() - LEAST)
         k = best[widths[best].argmax()]
         return float((edges[k] + edges[k + 1]) / 2)
+
+
+def _first_largest(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the index of the first of the largest values of each part that begins at `starts`."""
+    sizes = np.diff(starts, append=len(values))
+    largest = np.flatnonzero(values == np.repeat(np.maximum.reduceat(values, starts), sizes))
+    return largest[np.searchsorted(largest, starts)]
