@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dualnet._checks import ArgumentError, check_choice, did_you_mean
+from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
 from dualnet.cards import (
     PARTS,
     Card,
@@ -37,6 +37,7 @@ WAYS_OUT = {  # of arguments that no builder has
 }
 
 
+@checked
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Return the sorted names of the models that match `pattern`.
 
@@ -57,6 +58,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
+@checked
 def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     """Return the card of model `name` for `corpus`.
 
@@ -122,6 +124,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     )
 
 
+@checked
 def build(
     name: str | os.PathLike[str],
     *,

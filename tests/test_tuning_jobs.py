@@ -440,6 +440,7 @@ MISTAKES = [
     ("max_value = 6, step = 2", "max_value = 6, step = 1.5", 18, "`step` of `rounds` must be an i"),
     ("step = 0.1 }", "step = 1e-300 }", 26, "`step` of `output_dropout` must leave at most"),
     ("step = 2, sampling", "step = 1, sampling", 25, "`step` of `batch_size` must be an intege"),
+    ("min_value = 0, max", "min = 0, max", 18, "`min` of `rounds`.*Did you mean 'min_value'"),
     ("max_value = 6, step = 2", "step = 2", 18, "`values` of `rounds` must be given, or `min_val"),
     ('["plain", "dual"]', '["plan", "dual"]', 19, "`connection` must be one of.*Did you mean 'pla"),
     ('["plain", "dual"]', '"dual"', 19, "`connection` must be a list of values"),

@@ -2,7 +2,6 @@
 
 import io
 import os
-import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, did_you_mean
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    check_count,
+    checked,
+    did_you_mean,
+)
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS
@@ -68,6 +73,7 @@ class Corpus:
         tokens: np.ndarray = getattr(self, check_choice("split", name, SPLITS))
         return tokens
 
+    @checked
     def batches(
         self, split: str, *, batch_size: int, sequence_length: int, **settings: Any
     ) -> "TokenBatches":
@@ -87,6 +93,7 @@ class Corpus:
         settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
         return TokenBatches(self.split(split), sequence_length=sequence_length, **settings)
 
+    @checked
     def sentence_batches(
         self, split: str, *, batch_size: int, **settings: Any
     ) -> "SentenceBatches":
@@ -105,6 +112,7 @@ class Corpus:
         return SentenceBatches(self.split(split), **settings)
 
 
+@checked
 def load(
     name_or_folder: str | os.PathLike[str],
     *,
@@ -176,14 +184,6 @@ def load(
             "vocabulary",
             "fixes the words, so `vocabulary_size` and `min_count` must be None. "
             f"Received: vocabulary_size={vocabulary_size!r}, min_count={min_count!r}.",
-        )
-    check_flag("lowercase", lowercase)
-    check_flag("download", download)
-    if vocabulary is not None and not isinstance(vocabulary, Tokenizer):
-        raise ArgumentError(
-            "vocabulary",
-            "must be a tokeniser, such as that of a model or a `Vocabulary`. Received: "
-            f"{reprlib.repr(vocabulary)}.",
         )
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
     lowercase = lowercase or (vocabulary is not None and vocabulary.lowercase)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import finite
+from dualnet._checks import checked, finite
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.text import UNK, Tokenizer
 
@@ -45,6 +45,7 @@ class Comparable:
         return {**figures, "not_comparable": self.not_comparable or None}
 
 
+@checked
 def comparable(
     tokenizer: Tokenizer, ids: np.ndarray | Sequence[np.ndarray], total_nats: float
 ) -> Comparable:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, checked
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lists import Hypothesis, NBest
@@ -30,6 +30,7 @@ FORMATS = ("jsonl", "kaldi", "moses", "trees")
 Path_ = str | os.PathLike[str]
 
 
+@checked
 def read_nbest(
     path: Path_, *, format: str = "moses", scores: Sequence[Path_] = ()
 ) -> Iterator[NBest]:
@@ -79,6 +80,7 @@ def read_nbest(
     return _lists(path, format, scores)
 
 
+@checked
 def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -> None:
     """Write n-best lists, whole or not at all, in the order in which they are given.
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_fields, checked
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"
@@ -47,6 +47,7 @@ class Hypothesis:
                 numbers[name] = value
         return numbers
 
+    @checked
     def total(self, weights: Mapping[str, float]) -> float:
         """Return the sum of the features times their `weights`; one without a weight has 0."""
         numbers = self.numbers()
@@ -72,6 +73,7 @@ class NBest:
     hypotheses: tuple[Hypothesis, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.hypotheses:
             raise ArgumentError(
                 "hypotheses", f"must be at least one. Received: none in the list {self.id!r}."

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_path
+from dualnet._checks import ArgumentError, checked
 from dualnet.text.byte_tokenizer import ByteTokenizer
 from dualnet.text.library_tokenizer import (
     LibraryTokenizer,
@@ -17,6 +17,7 @@ from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
 
+@checked
 def load_tokenizer(
     path: str | os.PathLike[str], *, documents: str = "line", lowercase: bool = False
 ) -> Tokenizer:
@@ -41,7 +42,7 @@ def load_tokenizer(
     >>> tokenizer == ByteTokenizer()
     True
     """
-    if not check_path("path", path).lower().endswith(".json"):
+    if not os.fspath(path).lower().endswith(".json"):
         return Vocabulary.load(path, lowercase=lowercase, documents=documents)
     text = read_library_file(path)
     if is_bytes_tokenizer(text) and not lowercase:
@@ -49,6 +50,7 @@ def load_tokenizer(
     return LibraryTokenizer(text, documents, lowercase)
 
 
+@checked
 def from_config(config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokeniser whose `get_config` is `config`.
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.text.plain_text import EOS, UNK, check_text, ends_of, marked
 
 
@@ -144,6 +144,7 @@ class Tokenizer(abc.ABC):
         spelling = self.spelling
         return b"".join(spelling[i] for i in self._checked(ids)).decode(errors="replace")
 
+    @checked
     def id(self, word: str) -> int:
         """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
         i = self.words.index(word) if word in self.words else self.unk_id

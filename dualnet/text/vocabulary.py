@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_flag, check_path
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, checked
 from dualnet._files import write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, words_of
 from dualnet.text.tokenizer import Tokenizer
@@ -96,6 +96,7 @@ class Vocabulary(Tokenizer):
         """The SHA-256 of the words, one per line: that of the file that `save` writes."""
         return hashlib.sha256(self._as_bytes()).hexdigest()
 
+    @checked
     def id(self, word: str) -> int:
         """Return the id of `word`, or of `<unk>` for an unknown word, if there is `<unk>`."""
         id = self._ids.get(word, self.unk_id)
@@ -141,11 +142,12 @@ class Vocabulary(Tokenizer):
         write_whole(path, self._as_bytes())
 
     @classmethod
+    @checked
     def load(
         cls, path: str | os.PathLike[str], *, lowercase: bool = False, documents: str = "line"
     ) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`."""
-        text = "".join(blocks(check_path("path", path)))
+        text = "".join(blocks(path))
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
 
     def get_config(self) -> dict[str, Any]:
@@ -157,6 +159,7 @@ class Vocabulary(Tokenizer):
         }
 
     @classmethod
+    @checked
     def from_counts(
         cls,
         counts: Counter[str],
@@ -178,6 +181,9 @@ class Vocabulary(Tokenizer):
                 included; the rarest are cut.
             min_count: int. Rarer words are cut, but never `<eos>`.
         """
+        check_count("min_count", min_count, least=0)
+        if size is not None:
+            check_count("size", size, least=2)
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
         kept = [w for w in ordered if w not in special and counts[w] >= min_count]

@@ -78,7 +78,8 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
     for key, value in settings.items():
-        if key not in RESUMABLE and (key not in before or before[key] != value):
+        as_before = before.get(key) == (list(value) if isinstance(value, tuple) else value)
+        if key not in RESUMABLE and (key not in before or not as_before):
             raise ArgumentError(
                 key,
                 f"must stay {before.get(key)!r}, as when the run started. Received: "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
@@ -31,6 +31,7 @@ FIGURES = tuple(  # of a tokeniser that loses nothing
 )
 
 
+@checked
 def train_seeds(
     name: str | Card,
     corpus: Corpus | str,

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
@@ -143,7 +143,10 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
             write_vocabularies(folder, corpus)
         write_card(folder, card)
         start.progress = (
-            checkpoints.restore(folder, start.model, start.progress.run) or start.progress
+            checkpoints.restore(
+                folder, start.model, start.progress.run, steps=len(start.train_batches)
+            )
+            or start.progress
         )
         start.progress.run = identity(card)
         yield start
@@ -219,6 +222,7 @@ def _fit_to_corpus(
 # --- card, batches and model
 
 
+@checked
 def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
@@ -232,6 +236,7 @@ def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     return zoo.card(name, corpus_name if corpus_name in zoo.card(name).corpora else None)
 
 
+@checked
 def batches_of(
     corpus: Corpus | PairCorpus, split: str, recipe: Recipe, *, seed: int | None = None
 ) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import Kind
 from dualnet.cards import SIZES
@@ -141,6 +141,7 @@ class Job(Settings):
             declarations.append(parameter.declaration(when))
         hp.merge(declarations, overwrite=False)
 
+    @checked
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial: the fixed ones and the drawn ones.
 
@@ -149,6 +150,7 @@ class Job(Settings):
         """
         return {**self.fixed, **self._active(values)}
 
+    @checked
     def drawn(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched settings that are active in `values`, decoded."""
         active = self._active(values)
@@ -169,6 +171,7 @@ class Job(Settings):
                 raise ArgumentError("values", f"must hold all active ones. Received: {received}")
         return active
 
+    @checked
     def with_settings(self, overrides: Mapping[str, Any]) -> Job:
         """Return a copy with these values fixed instead of searched, as `--set` does.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import is_number
+from dualnet._checks import checked, is_number
 from dualnet._data import folder
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 from dualnet.tuning.job import SCHEMA, Job, parse_count
@@ -40,6 +40,7 @@ PARAMETER = {
 }  # fmt: skip
 
 
+@checked
 def list_jobs(pattern: str = "*") -> list[str]:
     """Return the sorted names of dualnet's jobs that match `pattern`.
 
@@ -54,6 +55,7 @@ def list_jobs(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(stems, pattern))
 
 
+@checked
 def load_job(name: str | os.PathLike[str]) -> Job:
     """Return the job `name`.
 
