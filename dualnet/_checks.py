@@ -1,15 +1,35 @@
 """Checks of arguments, shared by the whole package."""
 
+import builtins
 import contextlib
+import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import numbers
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import reprlib
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+NOUNS = {
+    str: "string", int: "integer", float: "number", bool: "truth value", np.ndarray: "array",
+    Any: "value", os.PathLike: "path", Path: "path", Callable: "function",
+}  # fmt: skip
+NUMBERS, PATHS = {int, float, types.NoneType}, {Path, os.PathLike[str]}
+WAYS_OUT = {
+    "LanguageModel": " Load one with dualnet.load, or build it.",
+    "Tokenizer": " For a list of words, give dualnet.text.Vocabulary(words).",
+}
 
 
 class ArgumentError(ValueError):
@@ -55,8 +75,10 @@ def check_count(name: str, value: Any, *, least: int) -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ArgumentError(name, f"must be an integer of at least {least}.", **{name: value})
+    if not least <= number < 2**63 or isinstance(value, bool):
+        limit = " and below 2**63" * (number >= 2**63)
+        message = f"must be an integer of at least {least}{limit}."
+        raise ArgumentError(name, message, **{name: value})
     return number
 
 
@@ -96,13 +118,23 @@ def check_path(name: str, value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         required = "must be a path, as a string or a pathlib.Path."
         raise ArgumentError(name, required, **{name: value})
+    if not _is_path(value):
+        raise ArgumentError(name, "must be a path that the system can have.", **{name: value})
     return os.fspath(value)
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a string or `Path` holds no NUL, and no half of a surrogate pair."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except (TypeError, UnicodeError):
+        return False
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is in `choices`, else raise `ValueError` and suggest the nearest."""
     choices = sorted(choices)
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         hint = did_you_mean(value, choices)
         raise ArgumentError(name, f"must be one of {choices}.", hint, **{name: value})
     return value
@@ -124,20 +156,9 @@ def check_ids(name: str, value: Any, *, least: int = 0) -> np.ndarray:
     return ids
 
 
-def check_texts(name: str, value: Any) -> list[str]:
-    """Return `value`, a string or a sequence of strings, as a list, else raise `ValueError`."""
-    try:
-        texts = [value] if isinstance(value, str) else list(value)
-    except TypeError:
-        texts = [value]
-    for text in texts:
-        if not isinstance(text, str):
-            raise ArgumentError(
-                name,
-                f"must be a string or a sequence of strings. Received: {text!r} of "
-                f"type {type(text).__name__}.",
-            )
-    return texts
+def as_texts(value: str | Iterable[str]) -> list[str]:
+    """Return `value`, a string or a sequence of strings, as a list."""
+    return [value] if isinstance(value, str) else list(value)
 
 
 def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
@@ -145,7 +166,9 @@ def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
 
     With `most` above 1, up to so many are named: ` Did you mean one of ['x', 'y']?`.
     """
-    near = difflib.get_close_matches(str(value), list(choices), n=most, cutoff=0.5)
+    choices = list(choices)
+    longer = [choice for choice in choices if str(value) and choice.startswith(f"{value}_")]
+    near = longer[:most] or difflib.get_close_matches(str(value), choices, n=most, cutoff=0.5)
     named = f"one of {near}" if most > 1 else "".join(map(repr, near))
     return f" Did you mean {named}?" if near else ""
 
@@ -175,3 +198,153 @@ def extra(name: str, needs: str) -> Iterator[None]:
             f'{needs} ({error}). Install with `pip install "dualnet[{name}]"`, or in a checkout '
             f"with `pip install '.[{name}]'`."
         ) from error
+
+
+# --- by annotations
+
+
+def checked(function: Function) -> Function:
+    """Decorate a function whose arguments are of the kinds that their annotations say.
+
+    The function itself checks its numbers, of which most have a range. Of what can be read only
+    once, an iterator, the items are not checked.
+
+    Example:
+
+    >>> from dualnet._checks import checked
+    >>> @checked
+    ... def longest(texts: list[str]): ...
+    >>> longest("a b")
+    Traceback (most recent call last):
+    dualnet._checks.ArgumentError: `texts` must be a sequence of strings. Received: 'a b' of type
+    str.
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def kinds() -> dict[str, Any]:
+        kinds = {
+            name: _resolved(parameter.annotation, function.__globals__)
+            for name, parameter in signature.parameters.items()
+            if parameter.annotation is not parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        }
+        return {name: kind for name, kind in kinds.items() if not {*_parts(kind)} <= NUMBERS}
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            arguments = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # Python says what is missing
+            return function(*args, **kwargs)
+        for name in arguments.keys() & kinds().keys():
+            _check(name, arguments[name], kinds()[name])
+        return function(*args, **kwargs)
+
+    return typing.cast(Function, call)
+
+
+def check_fields(instance: Any) -> None:
+    """Raise `ArgumentError` for a field of a dataclass that its annotation does not allow."""
+    for name, kind in _kinds_of(type(instance)).items():
+        _check(name, getattr(instance, name), kind)
+
+
+@functools.cache
+def _kinds_of(kind: Any) -> dict[str, Any]:
+    names = vars(sys.modules[kind.__module__])
+    return {field.name: _resolved(field.type, names) for field in dataclasses.fields(kind)}
+
+
+class _Named(type):
+    """The type of a class known by its name alone, which a module imports for type checkers."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return cls.__name__ in {base.__name__ for base in type(value).__mro__}
+
+    def __getattr__(cls, name: str) -> type:
+        return _Named(name, (), {})
+
+
+class _Names(dict):
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or _Named(name, (), {})
+
+
+def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
+    return eval(annotation, {}, _Names(names)) if isinstance(annotation, str) else annotation
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    parts = {part for part in _parts(kind) if part is not types.NoneType}
+    if value is None and parts != {*_parts(kind)}:
+        return
+    if parts == {bool}:
+        check_flag(name, value)
+    elif parts in ({str, Path}, {str, os.PathLike[str]}):
+        check_path(name, value)
+    elif not _fits(value, kind):
+        way_out = "".join(WAYS_OUT.get(getattr(part, "__name__", ""), "") for part in parts)
+        received = f"{reprlib.repr(value)} of type {type(value).__name__}"
+        raise ArgumentError(name, f"must be {_words(kind)}. Received: {received}.{way_out}")
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """Return the kinds of a union, or the one of another annotation."""
+    if isinstance(kind, TypeVar):
+        return _parts(kind.__bound__)
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (types.NoneType if kind is None else kind,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    parts, inner = _parts(kind), typing.get_args(kind)
+    if len(parts) > 1:
+        if isinstance(value, (str, os.PathLike)) and not PATHS.isdisjoint(parts):
+            return _is_path(value)
+        return any(_fits(value, part) for part in parts)
+    origin = typing.get_origin(parts[0]) or parts[0]
+    if origin in (Any, object):
+        return True
+    if origin is str:
+        return isinstance(value, (str, os.PathLike))  # a name may be a path
+    if origin is int:
+        return hasattr(value, "__index__") and not isinstance(value, bool)
+    if origin is float:
+        return is_number(value)
+    if origin is np.ndarray:
+        return isinstance(value, (list, tuple)) or hasattr(value, "__array__")
+    if not inner or not issubclass(origin, Iterable):
+        return isinstance(value, origin)
+    if issubclass(origin, Mapping):
+        names, items = (*inner, int)[:2]  # those of a Counter are integers
+        return isinstance(value, Mapping) and all(
+            _fits(key, names) and _fits(item, items) for key, item in value.items()
+        )
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        return False
+    items = value if isinstance(value, Sized) else ()  # others can be read only once
+    if issubclass(origin, tuple) and not isinstance(value, (tuple, list)):
+        return False
+    if issubclass(origin, tuple) and inner[-1] is not ...:
+        return len(value) == len(inner) and all(map(_fits, value, inner))
+    return all(_fits(item, inner[0]) for item in items)
+
+
+def _words(kind: Any, *, many: bool = False) -> str:
+    """Return what a value of `kind` is called, or several of them."""
+    parts, inner = list(_parts(kind)), typing.get_args(kind)
+    if len(parts) > 1:
+        if str in parts and not PATHS.isdisjoint(parts):
+            parts.remove(str)
+        return " or ".join(dict.fromkeys(_words(part, many=many) for part in parts))
+    origin = typing.get_origin(parts[0]) or parts[0]
+    noun, of = NOUNS.get(origin, origin.__name__), ""
+    if inner and origin not in NOUNS:
+        is_dict = issubclass(origin, Mapping)
+        noun, of = "dict" if is_dict else "sequence", " of " + _words(inner[-is_dict], many=True)
+    if noun == "NoneType":
+        return "None"
+    if many:
+        return f"{noun}{'s' * noun.islower()}{of}"
+    return f"a{'n' * (noun[0] in 'aeiouAEIO')} {noun}{of}"

@@ -11,6 +11,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
+import numpy as np
+
 from dualnet._checks import (
     ArgumentError,
     check_choice,
@@ -19,6 +21,7 @@ from dualnet._checks import (
     check_penalty,
     check_positive,
     check_rate,
+    checked,
     did_you_mean,
 )
 
@@ -105,7 +108,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _check(field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):  # JSON and TOML have no scalars of NumPy
+                value = value.item()
+                object.__setattr__(self, field.name, value)
+            _check(field, value)
         in_use = {name for name, value in self.changed().items() if value is not False}
         for base in type(self).__mro__:
             for other, names in vars(base).get("needs", {}).items():
@@ -243,7 +250,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function], Function]:
-    """Decorate a function whose `**arguments` are the fields of `classes`.
+    """Decorate a `checked` function whose `**arguments` are the fields of `classes`.
 
     Its signature and help list all fields. The marker `{arguments}` in its docstring is replaced
     by their documentation.
@@ -267,6 +274,7 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
+        function = checked(function)
         *own, _ = signature.parameters.values()  # the last one is `**arguments`
         required = [
             parameter

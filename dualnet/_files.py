@@ -12,7 +12,7 @@ from pathlib import Path
 
 import filelock
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_path
 
 UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
 LOCK = ".lock"
@@ -57,7 +57,7 @@ def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     The temporary name starts with a dot and has the suffix of `path`. On an error the file is
     removed and `path` is left untouched.
     """
-    path = Path(path)
+    path = Path(check_path("path", path))
     with contextlib.ExitStack() as stack:
         try:
             handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=path.parent)

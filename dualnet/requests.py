@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_factor, check_fraction, number_check
+from dualnet._checks import ArgumentError, check_factor, check_fraction, checked, number_check
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
 
@@ -346,6 +346,7 @@ class Exporting(Settings):
             )
 
 
+@checked
 def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that `export` takes from the suffix of `path`.
 

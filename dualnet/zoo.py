@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
-from dualnet._checks import ArgumentError, check_choice, did_you_mean
-from dualnet.cards import Card, is_file, located
+from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
+from dualnet.cards import (
+    Card,
+    is_file,
+    located,
+)
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -27,6 +31,7 @@ WAYS_OUT = {  # of arguments that no builder has
 }
 
 
+@checked
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Return the sorted names of the models that match `pattern`.
 
@@ -47,6 +52,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
+@checked
 def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     """Return the card of model `name` for `corpus`.
 
@@ -107,6 +113,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     )
 
 
+@checked
 def build(
     name: str | os.PathLike[str],
     *,

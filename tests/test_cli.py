@@ -331,6 +331,10 @@ def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in cli(command)
     assert cli.json(f"evaluate {run} --cache")["cache"]["size"] == 500 > len(corpus.test)
+    # A cache that remembers more than the text takes no more memory.
+    large = cli.json(f"evaluate {run} --cache size=100000000")
+    assert large["perplexity"] == cli.json(f"evaluate {run} --cache size=9999")["perplexity"]
+    assert large["cache"]["size"] == 10**8
 
 
 def test_runs_are_analysed(cli, run, together, tmp_path, corpus):

@@ -39,6 +39,13 @@ def test_carried_state_equals_one_pass(tiny, lengths):
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
 
 
+def test_a_plain_call_refuses_ids_beyond_the_vocabulary(tiny):
+    for wrong in (-1, 12, 10**7):
+        for tokens in (np.array([[1, wrong]]), ops.convert_to_tensor([[1, wrong]], "int32")):
+            with pytest.raises(ValueError, match="`inputs` must hold ids of the model's vocab"):
+                tiny(tokens)
+
+
 @pytest.mark.parametrize(
     ("tokens", "rows", "message"),
     [

@@ -330,6 +330,7 @@ def test_bad_input_is_one_sentence(words, files, tmp_path, cli, monkeypatch):
     [
         ([], {}, "`models` must be a model, the path of a RUN"),
         (7, {}, "`models` must be a model, the path of a RUN"),
+        ({1: None, "1": None}, {}, r"`models` must have names that differ.*\[1, '1'\]"),
         ([7], {}, "`model` must be a LanguageModel with a vocabulary"),
         (None, {"text": None}, r"`text` must be given: look\(models, text\), or look\(text=...\)"),
         (None, {"text": 1}, "`text` must be a string. Received: int"),
@@ -341,6 +342,11 @@ def test_bad_arguments_are_refused_by_name(models, settings, message):
     models = a_model() if models is None else models
     with pytest.raises(ValueError, match=message):
         dualnet.look(models, **{"text": "the", **settings})
+
+
+def test_integers_of_numpy_are_taken():
+    page = dualnet.look(small(), "the", adapt=True, sequence_length=np.int64(3))
+    assert page.segment == 3 and type(page.segment) is int
 
 
 def test_models_with_different_tokenisers_do_not_share_a_page():

@@ -199,6 +199,29 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
         checkpoints.restore(both, model)
 
 
+WRONG = [{"step": 10**30}, {"step": -1}, {"history": 3}, {"seconds": ""}]
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_a_checkpoint_of_other_values_is_damaged(corpus, tmp_path, stopped, capsys, change):
+    newest = stopped[1]
+    progress = json.loads((newest / "progress.json").read_text())
+    progress = {key: value for key, value in {**progress, **change}.items() if key != "sha256"}
+    progress["sha256"] = checkpoints._sum(progress)
+    (newest / "progress.json").write_text(json.dumps(progress))
+    run = dualnet.train("dual_lstm", corpus, output=tmp_path / "RUN", resume=True, progress=False)
+    assert newest.name in capsys.readouterr().err and len(run.history) == SETTINGS["epochs"]
+
+
+def test_a_tuple_is_the_list_that_a_run_started_with(corpus, tmp_path):
+    sizes = {"recurrent_layers": 2, "recurrent_units": [8, 8], "epochs": 1}
+    train(corpus, tmp_path / "RUN", {**SETTINGS, **sizes})
+    sizes = {"recurrent_units": (8, 8), "epochs": 2}
+    assert len(train(corpus, tmp_path / "RUN", resume=True, **sizes).history) == 2
+    with pytest.raises(ValueError, match=r"`recurrent_units` must stay \[8, 8\]"):
+        train(corpus, tmp_path / "RUN", resume=True, recurrent_units=(8, 9))
+
+
 def test_control_c_finishes_the_step_saves_and_says_how_to_resume(corpus, tmp_path, capsys):
     handler = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:

@@ -811,6 +811,13 @@ def check_steps(step, runs):
             close(state, last_state, rtol=1e-5)
 
 
+def check_refuses_other_ids(step, model):
+    states = [np.zeros((1, size), "float32") for size in model.state_size]
+    for wrong in (-1, -model.vocabulary_size, model.vocabulary_size, 10**6):
+        with pytest.raises(Exception, match="out of (data )?bounds"):
+            step(np.array([[wrong]], "int32"), states)
+
+
 def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
     onnx, onnxruntime, _ = needed("onnx", "onnx", "onnxruntime", "tf2onnx")
     model, runs = stepped
@@ -832,6 +839,7 @@ def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_
         return logits, new_states
 
     check_steps(step, runs)
+    check_refuses_other_ids(step, model)
 
 
 def test_the_litert_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
@@ -853,6 +861,7 @@ def test_the_litert_file_computes_what_the_model_does_without_a_loop(stepped, tm
         return outputs["logits"], [outputs[name] for name in names]
 
     check_steps(step, runs)
+    check_refuses_other_ids(step, model)
 
 
 def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(tmp_path):

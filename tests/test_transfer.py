@@ -163,6 +163,8 @@ BIAS = "recurrence_1/cell_1/bias"
         ({BIAS: ["1"] * 16}, False, f"not read as real numbers: {BIAS}"),
         ({BIAS: [[1.0], [1.0, 2.0]]}, False, f"not read as real numbers: {BIAS}"),
         ({BIAS: np.ones(16, complex)}, False, f"not read as real numbers: {BIAS}"),
+        ({BIAS: np.full(16, np.nan)}, False, f"1 not finite: {BIAS}"),
+        ({BIAS: np.full(16, 1e300)}, False, f"1 not finite: {BIAS}"),
     ],
 )
 def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, message):
@@ -176,7 +178,7 @@ def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, me
 
 
 def test_what_is_no_dict_or_no_model_is_refused():
-    with pytest.raises(ValueError, match="`arrays` must be a dict.*Received: list"):
+    with pytest.raises(ValueError, match="`arrays` must be a dict.*of type list"):
         dualnet.assign(build(), [np.ones(3)])
     for function in (dualnet.weight_names, lambda core: dualnet.assign(core, {})):
         with pytest.raises(ValueError, match="`model` must be a LanguageModel"):

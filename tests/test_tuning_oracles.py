@@ -175,6 +175,19 @@ def test_an_oracle_gives_out_what_it_says(tmp_path, tuner):
     assert len(finish(oracle, lambda trial: float(next(scores)))) == expected > 0
 
 
+@pytest.mark.parametrize("scale", ["linear", "log", "reverse_log"])
+def test_a_grid_tries_each_value_of_a_range_once(tmp_path, scale):
+    for i, ends in enumerate([(0.1, 0.9), (0.1, 0.8), (1, 10)]):
+        step = 0.1 if scale == "linear" and i < 2 else 2
+        names = {"min_value": ends[0], "max_value": ends[1], "step": step, "sampling": scale}
+        grid = job_of("grid", space=(Parameter(name="output_dropout", **names),))
+        oracle = begin(tmp_path / f"{i}", grid)
+        count = count_trials(oracle)
+        finish(oracle)
+        values = [t.hyperparameters.values["output_dropout"] for t in oracle.trials.values()]
+        assert len(values) == count and min(np.diff(sorted(values))) > 1e-3
+
+
 @pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband"])
 def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
     """Also where only some were run before, and by seed 0, which KerasTuner takes for none."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
 from dualnet.adaptation.learner import make_learner, unfrozen
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
@@ -58,6 +58,7 @@ class DynamicEvaluation(Comparable):
     settings: dict[str, Any]
     by_sentence: bool = False
 
+    @checked
     def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
         """Draw perplexity against position as a PNG.
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, checked
 from dualnet.adaptation.learner import make_learner, unfrozen
 from dualnet.adaptation.rules import SquaredGradients
 from dualnet.builders import LanguageModel, weight_names
@@ -48,6 +48,7 @@ class GradientStatistics:
         return dict(zip(self.names, self.roots))
 
 
+@checked
 def gradient_statistics(
     model: LanguageModel, tokens: Any, *, batch_size: int = 100, sequence_length: int = 5
 ) -> GradientStatistics:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import check_texts
+from dualnet._checks import as_texts
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, questions
@@ -79,7 +79,7 @@ def records(
     keep: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of `surprisal` one by one, all texts being checked before the first."""
-    texts = check_texts("texts", texts)
+    texts = as_texts(texts)
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     vocabulary, eos_id = vocabulary_with_eos(model)
     if request.adapt:

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, check_count, check_texts, did_you_mean
+from dualnet._checks import ArgumentError, as_texts, check_count, checked, did_you_mean
 from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel
 from dualnet.builders.weights import check_language_model
@@ -18,6 +18,7 @@ from dualnet.evaluation.arguments import check_tokens, vocabulary_of
 from dualnet.layers import IOGate
 
 
+@checked
 def favoured_words(
     model: LanguageModel,
     words: str | Sequence[str],
@@ -59,7 +60,7 @@ def favoured_words(
     vocabulary = vocabulary_of(model)
     check_count("count", count, least=1)
     check_count("least_occurrences", least_occurrences, least=0)
-    words = check_texts("words", words)
+    words = as_texts(words)
     ids = []
     for word in words:
         listed = word.lower() if vocabulary.lowercase else word
@@ -85,6 +86,7 @@ def favoured_words(
     return favoured
 
 
+@checked
 def plot_favoured_words(
     found: Mapping[str, Sequence[tuple[str, float]]],
     path: str | Path,

@@ -1,6 +1,7 @@
 """Checks of batches before the first step, and of the tokens and states given to a model."""
 
 import itertools
+import reprlib
 
 import keras
 import numpy as np
@@ -90,18 +91,31 @@ def check_range(name, ids, lowest, vocabulary_size):
         )
 
 
+def check_call(name, ids, lowest, vocabulary_size):
+    """Raise `ArgumentError` for ids beyond the vocabulary, unless they are symbolic."""
+    values = _values_of(ids)
+    if values is not None and values.size:
+        check_range(name, values, lowest, vocabulary_size)
+
+
+def _values_of(tokens):
+    """Return `tokens` in NumPy, or None if symbolic, or on a device that NumPy cannot read."""
+    try:
+        return np.asarray(tokens)
+    except (NotImplementedError, TypeError):
+        return None
+
+
 def as_tokens(tokens, lowest, vocabulary_size):
     """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
     try:
-        values = np.asarray(tokens)
-    except (NotImplementedError, TypeError):  # symbolic, or on a device that NumPy cannot read
-        values = None
+        values = _values_of(tokens)
     except ValueError as error:
         raise ArgumentError(
             "tokens", f"must be an integer array of shape (batch, time). Received: {error}"
         ) from None
     array = tokens if values is None else values
-    dtype, shape = keras.backend.standardize_dtype(array.dtype), tuple(array.shape)
+    dtype, shape = getattr(array.dtype, "name", str(array.dtype)), tuple(array.shape)
     if "int" not in dtype or len(shape) != 2 or 0 in shape:
         raise ArgumentError(
             "tokens",
@@ -113,9 +127,19 @@ def as_tokens(tokens, lowest, vocabulary_size):
     return ops.convert_to_tensor(tokens, "int32")
 
 
+def as_tensors(state, dtype=None):
+    """Return the arrays of `state` as tensors."""
+    try:
+        return [ops.convert_to_tensor(tensor, dtype) for tensor in state]
+    except Exception as error:  # each backend has its own
+        raise ArgumentError(
+            "state", f"must be a list of arrays. Received: {reprlib.repr(state)}."
+        ) from error
+
+
 def as_state(state, rows, sizes):
     """Return `state` as a list of float32 `(rows, size)`; a size of None is not known yet."""
-    tensors = [ops.convert_to_tensor(tensor, "float32") for tensor in state]
+    tensors = as_tensors(state, "float32")
     shapes = [tuple(tensor.shape) for tensor in tensors]
     wanted = [(rows, size) for size in sizes]
     agree = len(shapes) == len(wanted) and all(map(_may_be, shapes, wanted))

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count, check_flag
+from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.graph import Graph
@@ -136,7 +136,6 @@ def encoder_decoder(
     source_size = source_vocabulary_size
     source_size = vocabulary_size if source_size is None else source_size
     check_count("source_vocabulary_size", source_size, least=1)
-    check_flag("share_embeddings", share_embeddings)
     if share_embeddings and source_size != vocabulary_size:
         raise ArgumentError(
             "share_embeddings",

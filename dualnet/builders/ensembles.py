@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
 from dualnet.builders.memory import check_memory
 from dualnet.builders.model import BUILDERS, LanguageModel
@@ -85,6 +85,7 @@ def ensemble_model(
 BUILDERS["ensemble"] = ensemble_model
 
 
+@checked
 def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     """Return one model whose probabilities are the mean of those of `models`.
 

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
 from dualnet.allocator import keep_freed_memory
-from dualnet.builders.batches import as_state, as_tokens, look_ahead
+from dualnet.builders.batches import as_state, as_tokens, check_call, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.sharing import reading
@@ -41,11 +40,12 @@ class ClearsAllGradients(keras.Model):
 class LanguageModel(ClearsAllGradients):
     """A recurrent language model: int32 `(batch, time)` to float32 logits `(batch, time, words)`.
 
-    The graph's `core` is a pure function `[tokens, *states] -> [logits, *states]`. A plain
-    call starts from the zero state. `fit` and `evaluate` read their batches as parallel
-    streams: row b of a batch continues row b of the batch before, from zeros at the start of
-    each epoch. Training and evaluation carry separate states, so that validation leaves
-    training untouched. `fit` never shuffles, since streams have an order.
+    The graph's `core` is a pure function `[tokens, *states] -> [logits, *states]`. A plain call
+    starts from the zero state, and refuses ids beyond the vocabulary; inside a compiled function,
+    where values are unknown, the backend may clip or wrap them. `fit` and `evaluate` read their
+    batches as parallel streams: row b of a batch continues row b of the batch before, from zeros at
+    the start of each epoch. Training and evaluation carry separate states, so that validation
+    leaves training untouched. `fit` never shuffles, since streams have an order.
 
     `compile` needs no loss: the default is the mean negative log-likelihood of the targets,
     in nats per token, plus the penalties. A loss given to `compile` replaces it, but not the
@@ -185,6 +185,7 @@ class LanguageModel(ClearsAllGradients):
         if isinstance(inputs, dict):
             return self._call_step(**inputs, training=training)
         inputs = _as_tensor(inputs)
+        check_call("inputs", inputs, -1 if self.padded else 0, self.vocabulary_size)
         states = self.initial_state(ops.shape(inputs)[0])
         logits, _ = self.graph.logits(inputs, states, training=training)
         return logits
@@ -219,7 +220,7 @@ class LanguageModel(ClearsAllGradients):
 
     def initial_state(self, batch_size):
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
-        if isinstance(batch_size, numbers.Number):  # else a tensor, inside of a graph
+        if not ops.is_tensor(batch_size):  # inside of a graph, it is one
             check_count("batch_size", batch_size, least=0)
         return [ops.zeros((batch_size, size), "float32") for size in self.state_size]
 
@@ -367,6 +368,8 @@ class LanguageModel(ClearsAllGradients):
         >>> _, state = model.advance([[1, 2, 3]], model.initial_state(1))
         >>> model.reset_state(state)
         """
+        if training is not None:
+            check_flag("training", training)
         if state is not None:
             state = as_state(state, None, self.state_size)
             state = tuple(ops.convert_to_numpy(part) for part in state)
@@ -500,7 +503,13 @@ class LanguageModel(ClearsAllGradients):
         lowest = -1 if self.padded else 0
         size = self.vocabulary_size
         stream.faults.clear()
-        data, batch_size = look_ahead(data, batch_size, lowest, size, faults=stream.faults)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, least=1)
+        try:
+            data, batch_size = look_ahead(data, batch_size, lowest, size, faults=stream.faults)
+        except (AttributeError, IndexError, StopIteration, TypeError) as error:
+            message = "must be integers of shape (batch, time), or batches of them. Received:"
+            raise ArgumentError("x", f"{message} {type(data).__name__}, {error}.") from error
         vocabulary = getattr(data, "vocabulary", None)
         if self.vocabulary is None:
             self.vocabulary = vocabulary

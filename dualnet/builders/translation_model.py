@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.batches import as_tokens, check_range
+from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
 from dualnet.builders.model import LanguageModel, check_words
 from dualnet.layers import without_gradients
 from dualnet.text import from_config
@@ -66,6 +66,8 @@ class TranslationModel(LanguageModel):
             )
         if "tokens" in inputs:
             return self._call_step(**inputs, training=training)
+        check_call("source", inputs["source"], -1, self.source_vocabulary_size)
+        check_call("target", inputs["target"], -1, self.vocabulary_size)
         return self._call_step(inputs, training=training)
 
     def _call_step(self, tokens, targets=None, training=False):
@@ -114,8 +116,9 @@ class TranslationModel(LanguageModel):
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
         """
         tokens = as_tokens(tokens, -1, self.vocabulary_size)
-        state = [ops.convert_to_tensor(part) for part in state or ()]
-        if len(state) != len(self.graph.states) or state[0].shape[0] != tokens.shape[0]:
+        state = as_tensors(() if state is None else state)
+        rows = {tuple(part.shape[:1]) for part in state}
+        if len(state) != len(self.graph.states) or rows != {(tokens.shape[0],)}:
             raise ArgumentError(
                 "state",
                 f"must hold the {len(self.graph.states)} arrays that `encode` returns, a row for "

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_flag
+from dualnet._checks import ArgumentError, checked
 from dualnet.builders.model import LanguageModel
 
 Shape = tuple[int, ...]
@@ -52,6 +52,7 @@ def _line(text: str, names: Iterable[str]) -> str:
     return f"{len(names)} {text}: {', '.join(names)}." if names else ""
 
 
+@checked
 def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     """Return every weight of `model` once, by its place in the graph.
 
@@ -70,7 +71,6 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     recurrence_1/cell_1/recurrent_kernel (4, 16)
     recurrence_1/cell_1/bias (16,)
     """
-    check_model("model", model)
     weights: dict[str, keras.Variable] = {}
     seen: set[int] = set()
 
@@ -90,6 +90,7 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     return weights
 
 
+@checked
 def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     """Copy each weight of `source` to the weight of `target` with its name and shape.
 
@@ -110,8 +111,6 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     4 of 7 weights were copied.
     3 missing, unchanged: connection/kernel, connection/hidden_kernel, connection/bias.
     """
-    check_model("source", source)
-    check_model("target", target)
     words = source.vocabulary
     if words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
         raise ArgumentError(
@@ -144,6 +143,7 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     )
 
 
+@checked
 def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = False) -> None:
     """Assign arrays, from another program for example, to the weights of `model` by name.
 
@@ -168,14 +168,7 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
     >>> bias = np.ones(16)
     >>> dualnet.assign(model, {"recurrence_1/cell_1/bias": bias}, partial=True)
     """
-    check_flag("partial", partial)
     weights = weight_names(model)
-    if not isinstance(arrays, Mapping):
-        raise ArgumentError(
-            "arrays",
-            "must be a dict from the names of dualnet.weight_names(model) to arrays. Received: "
-            f"{type(arrays).__name__}.",
-        )
     read = {name: _numbers(array) for name, array in arrays.items() if name in weights}
     values = {name: value for name, value in read.items() if value is not None}
     missing = [] if partial else [name for name in weights if name not in arrays]
@@ -189,11 +182,12 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
         _line("missing", missing),
         _line("of another shape", shapes),
         _line("that NumPy does not read as real numbers", [n for n in read if n not in values]),
+        _line("not finite", [name for name, value in values.items() if not _is_finite(value)]),
     ]
     if any(faults):
         raise ArgumentError(
             "arrays",
-            "must hold one array of the right shape for each name in "
+            "must hold one array of finite numbers and the right shape for each name in "
             f"dualnet.weight_names(model). Received: {' '.join(filter(None, faults))} Nothing was "
             f"assigned.{' Use partial=True to leave out weights.' if missing else ''}",
         )
@@ -212,20 +206,13 @@ def _numbers(array: Any) -> np.ndarray | None:
     return values if values.dtype.kind in "biuf" else None
 
 
-def check_model(name: str, model: object) -> None:
-    """Raise `ValueError` unless `model` is a `LanguageModel`."""
-    if not isinstance(model, LanguageModel):
-        raise ArgumentError(
-            name,
-            f"must be a LanguageModel. Received: {model!r} of type "
-            f"{type(model).__name__}. Load one with dualnet.load, or build it.",
-        )
+def _is_finite(values: np.ndarray) -> bool:
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(values.astype("float32")).all())
 
 
-def check_language_model(name: str, model: object) -> None:
-    """Raise `ValueError` unless `model` is a `LanguageModel` that does not translate."""
-    check_model(name, model)
-    assert isinstance(model, LanguageModel)
+def check_language_model(name: str, model: LanguageModel) -> None:
+    """Raise `ValueError` for a model that translates."""
     if model.graph.constants:
         raise ArgumentError(
             name,

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, checked
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import Cache, Gate, state_inputs
@@ -59,6 +59,7 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     return tokens, states, new_states, logits, hidden, any(model.padded for model in models)
 
 
+@checked
 def with_gate(
     model: LanguageModel, units: int = 300, *, dropout: float = 0.5, gate: str = "input"
 ) -> LanguageModel:
@@ -98,6 +99,7 @@ def with_gate(
     return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
 
 
+@checked
 def with_cache(
     model: LanguageModel,
     size: int = 500,

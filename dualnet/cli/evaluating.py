@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
 from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
@@ -136,7 +136,10 @@ def evaluate(options: Evaluate) -> None:
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
         notes["cache"] = _cache_settings(options.cache, run, corpus.name)
-        model = builders.with_cache(model, **notes["cache"])
+        # Of a text, a cache remembers no more words than it has.
+        longest = max(len(corpus.split(split)) for split in SPLITS)
+        size = min(check_count("size", notes["cache"]["size"], least=1), longest)
+        model = builders.with_cache(model, **{**notes["cache"], "size": size})
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_flag, did_you_mean
+from dualnet._checks import (
+    ArgumentError,
+    check_choice,
+    checked,
+    did_you_mean,
+)
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS
@@ -67,6 +72,7 @@ class Corpus:
         tokens: np.ndarray = getattr(self, check_choice("split", name, SPLITS))
         return tokens
 
+    @checked
     def batches(
         self, split: str, *, batch_size: int, sequence_length: int, **settings: Any
     ) -> "TokenBatches":
@@ -86,6 +92,7 @@ class Corpus:
         settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
         return TokenBatches(self.split(split), sequence_length=sequence_length, **settings)
 
+    @checked
     def sentence_batches(
         self, split: str, *, batch_size: int, **settings: Any
     ) -> "SentenceBatches":
@@ -104,6 +111,7 @@ class Corpus:
         return SentenceBatches(self.split(split), **settings)
 
 
+@checked
 def load(
     name_or_folder: str | os.PathLike[str],
     *,
@@ -170,8 +178,6 @@ def load(
     >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
     100
     """
-    check_flag("lowercase", lowercase)
-    check_flag("download", download)
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
     if vocabulary is not None and any(size is not None for size in sizes.values()):

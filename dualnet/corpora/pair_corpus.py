@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
+from dualnet._checks import ArgumentError, check_choice, check_count, checked
 from dualnet.corpora import number_words, pair_files
 from dualnet.corpora.corpus import choose_tokenizer
 from dualnet.corpora.encoding import Settings, learnt
@@ -111,6 +111,7 @@ class PairCorpus:
         )
 
 
+@checked
 def load_pairs(
     folder: str | os.PathLike[str],
     *,
@@ -168,8 +169,6 @@ def load_pairs(
     """
     if max_tokens is not None:
         max_tokens = check_count("max_tokens", max_tokens, least=1)
-    check_flag("joint", joint)
-    check_flag("lowercase", lowercase)
     numbers = folder == NUMBERS and files is None
     languages = ("en", "de") if files is None else ("source", "target")
     languages = number_words.LANGUAGES if numbers else languages

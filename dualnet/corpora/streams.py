@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_ids
+from dualnet._checks import ArgumentError, check_count, check_ids, checked
 
 
+@checked
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs and targets of `batch_size` parallel streams.
 

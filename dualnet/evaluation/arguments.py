@@ -1,7 +1,6 @@
 """Checks the arguments of evaluations; the perplexity of losses."""
 
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -40,12 +39,6 @@ def check_tokens(
 
 def vocabulary_of(model: Any) -> Tokenizer:
     """Return the vocabulary of the language model `model`; raise `ValueError` without one."""
-    if isinstance(model, (str, os.PathLike)):
-        raise ArgumentError(
-            "model",
-            f"must be a LanguageModel. Received: {os.fspath(model)!r}. Load it first: "
-            f"dualnet.load({os.fspath(model)!r}).",
-        )
     if isinstance(model, LanguageModel):
         check_language_model("model", model)
     vocabulary = getattr(model, "vocabulary", None)

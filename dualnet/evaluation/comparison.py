@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import finite
+from dualnet._checks import checked, finite
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.text import UNK, Tokenizer
 
@@ -43,6 +43,7 @@ class Comparable:
         return {**figures, "not_comparable": self.not_comparable or None}
 
 
+@checked
 def comparable(
     tokenizer: Tokenizer, ids: np.ndarray | Sequence[np.ndarray], total_nats: float
 ) -> Comparable:

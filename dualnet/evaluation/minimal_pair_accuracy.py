@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from dualnet._checks import checked
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_pairs import Pairs, read_pairs
@@ -79,6 +80,7 @@ class MinimalPairs:
         return math.fsum(uid.accuracy for uid in self.by_uid.values()) / len(self.by_uid)
 
 
+@checked
 def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
     """Return the share of pairs whose acceptable sentence `model` gives the higher probability.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import Reader, reader_of
@@ -154,6 +154,7 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     )
 
 
+@checked
 def best_temperature(
     model: LanguageModel,
     tokens: Any,

@@ -6,7 +6,7 @@ from typing import overload
 
 import numpy as np
 
-from dualnet._checks import check_texts
+from dualnet._checks import as_texts, checked
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
@@ -56,6 +56,7 @@ def score(
 ) -> list[Score]: ...
 
 
+@checked
 def score(
     model: LanguageModel, text: str | Sequence[str], *, temperature: float = 1.0
 ) -> Score | list[Score]:
@@ -83,7 +84,7 @@ def score(
     >>> dualnet.score(model, "the cat sat").words
     ('the', 'cat', '<unk>')
     """
-    texts = check_texts("text", text)
+    texts = as_texts(text)
     Scoring(temperature=temperature)
     vocabulary, eos_id = vocabulary_with_eos(model)
     start = np.array([eos_id], np.int32)

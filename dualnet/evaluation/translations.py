@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_texts, extra
+from dualnet._checks import ArgumentError, as_texts, check_choice, checked, extra
 
 EXTRA = ("translate", "BLEU, chrF and ROUGE need sacrebleu, sacremoses and rouge-score")
 PROTOCOLS = ("sacrebleu", "multi30k")
@@ -17,9 +17,10 @@ PACKAGES = {  # of each protocol
 ROUGES = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l"}
 
 
+@checked
 def translation_metrics(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    hypotheses: str | Sequence[str],
+    references: str | Sequence[str],
     *,
     protocol: str = "sacrebleu",
     language: str = "en",
@@ -97,8 +98,9 @@ def translation_metrics(
     return result
 
 
+@checked
 def rouge(
-    hypotheses: Sequence[str], references: Sequence[str], *, stem: bool = True
+    hypotheses: str | Sequence[str], references: str | Sequence[str], *, stem: bool = True
 ) -> dict[str, Any]:
     """Return ROUGE-1, ROUGE-2 and ROUGE-L of summaries, e.g. headlines.
 
@@ -155,7 +157,7 @@ def check_packages(protocol: str) -> list[Any]:
 
 
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:
-    pairs = check_texts("hypotheses", hypotheses), check_texts("references", references)
+    pairs = as_texts(hypotheses), as_texts(references)
     if len(pairs[0]) != len(pairs[1]):
         raise ArgumentError(
             "references",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_texts
+from dualnet._checks import ArgumentError, as_texts, checked
 from dualnet.builders import TranslationModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
@@ -47,6 +47,7 @@ class Alignment:
         plot_attention(self.source, self.target, self.weights, path)
 
 
+@checked
 def alignments(
     model: TranslationModel,
     texts: str | Sequence[str],
@@ -84,7 +85,7 @@ def alignments(
     Reference: Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, section 5.2.1
     """
     check_translators([model])
-    texts = [check_text("texts", text) for text in check_texts("texts", texts)]
+    texts = [check_text("texts", text) for text in as_texts(texts)]
     if translations is None:
         translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:
@@ -122,8 +123,7 @@ def _ids(translation: str | Translation, vocabulary: Any) -> np.ndarray:
     if isinstance(translation, Translation):
         ids, ended = translation.ids, translation.ended
     else:
-        [text] = check_texts("translations", translation)
-        ids, ended = vocabulary.encode(check_text("translations", text)), True
+        ids, ended = vocabulary.encode(check_text("translations", translation)), True
     return np.array([*ids, *[vocabulary.eos_id] * ended], "int32")
 
 

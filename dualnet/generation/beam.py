@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_ids
+from dualnet._checks import ArgumentError, check_count, check_ids, checked
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
@@ -33,6 +33,7 @@ class Hypothesis:
     ended: bool
 
 
+@checked
 def beam_search(
     step: Step,
     states: Any,
@@ -100,6 +101,8 @@ def beam_search(
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215, section 3.2
     """
     request = Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)
+    if eos_id is not None:
+        check_count("eos_id", eos_id, least=0)
     first_ids = check_ids("first_ids", first_ids, least=1)
     count = len(first_ids)
     limits = np.asarray(max_tokens)
@@ -127,6 +130,7 @@ def beam_search(
         states = _take(states, first_rows * beam + parents)
 
 
+@checked
 def ensemble_step(steps: Sequence[Step]) -> Step:
     """Return one step for `beam_search` whose probabilities are the mean of those of `steps`.
 

@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_texts
+from dualnet._checks import ArgumentError, as_texts
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
@@ -85,7 +85,7 @@ def generate(
         >>> len(dualnet.generate(model, "the", max_tokens=5, beam=3, n_best=2))
         2
     """
-    prompts = check_texts("prompt", prompt)
+    prompts = as_texts(prompt)
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     request = Drawing.of(settings)

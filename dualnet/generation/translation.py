@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_texts
+from dualnet._checks import ArgumentError, as_texts
 from dualnet._fields import documented
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
@@ -122,7 +122,7 @@ def translations(
     3
     """
     models = list(model) if isinstance(model, Sequence) else [model]
-    texts = check_texts("texts", texts)
+    texts = as_texts(texts)
     request = Translating.of(settings)
     beam = request.beam
     check_translators(models)

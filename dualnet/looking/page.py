@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, finite
+from dualnet._checks import ArgumentError, checked, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
@@ -59,6 +59,7 @@ class Page:
     units: int
     segment: int | None = None
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to the file `path`; all or nothing."""
         check_output_file("output", path)
@@ -157,7 +158,11 @@ def _named(models: Any) -> dict[str, Any]:
         message = "must be a model, the path of a RUN, a list of them, or a dict of names to them."
         raise ArgumentError("models", f"{message} Received: models={models!r}.")
     if isinstance(models, Mapping):
-        return {str(name): model for name, model in models.items()}
+        by_name = {str(name): model for name, model in models.items()}
+        if len(by_name) < len(models):
+            message = f"must have names that differ as text. Received: {list(models)}."
+            raise ArgumentError("models", message)
+        return by_name
     named: dict[str, Any] = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.rescoring.lines import SPACES
 from dualnet.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
+
+
+def sums_of(sums: Any, count: int, *, axes: int = 1) -> np.ndarray:
+    """Return `sums`, of which the last axis has `count` statistics, as float64."""
+    try:
+        array = np.asarray(sums, "float64")
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape[-1:] != (count,) or array.ndim != axes:
+        message = f"must hold the sums of {count} statistics. Received: {reprlib.repr(sums)}."
+        raise ArgumentError("sums", message)
+    return array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +73,7 @@ class BracketF1:
     longest: int | None = None
     higher_is_better: ClassVar[bool] = True
 
+    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the brackets of a sentence that match, of its hypothesis, of its reference.
 
@@ -97,7 +111,7 @@ class BracketF1:
 
         Precision is `sums[0] / sums[1]`, recall `sums[0] / sums[2]`.
         """
-        matched, of_hypotheses, of_references = map(float, sums)
+        matched, of_hypotheses, of_references = sums_of(sums, 3)
         return 200 * matched / max(of_hypotheses + of_references, 1.0)
 
     def _stays(self, tags: set[str]) -> bool:

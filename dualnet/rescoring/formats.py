@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dualnet._checks import ArgumentError, check_choice
+from dualnet._checks import ArgumentError, check_choice, checked
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
@@ -26,6 +26,7 @@ Row = TypeVar("Row")
 KALDI, MOSES = r"(?!score$)[^\s/]+", r"\S+"  # names of features, those of Kaldi being of files
 
 
+@checked
 def read_nbest(
     path: Path_, *, format: str = "moses", scores: Sequence[Path_] = ()
 ) -> Iterator[NBest]:
@@ -76,6 +77,7 @@ def read_nbest(
     return _lists(path, format, scores)
 
 
+@checked
 def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -> None:
     """Write n-best lists, whole or not at all, in the order in which they are given.
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_finite
+from dualnet._checks import ArgumentError, check_choice, check_fields, check_finite, checked
 from dualnet.requests import MISSING
 
 BASE = "base"  # the feature that keeps the score that a list came with
@@ -63,6 +63,7 @@ class Hypothesis:
             numbers |= values
         return numbers
 
+    @checked
     def total(self, weights: Mapping[str, float]) -> float:
         """Return the sum of the features times their `weights`; one without a weight has 0."""
         return _total(self.numbers(), weights)
@@ -87,6 +88,7 @@ class NBest:
     hypotheses: tuple[Hypothesis, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.hypotheses:
             raise ArgumentError(
                 "hypotheses", f"must be at least one. Received: none in the list {self.id!r}."

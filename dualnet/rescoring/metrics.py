@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dualnet._checks import check_choice, extra
-from dualnet.rescoring.bracket_f1 import BracketF1
+from dualnet._checks import check_choice, checked, extra
+from dualnet.rescoring.bracket_f1 import BracketF1, sums_of
 
 EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
 
@@ -52,6 +52,7 @@ class Bleu:
             import sacrebleu
         self._bleu: Any = sacrebleu.BLEU(effective_order=True)  # counts are the same without
 
+    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the ten statistics of a sentence, float64."""
         score = self._bleu.sentence_score(hypothesis, [reference])
@@ -60,10 +61,11 @@ class Bleu:
 
     def value(self, sums: np.ndarray) -> float:
         """Return the BLEU of statistics summed over sentences."""
-        return float(self.values(np.asarray(sums)[None])[0])
+        return float(self.values(sums_of(sums, 10)[None])[0])
 
     def values(self, sums: np.ndarray) -> np.ndarray:
         """Return the BLEU of each row of `sums`, `(rows, 10)`."""
+        sums = sums_of(sums, 10, axes=2)
         matches, totals, (ours, theirs) = sums[:, :4], sums[:, 4:8], sums[:, 8:].T
         # Smoothing "exp": the precision of the k-th length without a match is 1 / (2^k total).
         halves = 0.5 ** np.cumsum(matches == 0, axis=1)
@@ -94,6 +96,7 @@ class Wer:
             import jiwer
         self._process: Any = jiwer.process_words
 
+    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the errors of a sentence and the words of its reference, float64."""
         # jiwer itself divides words at spaces alone.
@@ -103,10 +106,11 @@ class Wer:
 
     def value(self, sums: np.ndarray) -> float:
         """Return the word error rate of statistics summed over sentences."""
-        return float(self.values(np.asarray(sums)[None])[0])
+        return float(self.values(sums_of(sums, 2)[None])[0])
 
     def values(self, sums: np.ndarray) -> np.ndarray:
         """Return the word error rate of each row of `sums`, `(rows, 2)`."""
+        sums = sums_of(sums, 2, axes=2)
         return 100 * sums[:, 0] / np.maximum(sums[:, 1], 1)
 
 

@@ -196,18 +196,9 @@ class _Scorer:
 def _named(models: Models) -> dict[str, LanguageModel]:
     """Return models by the names of their features; the second of a name ends in `_2`."""
     if isinstance(models, Mapping):
-        named = dict(models)
-    else:
-        several = [models] if isinstance(models, LanguageModel) else list(models)
-        names = numbered(getattr(model, "name", "model") for model in several)
-        named = dict(zip(names, several))
-    for name, model in named.items():
-        if not isinstance(model, LanguageModel):
-            raise ArgumentError(
-                "models",
-                f"must be models of dualnet. Received: {name!r} of type {type(model).__name__}.",
-            )
-    return named
+        return dict(models)
+    several = [models] if isinstance(models, LanguageModel) else list(models)
+    return dict(zip(numbered(model.name for model in several), several))
 
 
 def _with_sources(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_fields, checked
 from dualnet.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
 
 TAG = "XX"  # of a word whose own the linear form has dropped
@@ -50,6 +50,7 @@ class Tree:
     children: tuple[Tree | str, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         words = [child for child in self.children if isinstance(child, str)]
         if words and len(self.children) > 1:
             raise ArgumentError(
@@ -76,6 +77,11 @@ class Tree:
                     f"must hold no spaces and no brackets. Received: {text!r}. "
                     "Write a bracket in a text as -LRB- or -RRB-.",
                 )
+        depth = 1 + max((vars(tree)["depth"] for tree in self.trees), default=0)
+        if depth > DEEPEST:
+            message = f"must have at most {DEEPEST} levels. Received: a tree with more."
+            raise ArgumentError("children", message)
+        object.__setattr__(self, "depth", depth)
 
     def __str__(self) -> str:
         return f"({' '.join([self.label, *map(str, self.children)])})"
@@ -109,6 +115,7 @@ class Candidate(NamedTuple):
     score: float | None
 
 
+@checked
 def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
     """Read bracketed trees, such as those of the Penn Treebank, one after the other.
 
@@ -142,6 +149,7 @@ def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
             yield tree
 
 
+@checked
 def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
     """Read n-best lists of bracketed trees, those of one sentence after the other.
 
@@ -197,6 +205,7 @@ def numbered_nbest(path: str | os.PathLike[str]) -> Iterator[list[tuple[int, Can
         yield candidates
 
 
+@checked
 def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     """Return the one tree that `text` holds, in brackets or in the linear form.
 
@@ -227,6 +236,7 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     return trees[0]
 
 
+@checked
 def linearize(tree: Tree) -> str:
     """Return a tree as the text that a language model learns: `(X … )X`, without tags.
 
@@ -244,6 +254,7 @@ def linearize(tree: Tree) -> str:
     return " ".join([f"({tree.label}", *map(linearize, tree.trees), f"){tree.label}"])
 
 
+@checked
 def clean(tree: Tree) -> Tree:
     """Return `tree` as parsers write it: without traces, functions and the outer bracket.
 

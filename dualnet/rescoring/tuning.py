@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, check_count, check_finite, did_you_mean, is_number
+from dualnet._checks import (
+    ArgumentError,
+    check_count,
+    check_finite,
+    checked,
+    did_you_mean,
+    is_number,
+)
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
 from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
@@ -65,6 +72,7 @@ class Comparison:
     difference: Figure
 
 
+@checked
 def tune(
     lists: Sequence[NBest],
     references: Sequence[str],
@@ -115,6 +123,7 @@ def tune(
     return search.run(np.random.default_rng(seed), starts)
 
 
+@checked
 def compare(
     lists: Sequence[NBest],
     references: Sequence[str],
@@ -166,6 +175,7 @@ def compare(
     return Comparison(*figures)
 
 
+@checked
 def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **about: Any) -> None:
     """Write weights as TOML, with the values `about` how they were found.
 
@@ -186,6 +196,7 @@ def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **a
     write_whole(path, tomli_w.dumps({**about, "weights": dict(weights)}))
 
 
+@checked
 def load_weights(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return the weights of a TOML file, which has a table `[weights]` of numbers.
 

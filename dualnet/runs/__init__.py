@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from dualnet._checks import checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import Run
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["corpus_of_run", "load", "read_card"]
 
 
+@checked
 def read_card(folder: str | os.PathLike[str]) -> Card:
     """Return the card of a RUN folder: the model, its settings, and what it was trained on.
 
@@ -48,6 +50,7 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
     return Run.open_folder(folder).card
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> LanguageModel:
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
 
@@ -75,6 +78,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
     return Run.open(path).model()
 
 
+@checked
 def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
     """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
@@ -25,6 +25,7 @@ TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
+@checked
 def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
     """Return the names of the endpoints that `export` writes for `model`.
 
@@ -52,6 +53,7 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
     return ["score", "step", *text]
 
 
+@checked
 def why_no_text(model: LanguageModel) -> str:
     """Return the reason why `export` writes no endpoint that reads text, or "".
 
@@ -156,7 +158,8 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
     `logits` float32 `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ...
     `state_n` under the signature `step`; in ONNX, where an output cannot share the name of an
     input, `new_state_1` ... `new_state_n`. Both compute in float32, whatever the model's dtype
-    policy. The tokeniser is written beside it: for `model.onnx`, words to
+    policy. An id outside the vocabulary is an error of the runtime, as is a batch of no rows in
+    ONNX. The tokeniser is written beside it: for `model.onnx`, words to
     `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; any other to
     `model.onnx.tokenizer.json`.
 

@@ -66,6 +66,8 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
     names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
     def step(ids: Any, *states: Any) -> dict[str, Any]:
+        if not model.padded:  # a negative id would count from the end; beyond it is an error
+            ids = tf.where(ids < 0, model.vocabulary_size, ids)
         with in_one_piece():
             logits, *new_states = model.core([ids, *states], training=False)
         outputs = {output_prefix + name: state for name, state in zip(names, new_states)}

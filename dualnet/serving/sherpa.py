@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.builders import LanguageModel
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
@@ -55,6 +55,7 @@ class TokenMap:
         )
 
 
+@checked
 def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
     """Return the map from the tokens of a recogniser to the units of a model.
 

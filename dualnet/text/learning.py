@@ -1,12 +1,11 @@
 """Trains tokenisers, by means of Hugging Face's library `tokenizers`."""
 
 import re
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
+from dualnet._checks import ArgumentError, check_choice, check_count, checked
 from dualnet.text.library_tokenizer import LibraryTokenizer, alphabet, library_errors
 from dualnet.text.plain_text import END, EOS, UNK, check_text
 
@@ -15,6 +14,7 @@ LONGEST_WORD = 100  # characters that the library's word-piece reads at once
 MOST_UNITS = 10**6  # for which the library reserves memory
 
 
+@checked
 def train_tokenizer(
     texts: Iterable[str],
     kind: str = "bpe",
@@ -22,7 +22,7 @@ def train_tokenizer(
     size: int | None = None,
     documents: str = "line",
     lowercase: bool = False,
-    special: Iterable[str] = (),
+    special: str | Iterable[str] = (),
 ) -> LibraryTokenizer:
     """Return a tokeniser whose units are learnt from `texts` by the library `tokenizers`.
 
@@ -52,10 +52,6 @@ def train_tokenizer(
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        required = "must be an iterable of texts, e.g. a list. Received: "
-        raise ArgumentError("texts", f"{required}{reprlib.repr(texts)}.")
-    check_flag("lowercase", lowercase)
     special = [special] if isinstance(special, str) else list(special)
     if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
         required = f"different strings of one line, not empty, and none of them {EOS}"

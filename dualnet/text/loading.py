@@ -4,13 +4,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import check_choice, check_path
+from dualnet._checks import check_choice, checked
 from dualnet.text.byte_tokenizer import ByteTokenizer
 from dualnet.text.library_tokenizer import LibraryTokenizer, is_bytes_tokenizer, read_library_file
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
 
+@checked
 def load_tokenizer(
     path: str | os.PathLike[str], *, documents: str = "line", lowercase: bool = False
 ) -> Tokenizer:
@@ -35,7 +36,7 @@ def load_tokenizer(
     >>> tokenizer == ByteTokenizer()
     True
     """
-    if not check_path("path", path).lower().endswith(".json"):
+    if not os.fspath(path).lower().endswith(".json"):
         return Vocabulary.load(path, lowercase=lowercase, documents=documents)
     text = read_library_file(path)
     if is_bytes_tokenizer(text) and not lowercase:
@@ -43,6 +44,7 @@ def load_tokenizer(
     return LibraryTokenizer(text, documents, lowercase)
 
 
+@checked
 def from_config(config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokeniser whose `get_config` is `config`.
 

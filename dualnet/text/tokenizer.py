@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.text.plain_text import EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
@@ -148,6 +148,7 @@ class Tokenizer(abc.ABC):
         spelling = self.spelling
         return b"".join(spelling[i] for i in self._checked(ids)).decode(errors="replace")
 
+    @checked
     def id(self, word: str) -> int:
         """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
         i = self._ids.get(word, self.unk_id)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_flag, check_path
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, checked
 from dualnet._files import write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
@@ -110,11 +110,12 @@ class Vocabulary(Tokenizer):
         write_whole(path, self._as_bytes())
 
     @classmethod
+    @checked
     def load(
         cls, path: str | os.PathLike[str], *, lowercase: bool = False, documents: str = "line"
     ) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`."""
-        text = "".join(blocks(check_path("path", path)))
+        text = "".join(blocks(path))
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
 
     def get_config(self) -> dict[str, Any]:
@@ -126,6 +127,7 @@ class Vocabulary(Tokenizer):
         }
 
     @classmethod
+    @checked
     def from_counts(
         cls,
         counts: Counter[str],
@@ -147,6 +149,9 @@ class Vocabulary(Tokenizer):
                 included; the rarest are cut.
             min_count: int. Rarer words are cut, but never `<eos>`.
         """
+        check_count("min_count", min_count, least=0)
+        if size is not None:
+            check_count("size", size, least=2)
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
         kept = [w for w in ordered if w not in special and counts[w] >= min_count]

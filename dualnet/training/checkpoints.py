@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from dualnet._checks import check_count, check_fields
 from dualnet._files import flush, folder_beside, remove_unfinished, sha256_of, write_whole
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
@@ -79,10 +80,13 @@ def is_finite(model: LanguageModel) -> bool:
     return all(bool(keras.ops.all(keras.ops.isfinite(variable))) for variable in variables)
 
 
-def restore(folder: Path, model: LanguageModel, run: str = "") -> Progress | None:
+def restore(
+    folder: Path, model: LanguageModel, run: str = "", *, steps: int = sys.maxsize
+) -> Progress | None:
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
 
-    With `run`, the identity of a run, one of another run counts as damaged.
+    With `run`, the identity of a run, one of another run counts as damaged, as does one beyond
+    the `steps` of an epoch.
 
     Reports a damaged checkpoint on standard error and falls back to the one before. The best
     weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
@@ -93,7 +97,7 @@ def restore(folder: Path, model: LanguageModel, run: str = "") -> Progress | Non
     for path in _newest_first(folder):
         try:
             progress = _read(path)
-            if run and progress.run not in ("", run):
+            if progress.step > steps or (run and progress.run not in ("", run)):
                 raise _DamagedError("it belongs to another run")
             arrays = _load_arrays(path / STATE, _variables(model))
         except _DamagedError as error:
@@ -157,9 +161,12 @@ def _read(path: Path) -> Progress:
         if sha256_of(path / name) != expected:
             raise _DamagedError(f"{name} has changed since it was written")
     try:
-        return Progress(**body)
-    except TypeError:
+        progress = Progress(**body)
+        check_fields(progress)
+        check_count("step", progress.step, least=0)
+    except (TypeError, ValueError):
         raise _DamagedError(f"{PROGRESS} is of another release") from None
+    return progress
 
 
 def _sum(body: dict[str, Any]) -> str:

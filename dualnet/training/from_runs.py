@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import load, read_card
@@ -21,6 +21,7 @@ from dualnet.training.loop import Run, train
 GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
 
 
+@checked
 def train_gate(
     run: str | os.PathLike[str],
     corpus: Corpus | str,
@@ -75,6 +76,7 @@ def train_gate(
     return train(card, corpus, output=output, weights=run, **settings)
 
 
+@checked
 def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
     """Write a RUN folder of the ensemble of the models in the RUN folders `runs`.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
@@ -51,6 +51,7 @@ def reading(corpus: Any, **settings: Any) -> dict[str, Any]:
     return read_as
 
 
+@checked
 def load_corpus(
     corpus: AnyCorpus | str,
     source: LanguageModel | None,

@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import check_count
+from dualnet._checks import check_count, checked
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
@@ -69,6 +69,7 @@ class Run:
     history: History
 
 
+@checked
 def train(
     name: str | Card,
     corpus: Corpus | PairCorpus | str,

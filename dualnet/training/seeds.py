@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, is_number
+from dualnet._checks import ArgumentError, checked, is_number
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
@@ -24,6 +24,7 @@ from dualnet.training.start import FinishedError, card_for, check_seed
 SEEDS = "seeds.json"
 
 
+@checked
 def train_seeds(
     name: str | Card,
     corpus: Corpus | str,

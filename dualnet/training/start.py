@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, checked
 from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
@@ -157,7 +157,9 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         if not run.has_vocabulary:
             run_folder.write_vocabularies(folder, corpus)
         run_folder.write_card(folder, card)
-        restored = checkpoints.restore(folder, start.model, start.progress.run)
+        restored = checkpoints.restore(
+            folder, start.model, start.progress.run, steps=len(start.train_batches)
+        )
         start.progress = restored or start.progress
         start.progress.run = identity(card)
         yield start
@@ -211,6 +213,7 @@ def fit_to_corpus(
 # --- card, batches and model
 
 
+@checked
 def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
@@ -224,6 +227,7 @@ def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     return zoo.card(name, corpus_name if corpus_name in zoo.card(name).corpora else None)
 
 
+@checked
 def batches_of(
     corpus: Corpus | PairCorpus, split: str, recipe: Recipe, *, seed: int | None = None
 ) -> Any:
@@ -339,7 +343,8 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
     for key, value in settings.items():
-        if key not in RESUMABLE and (key not in before or before[key] != value):
+        as_before = before.get(key) == (list(value) if isinstance(value, tuple) else value)
+        if key not in RESUMABLE and (key not in before or not as_before):
             message = f"must stay {before.get(key)!r}, as when the run started. Received: "
             way_out = "Leave it out, or train again."
             raise ArgumentError(key, f"{message}{key}={value!r} with --resume. {way_out}")

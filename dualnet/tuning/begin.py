@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, checked
 from dualnet._files import claim, is_full, sha256_of
 from dualnet.corpora import Corpus
 from dualnet.runs import Run
@@ -34,6 +34,7 @@ from dualnet.tuning.search_run import SearchRun, make_tuner
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
 
 
+@checked
 def search(
     job: Job | str | os.PathLike[str],
     corpus: Corpus | str | None = None,

@@ -17,7 +17,7 @@ from typing import Any
 import tomli_w
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, did_you_mean, is_number
+from dualnet._checks import ArgumentError, checked, did_you_mean, is_number
 from dualnet._data import folder
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
@@ -166,6 +166,7 @@ class Job(Settings):
             declarations.append(parameter.declaration(when))
         hp.merge(declarations, overwrite=False)
 
+    @checked
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial: the fixed ones and the drawn ones.
 
@@ -174,6 +175,7 @@ class Job(Settings):
         """
         return {**self.fixed, **self._active(values)}
 
+    @checked
     def drawn(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched settings that are active in `values`, decoded."""
         active = self._active(values)
@@ -194,6 +196,7 @@ class Job(Settings):
                 raise ArgumentError("values", f"must hold all active ones. Received: {received}")
         return active
 
+    @checked
     def with_settings(self, overrides: Mapping[str, Any]) -> Job:
         """Return a copy with these values fixed instead of searched, as `--set` does.
 
@@ -254,6 +257,7 @@ def parse_count(text: str | int) -> int:
 # --- files
 
 
+@checked
 def list_jobs(pattern: str = "*") -> list[str]:
     """Return the sorted names of dualnet's jobs that match `pattern`.
 
@@ -268,6 +272,7 @@ def list_jobs(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(stems, pattern))
 
 
+@checked
 def load_job(name: str | os.PathLike[str]) -> Job:
     """Return the job `name`.
 

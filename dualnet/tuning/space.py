@@ -151,7 +151,10 @@ class Parameter(Settings):
         if self.step is not None and not self.is_integer_range and self.sampling == "linear":
             high += 1e-6 * self.step  # rounding would exclude the last: (0.6 - 0.3) // 0.1 is 2
         scale = (self.min_value, high, self.step, self.sampling)
-        return kind(self.name, *scale, conditions=parents)
+        # A grid begins with the default, by default `min_value`, which these steps may not reach.
+        is_reversed = self.sampling == "reverse_log" and self.step is not None
+        default = high + self.min_value - self.min_value if is_reversed else None
+        return kind(self.name, *scale, default=default, conditions=parents)
 
     def entry(self) -> dict[str, Any]:
         """Return the table of this parameter in [space]."""

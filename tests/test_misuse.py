@@ -1,0 +1,27 @@
+"""Public functions, classes and methods name the argument that is bad."""
+
+import pytest
+
+import dualnet
+from tests import misuse
+from tests.checks import UNTRACED, once
+
+pytestmark = [*UNTRACED, once]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    return misuse.Workshop(tmp_path_factory.mktemp("misuse"))
+
+
+@pytest.mark.parametrize("name", misuse.public_names())
+def test_a_bad_argument_is_named(name, workshop, monkeypatch):
+    monkeypatch.chdir(workshop.folder)
+    assert list(workshop.misuse(name, misuse.FEW)) == []
+
+
+def test_what_does_not_name_the_argument_is_noticed():
+    assert misuse.names(dualnet.ArgumentError("x", "must be 1."), "x", 2)
+    assert misuse.names(FileNotFoundError("There is no file 'a'."), "path", "a")
+    for error in (TypeError("x"), ValueError("it must be 1"), AttributeError("x")):
+        assert not misuse.names(error, "x", 2)
