@@ -76,7 +76,7 @@ def test_a_flag_of_a_corpus_must_be_one(tmp_path, name, value):
 
 @pytest.mark.parametrize("vocabulary", [["the", "cat"], "words", 3])
 def test_a_vocabulary_that_is_no_tokeniser_is_refused(tmp_path, vocabulary):
-    with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser"):
+    with pytest.raises(ValueError, match="`vocabulary` must be a Tokenizer"):
         corpora.load(write(tmp_path), vocabulary=vocabulary)
 
 

@@ -187,7 +187,7 @@ def test_the_hash_is_that_of_the_lines(tmp_path):
         ("", b"", {"tokenizer": "wrods"}, "`tokenizer` must be one of .*Did you mean 'words'"),
         ("", b"", {"tokenizer": ["words"] * 3}, "`tokenizer` must be one, or two.*3"),
         ("", b"", {"tokenizer": Vocabulary(("a", "<unk>"))}, "must contain <eos>"),
-        ("", b"", {"files": {"train": "ab"}}, "`files` must map 'train', 'valid' and 'test'"),
+        ("", b"", {"files": {"train": "ab"}}, "`files` must be a dict of sequences of paths"),
         ("train.de", b"\n\n\n\n", {}, "Train must have a pair.*4 with an empty side and 0 with"),
     ],
 )

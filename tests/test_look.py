@@ -333,7 +333,7 @@ def test_bad_input_is_one_sentence(words, files, tmp_path, cli, monkeypatch):
         ({1: None, "1": None}, {}, r"`models` must have names that differ.*\[1, '1'\]"),
         ([7], {}, "`model` must be a LanguageModel with a vocabulary"),
         (None, {"text": None}, r"`text` must be given: look\(models, text\), or look\(text=...\)"),
-        (None, {"text": 1}, "`text` must be a string. Received: int"),
+        (None, {"text": 1}, "`text` must be a string or None. Received: 1"),
         (None, {"text": "the \ud800"}, "`text` must be text that UTF-8 can hold"),
         (None, {"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
     ],

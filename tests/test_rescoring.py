@@ -663,7 +663,7 @@ def test_each_model_has_its_own_statistics_for_rms(model):
         ({"models": "translator", "sources": ["a"] * 2}, "Received: 2 for more lists"),
         ({"models": "translator", "sources": ["a"] * 4}, "Received: more than 3 for 3 lists"),
         ({"missing": "least"}, "`missing` must be one of"),
-        ({"models": {"lm": 3}}, "must be models of dualnet. Received: 'lm' of type int"),
+        ({"models": {"lm": 3}}, "`models` must be a LanguageModel or a sequence"),
         ({"models": "bare"}, "must be a LanguageModel with a vocabulary"),
     ],
 )

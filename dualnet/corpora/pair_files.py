@@ -87,8 +87,7 @@ def _tables(folder: Path, split: str) -> list[Path]:
 def _given(
     folder: Path, files: Mapping[str, Sequence[str | os.PathLike[str]]]
 ) -> dict[str, tuple[Path, Path]]:
-    valid = isinstance(files, Mapping) and set(files) == set(SPLITS)
-    if not valid or any(isinstance(pair, str) or len(pair) != 2 for pair in files.values()):
+    if set(files) != set(SPLITS) or any(len(pair) != 2 for pair in files.values()):
         required = "must map 'train', 'valid' and 'test' to two paths each, source and target."
         raise ArgumentError("files", required, files=files)
     paths = {split: (folder / files[split][0], folder / files[split][1]) for split in SPLITS}

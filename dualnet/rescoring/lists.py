@@ -44,6 +44,7 @@ class Hypothesis:
     line: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_finite("score", self.score or 0.0)
         for name, number in self.numbers().items():
             check_finite(f"features[{name!r}]", number)

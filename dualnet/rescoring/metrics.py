@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dualnet.rescoring.bracket_f1 import BracketF1, sums_of
 EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
 
 
+@runtime_checkable
 class Metric(Protocol):
     """A metric of a corpus that is a function of sums over its sentences.
 
