@@ -1,7 +1,5 @@
 """Cards: what is known about a model, as a frozen dataclass and as TOML files with bases."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fnmatch

@@ -1,7 +1,5 @@
 """The demo: trains, adapts, compares, shows and serves two small models."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

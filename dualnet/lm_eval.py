@@ -1,7 +1,5 @@
 """Models as EleutherAI's lm-evaluation-harness, the package `lm_eval`, takes them."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -143,9 +141,8 @@ def _generation(settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str,
     if known.get("num_beams") == 1:
         del known["num_beams"]
     if unknown := [key for key in known if key not in GENERATION]:
-        received = f"{unknown[0]}={known[unknown[0]]!r}"
-        message = f"must be of {', '.join(GENERATION)}. Received: {received}."
-        raise ArgumentError("generation_kwargs", message)
+        received = {unknown[0]: known[unknown[0]]}
+        raise ArgumentError("generation_kwargs", f"must be of {', '.join(GENERATION)}.", **received)
     until = tuple(end for end in known["until"] if end)
     max_tokens = check_count("max_gen_toks", known["max_gen_toks"], least=1)
     temperature = known.get("temperature", 1.0) if known["do_sample"] else 0.0

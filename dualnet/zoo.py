@@ -97,7 +97,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
     elif corpus not in corpora:
         message = f"must be one of {list(corpora)}, which model {source!r} was published for."
         hint = f"{did_you_mean(corpus, corpora)} For other text, give vocabulary_size instead."
-        raise ArgumentError("corpus", f"{message} Received: corpus={corpus!r}.{hint}")
+        raise ArgumentError("corpus", message, hint, corpus=corpus)
     values: dict[str, Any] = {}
     for table in tables:
         values = cards.override(values, table, corpus)
@@ -224,13 +224,13 @@ def arguments_of(
         way_out = way_out or f" help(dualnet.builders.{card.builder}) lists them."
         message = f"must be an argument of the builder {card.builder!r}"
         message += " or of its members" * is_ensemble
-        value = {**arguments, **to_members}[name]
-        raise ArgumentError(name, f"{message}. Received: {name}={value!r}.{way_out}")
+        received = {name: {**arguments, **to_members}[name]}
+        raise ArgumentError(name, f"{message}.", way_out, **received)
     if is_ensemble:
         members = arguments.get("members")
         if not isinstance(members, (list, tuple)) or not members:
             message = "must be a list of models, each the name or the path of a card."
-            raise ArgumentError("members", f"{message} Received: members={members!r}.")
+            raise ArgumentError("members", message, members=members)
         ensembles = (*ensembles, card.file or card.name)
         members = [_member_card(card, member, ensembles) for member in members]
         arguments["members"] = _member_arguments(members, to_members, ensembles)

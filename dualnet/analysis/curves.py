@@ -1,7 +1,5 @@
 """Learning curves of several runs."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping
@@ -94,7 +92,7 @@ def _read_column(file: Path, column: str) -> np.ndarray:
         if not values or any(math.isnan(value) for value in values):
             raise ValueError("no numbers")
     except (KeyError, TypeError, ValueError, csv.Error):
-        message = f"{file.name} of a RUN folder must have a number in {column} for each epoch."
-        received = f"{str(file)!r}, damaged or altered"
-        raise ValueError(f"{message} Received: {received}. Restore it.") from None
+        message = f"{file.name} of a RUN folder must have a number in the column {column} for"
+        received = f"{str(file)!r}, damaged or altered. Restore it"
+        raise ValueError(f"{message} each epoch. Received: {received}.") from None
     return np.array(values, np.float64)

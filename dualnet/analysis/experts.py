@@ -1,7 +1,5 @@
 """Shares: how much a mixture uses each of its experts."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The words that an input-to-output gate favours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

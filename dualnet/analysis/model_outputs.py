@@ -1,7 +1,5 @@
 """Reads a text segment by segment and yields what a model computes; finds its layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rank of the matrix of log-probabilities that a model can express."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

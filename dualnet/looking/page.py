@@ -1,7 +1,5 @@
 """The page: the text, coloured by surprisal, and what the models predicted at each word."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import itertools
@@ -156,7 +154,7 @@ def _named(models: Any) -> dict[str, Any]:
         models = [models]
     if not isinstance(models, (Mapping, Sequence)) or not models:
         message = "must be a model, the path of a RUN, a list of them, or a dict of names to them."
-        raise ArgumentError("models", f"{message} Received: models={models!r}.")
+        raise ArgumentError("models", message, models=models)
     if isinstance(models, Mapping):
         by_name = {str(name): model for name, model in models.items()}
         if len(by_name) < len(models):

@@ -1,7 +1,5 @@
 """What a model predicts at each unit of a text, with fixed weights or with weights that learn."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """Draws PNG figures from plain numbers."""
 
-from __future__ import annotations
-
 import io
 import textwrap
 import warnings

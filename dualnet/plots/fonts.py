@@ -1,7 +1,5 @@
 """Fonts for labels in any script."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Positions on the axes of figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loads the model of a RUN folder or a `.keras` file, and writes a RUN folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

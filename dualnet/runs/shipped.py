@@ -1,7 +1,5 @@
 """The trained models that are shipped with dualnet: RUN folders in `zoo/pretrained/`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

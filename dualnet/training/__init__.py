@@ -1,7 +1,5 @@
 """Recipes, and training into a RUN folder that can be stopped, resumed and loaded."""
 
-from __future__ import annotations
-
 from dualnet.training.from_runs import combine_runs, train_gate
 from dualnet.training.initial_weights import load_corpus
 from dualnet.training.loop import Run, train, versions

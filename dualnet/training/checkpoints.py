@@ -1,7 +1,5 @@
 """Checkpoints: the last two states of a run, each written whole and verified by checksums."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """RUN folders built from other RUN folders: a gate over one, an ensemble of several."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Starts a training from the weights of another model instead of random ones."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -45,9 +43,9 @@ def reading(corpus: Any, **settings: Any) -> dict[str, Any]:
         read_as["fractions"] = list(read_as["fractions"])
     if isinstance(corpus, (Corpus, PairCorpus)) and read_as:
         name = next(iter(read_as))
-        message = f"must be None for a `{type(corpus).__name__}`, which is read already. Received: "
-        way_out = "Give it to the function that loads the corpus."
-        raise ArgumentError(name, f"{message}{name}={read_as[name]!r}. {way_out}")
+        message = f"must be None for a `{type(corpus).__name__}`, which is read already."
+        way_out = " Give it to the function that loads the corpus."
+        raise ArgumentError(name, message, way_out, **{name: read_as[name]})
     return read_as
 
 
@@ -79,8 +77,8 @@ def load_corpus(
     vocabulary = source.vocabulary if source is not None else None
     if vocabulary is not None and read_as and "tokenizer" in read_as:
         message = f"must be left out with `weights`, whose model reads text as {vocabulary.kind}."
-        received = f"tokenizer={read_as['tokenizer']!r}. Leave out one of the two"
-        raise ArgumentError("tokenizer", f"{message} Received: {received}.")
+        received = {"tokenizer": read_as["tokenizer"]}
+        raise ArgumentError("tokenizer", message, " Leave out one of the two.", **received)
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **(read_as or {})})
     source_vocabulary = getattr(source, "source_vocabulary", None)
     check_vocabulary(

@@ -1,12 +1,10 @@
 """Graceful stops: on Ctrl-C or SIGTERM, the current step is finished and saved first."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -23,7 +21,7 @@ class Interrupts:
         self.at_once = ""  # if not empty, the first signal already raises `Stopped`, with this text
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # a requirement of Python
             self._previous = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self

@@ -1,7 +1,5 @@
 """Training into a RUN folder."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

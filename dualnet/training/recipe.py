@@ -1,7 +1,5 @@
 """Recipes: the optimizer, its schedule, and the batches that a model is trained with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -218,7 +216,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
             lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
             way_out = did_you_mean(key, arguments + fields) or f" {lists} list them."
             message = "must be an argument of the builder or of the recipe."
-            raise ArgumentError(key, f"{message} Received: {key}={value!r}.{way_out}")
+            raise ArgumentError(key, message, way_out, **{key: value})
     of_recipe = {*fields}
     if "members" not in card.config:
         cell = overrides.get("cell", card.config.get("cell", "lstm"))

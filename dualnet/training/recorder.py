@@ -1,7 +1,5 @@
 """Runs the epochs of a training and saves what they produce: checkpoints, metrics, curves."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

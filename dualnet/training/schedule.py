@@ -1,7 +1,5 @@
 """Plans the next epoch of a run from its recipe and its history: pure functions."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -10,6 +8,7 @@ from typing import Any
 
 from dualnet.training.recipe import Recipe
 
+Result = tuple[float, ...]
 TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
 
 
@@ -107,9 +106,6 @@ def _without_gain(perplexities: Sequence[Result]) -> int:
     """Return the number of epochs that did not improve on the best before them."""
     best = itertools.accumulate(perplexities, min)
     return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
-
-
-Result = tuple[float, ...]
 
 
 def watched(row: Mapping[str, Any]) -> Result:

@@ -1,7 +1,5 @@
 """One model trained once for each of several seeds, and what its results vary by."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

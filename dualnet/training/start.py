@@ -1,7 +1,5 @@
 """Prepares a run for training: a new one with `begin`, an interrupted one with `resume`."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -64,7 +62,7 @@ def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
     check_count("seed", seed, least=0)
     if seed >= 2**32:
-        raise ArgumentError("seed", f"must be below 2**32. Received: seed={seed}.")
+        raise ArgumentError("seed", "must be below 2**32.", seed=seed)
     return seed
 
 
@@ -187,14 +185,13 @@ def fit_to_corpus(
 ) -> dict[str, Any]:
     """Return `config` with the vocabulary sizes of `corpus`, and padded if batches are."""
     if isinstance(corpus, PairCorpus) != (recipe.batching == "pairs"):
-        message = "must be 'pairs' for a corpus of pairs, and for no other. Received: "
-        raise ArgumentError("batching", f"{message}batching={recipe.batching!r}.")
+        message = "must be 'pairs' for a corpus of pairs, and for no other."
+        raise ArgumentError("batching", message, batching=recipe.batching)
     size = len(corpus.vocabulary)
-    if overrides.get("vocabulary_size") not in (None, size):
-        message = f"must be that of the corpus, {size}. Received: "
-        received = f"vocabulary_size={overrides['vocabulary_size']!r}"
-        way_out = "Leave it out, or cut the vocabulary with corpora.load(..., vocabulary_size=...)."
-        raise ArgumentError("vocabulary_size", f"{message}{received}. {way_out}")
+    if (given := overrides.get("vocabulary_size")) not in (None, size):
+        message = f"must be that of the corpus, {size}."
+        way_out = " Leave it out, or cut the vocabulary: corpora.load(..., vocabulary_size=...)."
+        raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=given)
     fitted = zoo.with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
         if config.get("share_embeddings") and (
@@ -206,7 +203,7 @@ def fit_to_corpus(
         return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
     if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
         message = "must be True with batching='sentences', whose batches are padded."
-        raise ArgumentError("padded", f"{message} Received: padded=False. Leave it out.")
+        raise ArgumentError("padded", message, " Leave it out.", padded=False)
     return fitted
 
 
@@ -336,7 +333,7 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     card_name = (name if isinstance(name, Card) else zoo.card(name)).name
     if card_name != card.name:
         message = f"must be {card.name!r}, the model of the run in {str(folder)!r}."
-        raise ArgumentError("name", f"{message} Received: name={card_name!r}.")
+        raise ArgumentError("name", message, name=card_name)
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
     before |= run.read_as
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
@@ -345,9 +342,8 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     for key, value in settings.items():
         as_before = before.get(key) == (list(value) if isinstance(value, tuple) else value)
         if key not in RESUMABLE and (key not in before or not as_before):
-            message = f"must stay {before.get(key)!r}, as when the run started. Received: "
-            way_out = "Leave it out, or train again."
-            raise ArgumentError(key, f"{message}{key}={value!r} with --resume. {way_out}")
+            message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
+            raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
     changes = {key: value for key, value in settings.items() if key in RESUMABLE}
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
     _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
@@ -370,8 +366,8 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     epochs = recipe_of(card.recipe).epochs
     if rounds and recipe.epochs != epochs:
         message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
-        way_out = "To train longer, set finetune_epochs, the most epochs of a round."
-        raise ArgumentError("epochs", f"{message} Received: epochs={recipe.epochs!r}. {way_out}")
+        way_out = " To train longer, set finetune_epochs, the most epochs of a round."
+        raise ArgumentError("epochs", message, way_out, epochs=recipe.epochs)
     evaluated = evaluated_epochs(folder)
     if latest:
         finished = evaluated == len(history) and plan(recipe, history) is None

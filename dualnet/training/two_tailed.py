@@ -10,8 +10,6 @@ here these are 3. An evaluation comes after each epoch.
 Reference: Melis, 2022, https://arxiv.org/abs/2209.12581, Algorithm 1 and its extensions
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ The room has three parts:
 - `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import extra

@@ -1,7 +1,5 @@
 """Begins and resumes searches."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import time
@@ -127,11 +125,11 @@ def search(
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
         message = "must be left out for a chief, whose workers are started separately."
-        raise ArgumentError("workers", f"{message} Received: workers={workers}.")
+        raise ArgumentError("workers", message, workers=workers)
     if resume and job.tuner == "grid":
         message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
-        way_out = "Start a new search in another folder."
-        raise ArgumentError("resume", f"{message} Received: resume=True. {way_out}")
+        way_out = " Start a new search in another folder."
+        raise ArgumentError("resume", message, way_out, resume=True)
     if resume and not (folder / SEARCH).is_file():
         message = f"`output` must be the folder of a search to resume. Received: {str(folder)!r},"
         way_out = "Start a new search, without --resume."
@@ -176,7 +174,7 @@ def _begin(
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
     for key, value in read_as.items() if opened else ():
         message = "must be left out for a job over a RUN, whose tokeniser reads the text."
-        raise ArgumentError(key, f"{message} Received: {key}={value!r}.")
+        raise ArgumentError(key, message, **{key: value})
     written = folder / CORPUS
     before = search_folder.read_search(folder) if resume else None
     name = CORPUS

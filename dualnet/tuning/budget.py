@@ -1,7 +1,5 @@
 """Sizes for a budget: the largest model with a given number of weights, after Melis et al."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping
 from typing import Any
@@ -59,7 +57,7 @@ def solve(
     if parameters < first:
         message = f"must be at least {first}, the weights of {card.name!r} for {solve_for}={LEAST}"
         message += " with these settings" * bool(settings)
-        raise ArgumentError("parameters", f"{message}. Received: parameters={parameters}.")
+        raise ArgumentError("parameters", f"{message}.", parameters=parameters)
     sizes = range(LEAST, parameters + 1)  # each unit has at least one weight
     return sizes[bisect.bisect_right(sizes, parameters, key=count) - 1]
 

@@ -1,7 +1,5 @@
 """The models of a job, for any KerasTuner tuner."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -69,8 +67,8 @@ class HyperModel(keras_tuner.HyperModel):
         for key, plain in BEYOND_FIT.items():
             if getattr(recipe, key) != plain:
                 message = f"must be {plain!r} if KerasTuner trains the model with a plain `fit`."
-                received = f"{key}={getattr(recipe, key)!r}. Use dualnet.tuning.search"
-                raise ArgumentError(key, f"{message} Received: {received}.")
+                received = {key: getattr(recipe, key)}
+                raise ArgumentError(key, message, " Use dualnet.tuning.search.", **received)
         keras.utils.set_random_seed(self.job.seed)
         return compiled_model(card, recipe, self.corpus)
 

@@ -1,7 +1,5 @@
 """A search as data: what is searched, how, and within which limits; and the files of searches."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import json
@@ -12,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tomli_w
 
@@ -197,7 +195,7 @@ class Job(Settings):
         return active
 
     @checked
-    def with_settings(self, overrides: Mapping[str, Any]) -> Job:
+    def with_settings(self, overrides: Mapping[str, Any]) -> Self:
         """Return a copy with these values fixed instead of searched, as `--set` does.
 
         A parameter with conditions has its value where they hold. `parameters` sets the
@@ -227,7 +225,7 @@ class Job(Settings):
             if name not in possible:
                 effect = f"it has an effect only {conditions_text(written[name].when)}"
                 message = f"must be left out: {effect}, which other settings rule out."
-                raise ArgumentError(name, f"{message} Received: {name}={overrides[name]!r}.")
+                raise ArgumentError(name, message, **{name: overrides[name]})
             if not possible[name].when:
                 fixed[name] = written.pop(name).values[0]
         unchanged = {*written, *fixed} - {*overrides}
@@ -250,7 +248,7 @@ def parse_count(text: str | int) -> int:
     count = Fraction(match[1]) * SUFFIXES[match[2]] if match else Fraction(0)
     if isinstance(text, bool) or count < 1 or count.denominator != 1:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
-        raise ArgumentError("parameters", f"{message} Received: parameters={text!r}.")
+        raise ArgumentError("parameters", message, parameters=text)
     return int(count)
 
 

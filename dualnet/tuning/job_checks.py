@@ -1,7 +1,5 @@
 """Checks a job against what its kind, its model and its rule of evaluation accept."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The folder of a search: what its processes share, and the corpus that its trials read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
@@ -140,8 +138,8 @@ def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Cor
     before = {**READ_AS, **corpus_table(written)}
     for key, value in read_as.items():
         if value != before[key]:
-            message = f"must stay {before[key]!r}, as when the search started. Received: "
-            way_out = "Leave it out, or start a new search."
-            raise ArgumentError(key, f"{message}{key}={value!r} with --resume. {way_out}")
+            message = f"must stay {before[key]!r}, as when the search started, with --resume."
+            way_out = " Leave it out, or start a new search."
+            raise ArgumentError(key, message, way_out, **{key: value})
     now = load_with(written.vocabulary, corpus, {"fractions": written.fractions})
     return dataclasses.replace(written, sha256=now.sha256)

@@ -1,7 +1,5 @@
 """A running search, and the results that it leaves."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The space of a search: its parameters, and the conditions among them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

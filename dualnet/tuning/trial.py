@@ -4,8 +4,6 @@ A trial's folder holds `task.json`, what to do; `run/`, the RUN folder of a trai
 it has ended, `outcome.json`. `trial_process` does the work.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

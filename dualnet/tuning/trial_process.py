@@ -5,8 +5,6 @@ training continues from its last checkpoint. The process ends with the one that 
 that ends: it reads its standard input, which then closes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,12 +1,10 @@
 """A chief that gives out trials to workers of other machines."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from keras_tuner.src import protos
@@ -78,7 +76,7 @@ class Chief:
             received = f"{address}. Choose another port"
             raise OSError(f"{message} Received: {received}.") from None
 
-    def __enter__(self) -> Chief:
+    def __enter__(self) -> Self:
         self.server.start()
         return self
 

@@ -1,7 +1,5 @@
 """KerasTuner's oracles, which draw the trials, made to survive kills and to end."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Processes of trials: started, restarted if killed, and stopped with a checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """KerasTuner's tuner, which runs each trial in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The progress of a search, on standard error."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import json
@@ -9,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from dualnet.tuning.job import Job
 from dualnet.tuning.report.tables import Row, best_row
@@ -30,7 +28,7 @@ class Display:
     deadline: float | None  # `time.time()` at which the search stops; None for never
     show: bool  # whether to show anything
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self.show = self.show and sys.stderr is not None  # None would print to standard output
         self.start, self.updated = time.monotonic(), -math.inf
         self.live: Any = None

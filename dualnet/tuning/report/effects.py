@@ -1,7 +1,5 @@
 """Which settings of a card have an effect."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The plots of a search: parallel coordinates, and the importance of each parameter."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

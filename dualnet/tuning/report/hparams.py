@@ -1,7 +1,5 @@
 """A search as TensorBoard's HParams."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable

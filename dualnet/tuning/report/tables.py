@@ -1,7 +1,5 @@
 """The trials of a search so far, and its tables: `trials.csv`, and `best.toml`."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io
