@@ -246,7 +246,8 @@ def checked(function: Function) -> Function:
 
 def check_fields(instance: Any) -> None:
     """Raise `ArgumentError` for a field of a dataclass that its annotation does not allow."""
-    for name, kind in _kinds_of(type(instance)).items():
+    kind_of: Any = type(instance)
+    for name, kind in _kinds_of(kind_of).items():
         _check(name, getattr(instance, name), kind)
 
 
@@ -324,10 +325,11 @@ def _fits(value: Any, kind: Any) -> bool:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         return False
     items = value if isinstance(value, Sized) else ()  # others can be read only once
-    if issubclass(origin, tuple) and not isinstance(value, (tuple, list)):
-        return False
-    if issubclass(origin, tuple) and inner[-1] is not ...:
-        return len(value) == len(inner) and all(map(_fits, value, inner))
+    if issubclass(origin, tuple):
+        if not isinstance(value, (tuple, list)):
+            return False
+        if inner[-1] is not ...:
+            return len(value) == len(inner) and all(map(_fits, value, inner))
     return all(_fits(item, inner[0]) for item in items)
 
 

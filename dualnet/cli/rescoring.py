@@ -28,7 +28,7 @@ from dualnet.rescoring import (
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
-from dualnet.rescoring.tuning import checked, statistics_of
+from dualnet.rescoring.tuning import checked_lists, statistics_of
 from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
@@ -275,7 +275,7 @@ def _check_lists(
     writes = not options.best and (options.output or not (options.tune or options.compare))
     ids: list[str | int] = []
     lacking: set[str] = set()
-    for nbest in checked(_lists(options), names, weights):
+    for nbest in checked_lists(_lists(options), names, weights):
         ids.append(nbest.id)
         rows = [hypothesis.numbers() for hypothesis in nbest.hypotheses]
         lacking |= set().union(*rows) - set(rows[0]).intersection(*rows)

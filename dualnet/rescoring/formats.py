@@ -283,8 +283,8 @@ def _moses(line: str) -> tuple[str, Hypothesis]:
     if empty := [name for name, numbers in values.items() if not numbers]:
         raise ValueError(f"the feature {empty[0]!r} has no number")
     numbers = {name: _value(several) for name, several in values.items()}
-    number = finite_number(score) if score else None
-    return key, Hypothesis(text, numbers, number, (*rest, *before) or None)
+    total = finite_number(score) if score else None
+    return key, Hypothesis(text, numbers, total, (*rest, *before) or None)
 
 
 def _are_features(field: str, score: str) -> bool:
@@ -322,7 +322,8 @@ def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, tuple[st
     if len({*names}) < len(names):
         raise ArgumentError("scores", f"must be of different names. Received: {names}.")
     columns = [_rows(file, _numbers_of_key) for file in scores]
-    for row, *others in itertools.zip_longest(_rows(path, _keyed), *columns):
+    rows: Iterator[Any] = itertools.zip_longest(_rows(path, _keyed), *columns)
+    for row, *others in rows:
         number, (key, text) = row or (0, ("", ""))
         values: dict[str, Any] = {}
         for name, file, other in zip(names, scores, others):

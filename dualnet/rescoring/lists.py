@@ -54,7 +54,8 @@ class Hypothesis:
         numbers: dict[str, Any] = {}
         for feature, value in self.features.items():
             several = enumerate(value, start=1) if isinstance(value, tuple) else ()
-            values = {f"{feature}_{i}": number for i, number in several} or {feature: value}
+            one = {feature: value}
+            values: dict[str, Any] = {f"{feature}_{i}": number for i, number in several} or one
             if twice := numbers.keys() & values:
                 raise ArgumentError(
                     "features",

@@ -95,7 +95,7 @@ def _of_neighbours(
         if constants is not None:
             segment |= {"constants": constants, "owners": owners[rows]}
         answer = reader.predict_on_batch(segment)
-        losses = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
+        losses: Any = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
         states, places = answer["states"], np.cumsum(new) - 1
         totals[left] -= losses[places[left]]
     return totals
@@ -133,7 +133,7 @@ def _encoded(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the states in which translations of the sources begin, and their constants."""
     rows = 1 << (len(sources) - 1).bit_length()  # few numbers of rows are compiled
-    ids = translation.padded([*sources, *sources[:1] * (rows - len(sources))])
+    ids = translation.padded([*sources, *[sources[0]] * (rows - len(sources))])
     arrays = [ops.convert_to_numpy(array) for array in model.encode(ids)]
     count = model.graph.constants
     return arrays[count:], arrays[:count]

@@ -18,7 +18,7 @@ from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.rescoring.prefixes import log_probabilities, state_after
-from dualnet.rescoring.tuning import checked
+from dualnet.rescoring.tuning import checked_lists
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_text
 
@@ -87,7 +87,7 @@ def rescore(
     """
     request = Rescoring.of(settings)
     models, lists = _named(models), list(nbest)
-    for _ in checked(lists, models, weights):  # tells of mistakes before anything is scored
+    for _ in checked_lists(lists, models, weights):  # tells of mistakes before anything is scored
         pass
     return list(
         rescored(models, lists, request, weights=weights, sources=sources, statistics=statistics)
@@ -103,7 +103,7 @@ def rescored(
     sources: Iterable[str] | None = None,
     statistics: Any = None,
 ) -> Iterator[NBest]:
-    """Yield the lists of `rescore`, which were `checked`, one by one; few are held at a time."""
+    """Yield the lists of `rescore`, see `checked_lists`, one by one; few are held at a time."""
     request.check_adapts({"statistics": statistics})
     carry, adapt = request.carry, request.adapt
     scorers = [_Scorer(name, model) for name, model in models.items()]

@@ -159,7 +159,7 @@ def compare(
     check_features(weights, known)
     sign = 1.0 if metric.higher_is_better else -1.0
     preferred = [
-        int(np.argmax([item.score for item in weighted(nbest, weights, missing).hypotheses]))
+        int(np.argmax([item.score or 0.0 for item in weighted(nbest, weights, missing).hypotheses]))
         for nbest in lists
     ]
     chosen = zip(statistics, itertools.repeat(0), preferred, _oracle(metric, statistics))
@@ -237,7 +237,7 @@ def check_features(weights: Mapping[str, float], known: Collection[str]) -> None
             )
 
 
-def checked(
+def checked_lists(
     lists: Iterable[NBest], models: Iterable[str], weights: Mapping[str, float] | None
 ) -> Iterator[NBest]:
     """Yield lists with the features that they will have, 0 for those of `models`.
