@@ -853,7 +853,9 @@ def test_lists_without_references_or_features_are_refused():
     with pytest.raises(ValueError, match="Did you mean 'bleu'"):
         tune(LISTS, ["a"] * 3, metric="blue")
     for weights in ({"tm": np.nan}, {"tm": np.inf}, {"tm": "1"}):
-        with pytest.raises(ValueError, match="`weights.* must be a (finite number|dict of numbers)"):
+        with pytest.raises(
+            ValueError, match="`weights.* must be a (finite number|dict of numbers)"
+        ):
             compare(LISTS, ["a"] * 3, weights, metric=Share())
 
 
