@@ -301,14 +301,14 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 def _fits(value: Any, kind: Any) -> bool:
     parts, inner = _parts(kind), typing.get_args(kind)
     if len(parts) > 1:
-        if isinstance(value, (str, os.PathLike)) and not PATHS.isdisjoint(parts):
+        # A name of an object, such as a card, may be its path.
+        names = str in parts and any(_is_ours(part) for part in parts)
+        if isinstance(value, (str, os.PathLike)) and (names or not PATHS.isdisjoint(parts)):
             return _is_path(value)
         return any(_fits(value, part) for part in parts)
     origin = typing.get_origin(parts[0]) or parts[0]
     if origin in (Any, object):
         return True
-    if origin is str:
-        return isinstance(value, (str, os.PathLike))  # a name may be a path
     if origin is int:
         return hasattr(value, "__index__") and not isinstance(value, bool)
     if origin is float:
@@ -325,12 +325,16 @@ def _fits(value: Any, kind: Any) -> bool:
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         return False
     items = value if isinstance(value, Sized) else ()  # others can be read only once
-    if issubclass(origin, tuple):
-        if not isinstance(value, (tuple, list)):
-            return False
-        if inner[-1] is not ...:
-            return len(value) == len(inner) and all(map(_fits, value, inner))
+    if issubclass(origin, (tuple, list)) and not isinstance(value, (tuple, list)):
+        return False
+    if isinstance(value, Sized) and issubclass(origin, tuple) and inner[-1] is not ...:
+        return len(value) == len(inner) and all(map(_fits, value, inner))
     return all(_fits(item, inner[0]) for item in items)
+
+
+def _is_ours(kind: Any) -> bool:
+    is_protocol = getattr(kind, "_is_protocol", False)
+    return getattr(kind, "__module__", "").startswith("dualnet") and not is_protocol
 
 
 def _words(kind: Any, *, many: bool = False) -> str:

@@ -119,7 +119,8 @@ def segments(
         for row, (stream, length) in enumerate(zip(streams, lengths)):
             count = max(0, min(steps, length - start))
             tokens[row, :count] = stream[start : start + count]
-            targets[row, :count] = stream[start + 1 : start + 1 + count]
+            following = stream[start + 1 : start + 1 + count]  # none after the last of a stream
+            targets[row, : len(following)] = following
         answer = reader.predict_on_batch({**segment, "tokens": tokens, "targets": targets})
         segment["states"] = answer.pop("states")
         yield start, answer

@@ -111,7 +111,7 @@ class BracketF1:
 
         Precision is `sums[0] / sums[1]`, recall `sums[0] / sums[2]`.
         """
-        matched, of_hypotheses, of_references = sums_of(sums, 3)
+        matched, of_hypotheses, of_references = sums_of(sums, 3).tolist()
         return 200 * matched / max(of_hypotheses + of_references, 1.0)
 
     def _stays(self, tags: set[str]) -> bool:
