@@ -248,7 +248,7 @@ def test_a_keras_file_that_is_missing_damaged_or_of_another_model_is_refused(run
     with pytest.raises(ValueError, match="must be a RUN folder or a .keras file.*load_weights"):
         dualnet.load(tmp_path / "x.weights.h5")
     for value in (None, 3, b"runs/dual", run.model):
-        message = "`path` must be the path of a RUN folder or a .ker.*Received: path="
+        message = "`path` must be a path, as a string or.*Received: path="
         with pytest.raises(dualnet.ArgumentError, match=message):
             dualnet.load(value)
 

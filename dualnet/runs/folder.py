@@ -180,9 +180,6 @@ class Run:
             FileNotFoundError: if `path` does not exist or is a folder without a card.
             ValueError: if it is another kind of file, or the card is not one of a RUN.
         """
-        if not isinstance(path, (str, os.PathLike)):
-            message = "must be the path of a RUN folder or a .keras file. Received: "
-            raise ArgumentError(name, f"{message}{name}={path!r} of type {type(path).__name__}.")
         path = shipped.find_run(path)
         if path.is_dir():
             return cls.open_folder(path)
@@ -310,7 +307,8 @@ class Run:
         place, name = self.trained_on["source"], self.trained_on["name"]
         has_pairs, fault = "pairs" in self.trained_on, ""
         if place == name not in corpora.NAMES:
-            fault = f"{self.path.name!r}, of a shipped model, which comes without its text"
+            origin = "a shipped model or made of one, which comes without its text"
+            fault = f"{self.path.name!r}, {origin}"
         elif place != "embedded" and name not in corpora.NAMES and not os.path.exists(place):
             fault = f"{place!r}, which the model was trained on, and which may have moved"
         way_out = "To go on, name the text: --corpus FOLDER, or corpora.load in Python."
