@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dualnet.adaptation import gradient_statistics as gradient_statistics
     from dualnet.adaptation import surprisal as surprisal
     from dualnet.allocator import keep_freed_memory as keep_freed_memory
+    from dualnet.builders import LanguageModel as LanguageModel
     from dualnet.builders import assign as assign
     from dualnet.builders import ensemble as ensemble
     from dualnet.builders import transfer as transfer
@@ -48,6 +49,7 @@ _NAMES = {  # of each module
     "adaptation": ["dynamic_evaluation", "gradient_statistics", "surprisal"],
     "allocator": ["keep_freed_memory"],
     "builders": ["assign", "ensemble", "transfer", "weight_names", "with_cache", "with_gate"],
+    "builders.model": ["LanguageModel"],
     "devices": ["data_parallel"],
     "evaluation": ["best_temperature", "evaluate", "minimal_pairs", "perplexity", "score"],
     "generation": ["generate", "translate"],

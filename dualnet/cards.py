@@ -40,11 +40,13 @@ SCHEMA: dict[str, Any] = {
     "published": {OTHERS: PAIR}, "also_published": [{OTHERS: PAIR_OR_TEXT}],
     "measured": [{OTHERS: object}],
 }  # fmt: skip
-# And only once. Only the card of a RUN folder has `corpus`, `seed`, `weights`.
+# And only once. Only the card of a RUN folder has `corpus`, `seed`, `weights`, and `parts`: the
+# modules of parts of your own, by the names that Keras knows them by.
 CARD_SCHEMA: dict[str, Any] = {
     **SCHEMA,
     "base": Kind("a model of the zoo, the path of a card, or a list of these", _are_bases),
     "without": [str], "corpora": {OTHERS: SCHEMA}, "corpus": dict, "seed": int, "weights": str,
+    "parts": {OTHERS: str},
 }  # fmt: skip
 SIZES = ("embedding_units", "recurrent_units", "dual_units", "latent_units")  # set by `units`
 PARTS = ("config", "recipe", "evaluation")
@@ -53,7 +55,8 @@ NOT_INHERITED = (
     "name", "table", "note", "parameters", "printed", "published", "also_published", "measured",
     "seed",
 )  # fmt: skip
-NO_VALUES = ("base", "without", "corpora", "corpus", "weights")  # of a card file, not of `Card`
+# Of a card file, not of `Card`.
+NO_VALUES = ("base", "without", "corpora", "corpus", "weights", "parts")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
@@ -210,13 +211,14 @@ def arguments_of(
     a member keeps its own gate and cache. `ensembles` are those that `card` is a member of.
     """
     from dualnet.builders import BUILDERS
+    from dualnet.builders.parts import with_names
 
-    known = known_arguments(card)
-    names = builder_arguments(BUILDERS[card.builder])
+    known = known_arguments(card, overrides)
+    names = builder_arguments(BUILDERS[card.builder], {**card.config, **overrides})
     is_ensemble = "members" in names
     to_builder = {k: v for k, v in overrides.items() if k in names or not is_ensemble}
     to_members = {k: v for k, v in overrides.items() if k not in to_builder}
-    arguments = resolve(card.config, to_builder)
+    arguments = with_names(resolve(card.config, to_builder))
     unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
     if unknown:
         name = unknown[0]
@@ -255,44 +257,47 @@ def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
     return arguments.get("vocabulary_size")
 
 
-def known_arguments(card: Card) -> list[str]:
+def known_arguments(card: Card, overrides: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
     """Return the names of the arguments of the builder of `card`, and of its members'."""
     from dualnet.builders import BUILDERS
 
-    names = builder_arguments(BUILDERS[check_choice("builder", card.builder, BUILDERS)])
+    config = {**card.config, **overrides}
+    names = builder_arguments(BUILDERS[check_choice("builder", card.builder, BUILDERS)], config)
     if "members" in names:
-        names += [name for builder in BUILDERS.values() for name in builder_arguments(builder)]
+        names += [name for each in BUILDERS.values() for name in builder_arguments(each, config)]
     return list(dict.fromkeys(names))
 
 
 def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config` with `overrides`, without the values that they make meaningless.
 
-    `units` replaces all sizes, another `initializer` the range of the old one, another
-    `cell` the arguments that it does not take.
+    `units` replaces all sizes, another `initializer` the range of the old one, another `cell`,
+    `connection` or `output` the arguments that it does not take.
     """
-    if "cell" in overrides:
-        from dualnet.builders.cells import CELLS, options_of
+    from dualnet.builders.parts import CHOICES, part_options
 
-        before, cell = config.get("cell", "lstm"), overrides["cell"]
-        names = isinstance(cell, str) and isinstance(before, str)
-        if names and cell in CELLS and before in CELLS:  # else the builder raises an error
-            # `internal_dropout` is also the builder's own, between layers of any cell.
-            dropped = {*options_of(before)} - {*options_of(cell)} - {"internal_dropout"}
-            config = {key: config[key] for key in config if key not in dropped}
+    if overrides.keys() & CHOICES:
+        before, after = part_options(config), part_options({**config, **overrides})
+        # `internal_dropout` is also the builder's own, between layers of any cell.
+        dropped = before - after - {"internal_dropout"}
+        config = {key: config[key] for key in config if key not in dropped}
     return cards.replace_values(config, overrides)
 
 
-def builder_arguments(builder: Any) -> list[str]:
-    """Return the names of a builder's arguments, with those of its cells if it takes them."""
+def builder_arguments(builder: Any, config: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+    """Return the names of a builder's arguments, with those of its cells if it takes them.
+
+    So it is with those of parts of your own that `config` names.
+    """
     import inspect
 
     from dualnet.builders.cells import all_options
+    from dualnet.builders.parts import part_options
 
     parameters = inspect.signature(builder).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD]
-    options = all_options() if len(names) < len(parameters) else ()
-    return list(dict.fromkeys([*names, *options]))
+    options = [*all_options(), *sorted(part_options(config))]
+    return list(dict.fromkeys(names + options * (len(names) < len(parameters))))
 
 
 def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Card:
@@ -322,7 +327,7 @@ def _member_arguments(
     tables = []
     for member in members:
         with located(member, overrides):
-            known = known_arguments(member)
+            known = known_arguments(member, overrides)
             accepted = {key: overrides[key] for key in overrides if key in known}
             arguments = arguments_of(member, accepted, ensembles=ensembles)
         tables.append({"builder": member.builder, "arguments": arguments})

@@ -88,6 +88,22 @@ def check_own_keras_model(outputs):
     assert outputs.data("pyplot", "image/png")
 
 
+def check_change_one_equation(outputs):
+    [[difference]] = outputs.numbers("largest difference")
+    assert difference < 1e-5
+    [[_, weights, units, others]] = outputs.numbers("aim = build")
+    assert units > 32 and abs(others / weights - 1) < 0.01
+    seeds = outputs.numbers("for seed in range(5)")
+    ratios = [math.log(coupled / lstm) for _, lstm, coupled in seeds]
+    assert len(ratios) == 5
+    (ratio, low, high), _ = outputs.numbers("margin = 2.776")
+    assert low < ratio < high and math.log(ratio) == pytest.approx(sum(ratios) / 5, abs=2e-3)
+    verdict = "better" if high < 1 else "worse" if low > 1 else "not told apart"
+    assert f"is {verdict}" in outputs.text("margin = 2.776")
+    assert outputs.data("pyplot", "image/png")
+    assert outputs.text("model.save") == "notebook>CoupledCell same perplexity: True\n"
+
+
 def check_search(outputs):
     ranked = outputs.numbers("rank trial perplexity")[1:]
     assert [row[0] for row in ranked] == [1, 2, 3, 4, 5, 6]

@@ -6,6 +6,7 @@ from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.graph import token_losses
 from dualnet.builders.model import BUILDERS, LanguageModel
+from dualnet.builders.own_core import core_model
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.wrapping import with_cache, with_gate
@@ -17,6 +18,7 @@ __all__ = [
     "Transfer",
     "TranslationModel",
     "assign",
+    "core_model",
     "encoder_decoder",
     "ensemble",
     "ensemble_model",

@@ -10,12 +10,13 @@ import keras
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
-from dualnet.builders.cells import CELLS, options_of
+from dualnet.builders.cells import CELLS
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
+from dualnet.builders.parts import options_of, own_class
 from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
 from dualnet.builders.translation_model import TranslationModel
-from dualnet.layers import FirstState
+from dualnet.layers import FirstState, RecurrentCell
 
 # What the stations of a language model offer, and a decoder has no place for.
 NOT_HERE = (
@@ -45,6 +46,13 @@ class TranslationStations(CommonStations):
                 "padded",
                 "must be True: sentences of a batch differ in length. Received: padded=False. "
                 "Leave it out.",
+            )
+        cell = self.recurrent.cell
+        if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
+            raise ArgumentError(
+                "cell",
+                "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder, whose "
+                f"attention runs its parts. Received: cell={cell!r}.",
             )
         self.check_memory(vocabulary_size=1)
         self.layer_sizes()
@@ -76,7 +84,7 @@ class TranslationStations(CommonStations):
 def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return `arguments` with `recurrent_layers` for the `depth` of a cell that has none."""
     cell = arguments.get("cell", Recurrent.cell)
-    if "depth" not in arguments or cell not in CELLS or "depth" in options_of(cell):
+    if "depth" not in arguments or cell not in CELLS or "depth" in options_of("cell", cell):
         return dict(arguments)
     layers = check_count("depth", arguments["depth"], least=1)
     if "recurrent_layers" in arguments:
@@ -195,7 +203,7 @@ def _parts(
     dual = stations.connection.is_dual
     features = stations.output.features(levels, dual=dual, attentional=True)
     head = stations.output.layer(vocabulary_size, sizes.latent, layer, dropouts)
-    logits = head(features)
+    logits = stations.output.logits(head, features, vocabulary_size)
     # The decoder alone begins where the encoder ends.
     graph = Graph(
         tokens, encoded, new_states, hidden, word_logits=logits, features=features, head=head,

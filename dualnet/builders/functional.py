@@ -80,7 +80,7 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
         recurrent.states,
         recurrent.new_states,
         recurrent.hidden,
-        word_logits=head(features),
+        word_logits=stations.output.logits(head, features, vocabulary_size),
         features=features,
         head=head,
         past_decode=stations.output.past_decode(embedding),

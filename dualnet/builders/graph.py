@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -31,6 +32,11 @@ def token_losses(logits, targets):
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
+def takes_targets(head):
+    """Return whether an output layer computes the loss of given words, or logits alone."""
+    return {"targets", "temperature"} <= {*inspect.signature(head.call).parameters}
+
+
 @dataclasses.dataclass(eq=False)
 class Graph:
     """The symbolic tensors of a language model, and the two questions that a step asks it.
@@ -46,8 +52,9 @@ class Graph:
         hidden: Output of the recurrence without dropout, `(batch, time, units)`.
         word_logits: Logits of all words, `(batch, time, words)`.
         features: What the head reads, a tensor or a list of them; None without a head.
-        head: The output layer, `OutputProjection` or `DOCOutput`; None if the logits come from
-            elsewhere: a gate, the mean of several models, a cache.
+        head: The output layer, such as `OutputProjection` or `DOCOutput`; None if it cannot
+            compute losses, or the logits come from elsewhere: a gate, the mean of several models,
+            a cache.
         past_decode: `PastDecode`, which adds a penalty to the loss in training, or None.
         padded: bool. Whether tokens below 0 are padding.
         constants: int. How many of the `states`, counted from the first, no step changes: they
@@ -78,6 +85,8 @@ class Graph:
                 logits = self.past_decode([self.tokens, logits])
             self.core = keras.Model(inputs, [logits, *self.new_states], name="core")
         self.body: Any = None
+        if self.head is not None and not takes_targets(self.head):
+            self.head = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
         self.decoder: Any = None  # of a translator: its recurrence, and the outputs of all cells

@@ -27,18 +27,21 @@ NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
 
 
 def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
-    """Draw new weights for `core` by `rule`; the gains of norms stay at 1."""
+    """Draw new weights for `core` by `rule`; the gains of norms stay at 1.
+
+    A weight of your own that has no role keeps its initial values.
+    """
     if rule == "keras":
         return
     done = set()  # a tied matrix belongs to two layers; the embedding comes first
     for layer in core.layers:
         for weight in layer.trainable_variables:
-            role = _role_of(weight)
-            if id(weight) in done or Role.SCALE in role:
+            role = _role_of(weight, layer)
+            if id(weight) in done or role is None or Role.SCALE in role:
                 continue
             done.add(id(weight))
             cell = _cell_of(weight, layer.cell) if isinstance(layer, Recurrence) else None
-            initializer = _initializer(rule, initializer_range, weight, layer, cell)
+            initializer = _initializer(rule, initializer_range, weight, role, layer, cell)
             if initializer is not None:
                 value = initializer(weight.shape, weight.dtype)
                 if rule == "by_fan_in" and Role.BIAS in role:
@@ -46,8 +49,10 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
                 weight.assign(value)
 
 
-def _role_of(weight: Any) -> Role:
-    return getattr(weight, "role", Role.MATRIX)  # the layers of Keras here have no biases
+def _role_of(weight: Any, layer: Any) -> Role | None:
+    is_matrix = isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
+    is_matrix = is_matrix and len(weight.shape) == 2
+    return getattr(weight, "role", Role.MATRIX if is_matrix else None)
 
 
 def _cell_of(weight: Any, cell: Any) -> Any:
@@ -59,10 +64,9 @@ def _cell_of(weight: Any, cell: Any) -> Any:
 
 
 def _initializer(
-    rule: str, scale: float, weight: Any, layer: Any, cell: Any
+    rule: str, scale: float, weight: Any, role: Role, layer: Any, cell: Any
 ) -> keras.initializers.Initializer | None:
     """Return a fresh initializer for one weight: a used one would repeat its values."""
-    role = _role_of(weight)
     bias = Role.BIAS in role
     embedding = isinstance(layer, keras.layers.Embedding)
     if rule == "by_units" and cell is not None:

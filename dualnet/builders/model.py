@@ -14,6 +14,7 @@ from dualnet.allocator import keep_freed_memory
 from dualnet.builders.batches import as_state, as_tokens, check_call, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
+from dualnet.builders.parts import check_imported, modules_of
 from dualnet.builders.sharing import reading
 from dualnet.builders.stream_state import StreamState
 from dualnet.devices import check_rows, divided, num_devices
@@ -118,6 +119,40 @@ class LanguageModel(ClearsAllGradients):
         self._vocabulary = None
         self._validation_layout = None  # of the streams that `fit` validates on
         self.built = True
+
+    @classmethod
+    def from_core(cls, core, *, name="core_model"):
+        """Return a language model around a Keras model of your own, with its layers and weights.
+
+        It can then do what other models can: `perplexity`, `dynamic_evaluation`, training,
+        generation, export. Read by segments or token by token, a text must get the same logits:
+        what the model knows of the past is in its states, which start as zeros. A gate, a cache
+        and padded sentences need a model of a builder. Layers of your own need a `get_config`,
+        and are registered with `keras.saving.register_keras_serializable`.
+
+        Args:
+            core: functional `keras.Model`, `[tokens, *states] -> [logits, *new_states]`: int32
+                tokens `(batch, time)`, at least one state `(batch, size)`, logits `(batch, time,
+                words)`. It is built again from its configuration, to be sure that files can be.
+            name: str. Name of the model.
+
+        Raises:
+            ValueError: if `core` is none, or gives other logits token by token.
+
+        Example:
+
+        >>> import keras
+        >>> from dualnet.builders import LanguageModel
+        >>> tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
+        >>> embedded = keras.layers.Embedding(9, 3)(tokens)
+        >>> gru = keras.layers.GRU(4, return_sequences=True, return_state=True)
+        >>> hidden, after = gru(embedded, initial_state=state)
+        >>> core = keras.Model([tokens, state], [keras.layers.Dense(9)(hidden), after])
+        >>> model = LanguageModel.from_core(core)
+        >>> model.vocabulary_size, model.state_size
+        (9, [4])
+        """
+        return BUILDERS["core"](core, name=name)
 
     @property
     def hidden(self):
@@ -488,6 +523,7 @@ class LanguageModel(ClearsAllGradients):
     def _uses_buckets(self):
         """Bucket where each new length is compiled, and where padding can be masked out."""
         exact = self.loss is None and self._compile_metrics is None and not self.cache_size
+        exact = exact and not _has_own_core(self.arguments)  # which knows no masks
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
     def _open(self, stream, data, batch_size):
@@ -557,17 +593,19 @@ class LanguageModel(ClearsAllGradients):
         return LanguageModel(self.graph, **settings)
 
     def get_config(self):
-        vocabulary = self.vocabulary
+        vocabulary, modules = self.vocabulary, modules_of(self.arguments)
         return {
             "name": self.name,
             "builder": self.builder,
             "arguments": self.arguments,
+            **({"parts": modules} if modules else {}),
             "loss_reduction": self.loss_reduction,
             "vocabulary": None if vocabulary is None else vocabulary.get_config(),
         }
 
     @classmethod
     def from_config(cls, config):
+        check_imported(config.get("parts", {}))
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
         model.loss_reduction = config["loss_reduction"]
         vocabulary = config["vocabulary"]
@@ -579,6 +617,11 @@ class LanguageModel(ClearsAllGradients):
 def _cache_size(arguments):
     members = [member["arguments"] for member in arguments.get("members", ())]
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
+
+
+def _has_own_core(arguments):
+    members = [member["arguments"] for member in arguments.get("members", ())]
+    return "core" in arguments or any(map(_has_own_core, members))
 
 
 def _as_tensor(tokens):

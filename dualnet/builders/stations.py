@@ -8,6 +8,7 @@ those of a translator in `builders.encoder_decoder`.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_type_hints
 
@@ -16,9 +17,18 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction
 from dualnet._fields import Settings, choice, field
-from dualnet.builders.cells import CELLS, arguments_of, check_options
+from dualnet.builders.cells import CELLS, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
 from dualnet.builders.memory import check_depth, check_memory
+from dualnet.builders.parts import (
+    CONNECTIONS,
+    check_options,
+    make_part,
+    options_by_part,
+    options_of,
+    own_class,
+    with_names,
+)
 from dualnet.layers import (
     ActivationRegularization,
     AdditiveAttentionCell,
@@ -38,6 +48,7 @@ from dualnet.layers import (
     StepDropout,
 )
 from dualnet.layers._configured import l2_regularizer
+from dualnet.layers._keras_cell import KerasCell
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
 from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
 
@@ -48,6 +59,19 @@ class Station(Settings):
     A field `x` is the argument `x` of the builders; `help` of a builder is made from its
     documentation.
     """
+
+
+class PartStation(Station):
+    """A station whose part may be one of your own; `options` are the arguments of it alone."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [name for name in super().names() if name != "options"]
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), **self.options}
 
 
 def state_inputs(sizes: Sequence[int], *, after: int) -> list[Any]:
@@ -217,11 +241,18 @@ class Dropouts(Station):
         return layer(rate, name=name or f"{place}_dropout")(tensor)
 
 
-class Recurrent(Station):
+SLOW = (
+    "The cell {!r} runs whole at each step, which adds to the gradients of all its weights: "
+    "training takes longer than with a cell derived from dualnet.layers.RecurrentCell."
+)
+
+
+class Recurrent(PartStation):
     """The recurrent layers: their cells, dropouts and penalties.
 
     Args:
-        cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`.
+        cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`; or a class of your own,
+            a subclass of `dualnet.layers.RecurrentCell` or any Keras cell, or its registered name.
         use_bias: bool. Whether the cells have biases.
         skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
             layers, which must then be of one size (Melis et al.).
@@ -245,7 +276,7 @@ class Recurrent(Station):
         temporal_activation_regularization: TAR of AWD-LSTM, its beta.
     """
 
-    cell: str = choice("lstm", CELLS)
+    cell: str = field("lstm", own_class)
     use_bias: bool = True
     skip_connections: bool = field(False, unless={"recurrent_layers": 1})
     input_dropout: float = 0.0
@@ -261,26 +292,17 @@ class Recurrent(Station):
     activation_l2: float = 0.0
     activation_regularization: float = 0.0
     temporal_activation_regularization: float = 0.0
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the cell alone
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [name for name in super().names() if name != "options"]
-
-    def arguments(self) -> dict[str, Any]:
-        return {**super().arguments(), **self.options}
 
     @classmethod
     def idle(cls, settings: Mapping[str, Any]) -> set[str]:
         names = super().idle(settings)
         if settings.get("rounds") == 0:
             names.add("rank")  # of the Mogrifier
-        if "internal_dropout" in arguments_of(CELLS[settings.get("cell", cls.cell)]):
+        if "internal_dropout" in options_of("cell", settings.get("cell", cls.cell)):
             names.discard("internal_dropout")  # of a stack inside one cell
         return names
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_options(self.cell, self.options)
 
     def count(self, option: str, default: int) -> int:
@@ -310,6 +332,8 @@ class Recurrent(Station):
                 x = dropouts.drop("internal", self.internal_dropout, x, name=name)
             levels.append(x)
             cell = self.make_cell(number, units, dropouts)
+            if isinstance(cell, KerasCell) and number == 1:
+                warnings.warn(SLOW.format(self.cell), RuntimeWarning, stacklevel=2)
             inputs = state_inputs(cell.state_size, after=len(states))
             x, *final = Recurrence(cell, name=f"recurrence_{number}")(
                 x, initial_state=inputs, mask=mask
@@ -332,11 +356,13 @@ class Recurrent(Station):
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
-        cell = CELLS[self.cell]
+        kind = CELLS.get(self.cell)
+        own = kind or own_class("cell", self.cell)
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
         rate = self.input_dropout if number == 1 else self.internal_dropout
         places = {"input": place}  # of the cell's own dropouts, by the names here
+        of_cell = getattr(own, "dropouts", ())
         settings = {
             "use_bias": self.use_bias,
             "input_dropout": rate if self.mask_per_gate else 0.0,
@@ -345,7 +371,7 @@ class Recurrent(Station):
             "mask_per_gate": self.mask_per_gate,
             "input_l2": self.input_l2,
             "recurrent_l2": self.recurrent_l2,
-            "locked": [p for p in cell.dropouts if places.get(p, p) in dropouts.locked_dropouts],
+            "locked": [p for p in of_cell if places.get(p, p) in dropouts.locked_dropouts],
         }
         for_some_cells = {
             "rounds": 0,  # the options may have another number
@@ -353,9 +379,24 @@ class Recurrent(Station):
             "mogrifier_l2": self.mogrifier_l2,
             "internal_dropout": self.internal_dropout,  # of a stack inside one cell
         }
-        of_cell = arguments_of(cell)
-        settings |= {name: value for name, value in for_some_cells.items() if name in of_cell}
-        return cell(units, name=f"cell_{number}", **{**settings, **self.options})
+        taken = arguments_of(own)
+        settings |= {name: value for name, value in for_some_cells.items() if name in taken}
+        settings |= self.options
+        name = f"cell_{number}"
+        if kind is not None:
+            return kind(units, name=name, **settings)
+        in_use = {n: n for n, v in settings.items() if v != getattr(type(self), n, v)}
+        if hasattr(own, "mask_specs"):
+            return make_part("cell", self.cell, units, settings, in_use, name=name)
+        for n in ("dropout", "recurrent_dropout"):
+            if settings.get(n):
+                raise ArgumentError(
+                    n,
+                    f"must be 0 for the cell {self.cell!r}, which would draw its masks inside the "
+                    f"loop. Received: {n}={settings[n]!r}. Set it to 0, or derive the cell from "
+                    "dualnet.layers.RecurrentCell.",
+                )
+        return KerasCell(make_part("cell", self.cell, units, settings, in_use), name=name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,44 +410,62 @@ class RecurrentOutput:
     new_states: list[Any]
 
 
-CONNECTIONS = ("plain", "dual", "dual_without_input")
-
-
-class Connection(Station):
+class Connection(PartStation):
     """What joins the recurrent output to the output layer: nothing, or the current word.
 
     Args:
         connection: "plain"; "dual", a dual layer on the embedding and the recurrent output;
-            or "dual_without_input", that layer without the embedding (the paper's mdLSTM+).
+            or "dual_without_input", that layer without the embedding (the paper's mdLSTM+). Or a
+            class of your own, or its registered name.
         dual_input_dropout: On the embedding where it enters the dual layer (our reading of the
             paper's "before the dual layer", which may include the recurrent output).
         dual_output_dropout: On the output of the dual layer.
         dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
     """
 
-    connection: str = choice("plain", CONNECTIONS)
+    connection: str = field("plain", own_class)
     dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_l2: float = field(0.0, unless={"connection": "plain"})
 
     @property
     def is_dual(self) -> bool:
-        """Whether there is a dual layer."""
+        """Whether there is a dual layer, or one of your own in its place."""
         return self.connection != "plain"
 
     def connect(self, embedded: Any, recurrent_output: Any, units: int, dropouts: Dropouts) -> Any:
         """Return the output of the dual layer, `(batch, time, units)`; only if there is one."""
         embedded = dropouts.drop("dual_input", self.dual_input_dropout, embedded)
-        x = DualConnection(
-            units, use_input=self.connection == "dual", dual_l2=self.dual_l2, name="connection"
-        )([embedded, recurrent_output])
+        settings = {"dual_l2": self.dual_l2}
+        if self.connection in CONNECTIONS:
+            use_input = self.connection == "dual"
+            layer = DualConnection(units, use_input=use_input, **settings, name="connection")
+        else:
+            in_use = {"dual_l2": "dual_l2"} if self.dual_l2 else {}
+            settings |= self.options
+            layer = make_part("connection", self.connection, units, settings, in_use)
+        x = layer([embedded, recurrent_output])
+        check_last_axis("connection", self.connection, x, units)
         return dropouts.drop("dual_output", self.dual_output_dropout, x)
 
 
-class Output(Station):
+def check_last_axis(argument: str, part: str | None, tensor: Any, size: int) -> None:
+    """Raise `ArgumentError` unless what a part of your own returns is `(batch, time, size)`."""
+    shape = getattr(tensor, "shape", None)
+    if shape is None or len(shape) != 3 or shape[-1] != size:
+        raise ArgumentError(
+            argument,
+            f"must return one tensor of the shape (batch, time, {size}). Received: {part!r}, which "
+            f"returns {type(tensor).__name__ if shape is None else shape}.",
+        )
+
+
+class Output(PartStation):
     """Logits of all words: tied or free, one softmax or a mixture of several.
 
     Args:
+        output: A class of your own, or its registered name, in place of all below but
+            `tied` and `output_bias`; None for none.
         tied: bool. Whether the output takes the embedding matrix; else it has its own.
         output_bias: bool. Whether it has a bias.
         experts: int or list of int. 0: one softmax. A number: a mixture of so many, fed by
@@ -426,6 +485,7 @@ class Output(Station):
             output.
     """
 
+    output: str | None = field(None, own_class)
     tied: bool = True
     output_bias: bool = False
     experts: int | Sequence[int] = 0
@@ -442,6 +502,8 @@ class Output(Station):
         if isinstance(self.experts, (list, tuple)) and total == 0:
             way_out = " For one softmax give 0."
             self.refuse("experts", "must have at least one that is not 0.", way_out=way_out)
+        if total and self.output is not None:
+            self.refuse("experts", "must be 0 beside an output of your own.", "output")
         if total == 0:
             for name in ("latent_dropout", "balance_regularization"):
                 self.check_mixture(name, getattr(self, name))
@@ -482,9 +544,14 @@ class Output(Station):
         latent_units: int,
         embedding: keras.layers.Embedding,
         dropouts: Dropouts,
-    ) -> OutputProjection | DOCOutput:
+    ) -> keras.layers.Layer:
         """Return the output layer, which reads the `features`."""
         tied_to = embedding if self.tied else None
+        if self.output is not None:
+            settings = {"tied_to": tied_to, "use_bias": self.output_bias, **self.options}
+            in_use = {"tied": "tied_to"} if self.tied else {}
+            in_use |= {"output_bias": "use_bias"} if self.output_bias else {}
+            return make_part("output", self.output, vocabulary_size, settings, in_use)
         if not self.experts:
             return OutputProjection(
                 None if self.tied else vocabulary_size,
@@ -507,6 +574,12 @@ class Output(Station):
             balance_form=self.balance_form,
             name="output",
         )
+
+    def logits(self, layer: keras.layers.Layer, features: Any, vocabulary_size: int) -> Any:
+        """Return the logits `(batch, time, words)` that the output `layer` makes of `features`."""
+        logits = layer(features)
+        check_last_axis("output", self.output, logits, vocabulary_size)
+        return logits if logits.dtype == "float32" else ops.cast(logits, "float32")
 
     def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
         """Return the layer that adds the penalty of past decoding, or None."""
@@ -534,6 +607,13 @@ class Regularization(Station):
         if self.weight_l2 == 0:
             return
         for weight in core.trainable_variables:
+            if not isinstance(weight.regularizer, (keras.regularizers.L2, type(None))):
+                raise ArgumentError(
+                    "weight_l2",
+                    "must be 0 beside regularizers of your own, other than keras.regularizers.L2. "
+                    f"Received: weight_l2={self.weight_l2!r}, and {weight.path} with "
+                    f"{type(weight.regularizer).__name__}.",
+                )
             present = weight.regularizer.l2 if weight.regularizer is not None else 0.0
             weight.regularizer = l2_regularizer(present + self.weight_l2)
 
@@ -881,12 +961,14 @@ class CommonStations:
     def of(cls, arguments: Mapping[str, Any]) -> Self:
         """Return the stations that flat builder `arguments` describe.
 
-        What no station knows is an argument of the cell. `rounds` of 0, and then any `rank`, may
-        be given for every cell, as they are in files of 0.2.0.
+        What no station knows is an argument of the cell, or of a connection or output of your own.
+        `rounds` of 0, and then any `rank`, may be given for every cell, as they are in files of
+        0.2.0.
 
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
+        arguments = with_names(arguments)
         sizes = arguments.get("recurrent_units")
         if (
             arguments.get("cell") == "depth_gated_lstm"
@@ -896,9 +978,15 @@ class CommonStations:
         ):  # one cell is the whole stack
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
-        known = {key for values in fields.values() for key in values}
+        known = {name for station in cls.classes().values() for name in station.names()}
+        options = options_by_part(arguments, known)
         known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
-        fields["recurrent"]["options"] = {k: v for k, v in arguments.items() if k not in known}
+        others = {key: value for key, value in arguments.items() if key not in known}
+        for part in ("connection", "output"):
+            fields[part]["options"] = {
+                key: others.pop(key) for key in options[part] if key in others
+            }
+        fields["recurrent"]["options"] = others
         stations: dict[str, Any] = {
             name: station(**fields[name]) for name, station in cls.classes().items()
         }
@@ -954,7 +1042,8 @@ class CommonStations:
         experts = sum(experts) if isinstance(experts, Sequence) else experts
         latent = (sizes.latent_units or embedding) if experts else 0
         dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
-        gates = CELLS[recurrent.cell].gates
+        dual *= self.connection.connection in CONNECTIONS  # else its weights are unknown
+        gates = getattr(CELLS.get(recurrent.cell), "gates", 0)
 
         def named(name: str) -> str:
             return "units" if getattr(sizes, name) is None else name

@@ -1,5 +1,6 @@
 """Cells, connections, outputs, dropouts and penalties for any Keras model."""
 
+from dualnet.layers._recurrent_cell import FusedCell, RecurrentCell, product
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
 from dualnet.layers.additive_attention_cell import AdditiveAttentionCell
@@ -38,6 +39,7 @@ __all__ = [
     "EmbeddingDropout",
     "FeatureGate",
     "FirstState",
+    "FusedCell",
     "GRUCell",
     "GeneralAttentionCell",
     "IOGate",
@@ -53,7 +55,9 @@ __all__ = [
     "PastDecode",
     "PerGateLSTMCell",
     "Recurrence",
+    "RecurrentCell",
     "RecurrentHighwayCell",
     "StepDropout",
+    "product",
     "without_gradients",
 ]

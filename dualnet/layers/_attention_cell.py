@@ -8,7 +8,7 @@ from keras import ops
 from dualnet._checks import ArgumentError, check_flag, check_rate
 from dualnet.layers._configured import ConfiguredLayer
 from dualnet.layers._products import matmul_per_row
-from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell
+from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell, build_cell
 
 FAR_BELOW = -1e30  # a score that leaves no weight, without the nan of minus infinity
 
@@ -53,9 +53,7 @@ class AttentionCell(ConfiguredLayer):
     def build_cells(self, input_size):
         """Build each cell for the output of the one below; the lowest reads `input_size`."""
         for cell in self.cells:
-            if not cell.built:
-                cell.build((None, input_size))
-                cell.built = True
+            build_cell(cell, (None, input_size))
             input_size = cell.output_size
 
     def mask_specs(self):

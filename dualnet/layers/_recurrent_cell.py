@@ -61,6 +61,27 @@ class RecurrentCell(ConfiguredLayer):
     Raises:
         ValueError: if an argument is out of range, or if a cell with dropout is trained
             without masks.
+
+    Example: a cell with one equation, h' = tanh(x W + u * h).
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from dualnet.layers import RecurrentCell, Recurrence, product
+    >>> @keras.saving.register_keras_serializable("my_package")
+    ... class DiagonalCell(RecurrentCell):
+    ...     def build(self, input_shape):
+    ...         self.kernel = self.add_input_kernel("kernel", (input_shape[-1], self.units))
+    ...         self.u = self.add_matrix("u", (self.units,), "ones")
+    ...
+    ...     def input_projection(self, inputs, masks):
+    ...         return product(inputs, self.kernel, masks.get("input"))
+    ...
+    ...     def step(self, projection, states, masks):
+    ...         h = keras.ops.tanh(projection + self.u * states[0])
+    ...         return h, [h]
+    >>> outputs, h = Recurrence(DiagonalCell(4))(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape)
+    (2, 5, 4)
     """
 
     dropouts: tuple[str, ...] = ("input", "recurrent")
@@ -177,7 +198,29 @@ class RecurrentCell(ConfiguredLayer):
 
 
 class FusedCell(RecurrentCell):
-    """A cell whose gates share `kernel`, `recurrent_kernel` and `bias`, side by side."""
+    """A cell whose gates share `kernel`, `recurrent_kernel` and `bias`, side by side.
+
+    A subclass defines `gates`, their number, and `step`, whose `projection` is x W + b.
+
+    Example: a cell with one gate, f, and h' = f * h + (1 - f) * tanh(j).
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from dualnet.layers import FusedCell, Recurrence
+    >>> @keras.saving.register_keras_serializable("my_package")
+    ... class OneGateCell(FusedCell):
+    ...     gates = 2
+    ...
+    ...     def step(self, projection, states, masks):
+    ...         [h] = states
+    ...         f, j = keras.ops.split(projection + self.recurrent_product(h, masks), 2, axis=-1)
+    ...         f = keras.ops.sigmoid(f)
+    ...         h = f * h + (1.0 - f) * keras.ops.tanh(j)
+    ...         return h, [h]
+    >>> outputs, h = Recurrence(OneGateCell(4))(np.ones((2, 5, 3), "float32"))
+    >>> tuple(outputs.shape)
+    (2, 5, 4)
+    """
 
     def build(self, input_shape):
         self.input_size = input_shape[-1]
@@ -194,10 +237,30 @@ class FusedCell(RecurrentCell):
         return z + self.bias if self.use_bias else z
 
 
+def build_cell(cell, input_shape, *others):
+    """Build `cell`, unless it is; the `build` of a subclass may leave out `input_size`."""
+    if not cell.built:
+        if getattr(cell, "input_size", 0) is None:
+            cell.input_size = input_shape[-1]
+        cell.build(input_shape, *others)
+        cell.built = True
+
+
 def product(vector, kernel, mask=None):
     """Return `vector @ kernel` with `vector` dropped out by one mask, or by one per gate.
 
     The masks of several gates stand side by side, as the gates' parts of `kernel` do.
+
+    In the `step` and the `input_projection` of a cell, `Recurrence` forms the gradient of such a
+    product once for a whole segment. A matrix is either multiplied by this function everywhere in
+    the cell, or nowhere; else gradients are lost.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from dualnet.layers import product
+    >>> tuple(product(np.ones((2, 3), "float32"), np.ones((3, 4), "float32")).shape)
+    (2, 4)
     """
     if mask is None:
         return matmul(vector, kernel)

@@ -57,10 +57,9 @@ class AdditiveAttentionCell(AttentionCell):
         shape = self.cells[-1].output_size, self.alignment_units
         self.alignment_kernel = self.add_matrix("alignment_kernel", shape)
         limit = uniform_vector(self.alignment_units)
-        self.alignment_vector = self.add_weight(
-            name="alignment_vector",
-            shape=(self.alignment_units,),
-            initializer=keras.initializers.RandomUniform(-limit, limit),
+        initializer = keras.initializers.RandomUniform(-limit, limit)
+        self.alignment_vector = self.add_matrix(
+            "alignment_vector", (self.alignment_units,), initializer
         )
 
     def call(self, inputs, states, constants=None, training=False, masks=None):

@@ -8,6 +8,7 @@ from keras import ops, tree
 
 from dualnet._checks import ArgumentError, check_flag
 from dualnet.layers._attention_cell import dropped_weights
+from dualnet.layers._recurrent_cell import build_cell
 from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._segment import Segment
 
@@ -118,10 +119,8 @@ class Recurrence(SeededLayer):
         return self.variable_dtype
 
     def build(self, sequence_shape, initial_state_shape=None, constants_shape=None):
-        if not self.cell.built:
-            shapes = [] if constants_shape is None else [constants_shape]
-            self.cell.build((sequence_shape[0], sequence_shape[-1]), *shapes)
-            self.cell.built = True
+        shapes = [] if constants_shape is None else [constants_shape]
+        build_cell(self.cell, (sequence_shape[0], sequence_shape[-1]), *shapes)
 
     def call(self, sequence, initial_state=None, mask=None, training=False, constants=None):
         if mask is None:  # with an initial state, Keras does not pass it

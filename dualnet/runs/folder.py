@@ -50,9 +50,12 @@ CARD_KEYS = ("name", "builder", "paper", "note", "seed", "weights")  # before th
 
 def card_table(card: Card) -> dict[str, Any]:
     """Return the TOML table of a RUN's card."""
+    from dualnet.builders.parts import modules_of  # here, so that opening a RUN needs no Keras
+
     table = {key: getattr(card, key) for key in CARD_KEYS}
     table |= {"corpus": card.trained_on, "config": card.config, "recipe": card.recipe}
-    dropped = [key for key in ("note", "weights") if not table[key]]
+    table["parts"] = modules_of(card.config)
+    dropped = [key for key in ("note", "weights", "parts") if not table[key]]
     return _without_none({key: table[key] for key in table if key not in dropped})
 
 
@@ -226,11 +229,13 @@ class Run:
     def card(self) -> Card:
         """The card of a RUN folder. Needs Keras, which builders come with."""
         from dualnet.builders import BUILDERS
+        from dualnet.builders.parts import check_imported
 
         file = self.path / CARD
         if self.table["builder"] not in BUILDERS:
             message = f"`builder` must be one of {sorted(BUILDERS)}."
             raise ValueError(f"{file}: {message} Restore the card, or train again.")
+        check_imported(self.table.get("parts", {}))
         return Card(
             **{key: self.table[key] for key in CARD_KEYS if key in self.table},
             config=self.table["config"],

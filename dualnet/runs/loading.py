@@ -35,6 +35,8 @@ def load_keras_file(path: Path) -> LanguageModel:
             # Another dtype policy may need another optimizer, around a loss scale: it starts anew.
             warnings.filterwarnings("default", message="Skipping variable loading for optimizer")
             model = keras.models.load_model(path)
+    except ImportError:  # of a part that is not imported
+        raise
     except Exception as error:  # Keras, zipfile, json and h5py each raise their own
         message = f"must be a .keras file saved by dualnet or Keras. Received: {str(path)!r}, which"
         fault = f"is damaged or of another kind ({first_line(error)})."

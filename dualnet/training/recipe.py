@@ -9,8 +9,8 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_factor, check_fraction, checked, did_you_mean
 from dualnet._fields import Settings, choice, count, field, positive
-from dualnet.builders.cells import CELLS, options_of
 from dualnet.builders.model import LOSS_REDUCTIONS
+from dualnet.builders.parts import part_options
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
 
@@ -194,7 +194,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     """Return the builder's arguments and the recipe of `card`, both with `overrides`.
 
     A name that belongs to both a cell and the recipe, `epsilon`, goes to the cell if the cell
-    of the model takes it, else to the recipe.
+    of the model takes it, else to the recipe; so do those of parts of your own.
 
     Example:
 
@@ -204,7 +204,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     >>> arguments["units"], recipe.epochs
     (8, 3)
     """
-    arguments = [key for key in zoo.known_arguments(card) if key != "name"]
+    arguments = [key for key in zoo.known_arguments(card, overrides) if key != "name"]
     fields = Recipe.names()
     overrides = {
         key: value.item() if isinstance(value, np.generic) else value
@@ -219,9 +219,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
             raise ArgumentError(key, message, way_out, **{key: value})
     of_recipe = {*fields}
     if "members" not in card.config:
-        cell = overrides.get("cell", card.config.get("cell", "lstm"))
-        known = isinstance(cell, str) and cell in CELLS
-        of_recipe -= {*options_of(cell)} if known else set()
+        of_recipe -= part_options({**card.config, **overrides})
     settings = {key: value for key, value in overrides.items() if key in of_recipe}
     of_builder = {key: value for key, value in overrides.items() if key not in of_recipe}
     return zoo.arguments_of(card, of_builder), recipe_of({**card.recipe, **settings})

@@ -1,0 +1,192 @@
+"""The builder of a language model around a Keras model of your own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError
+from dualnet.builders.graph import Graph
+from dualnet.builders.model import BUILDERS, LanguageModel
+from dualnet.builders.parts import check_registered, classes_in, entries_of
+
+MOST_OBJECTS = 5_000  # layers, initializers and others, which Keras builds in up to 0.03 s each
+
+
+def core_model(
+    core: keras.Model | str,
+    *,
+    vocabulary_size: int | None = None,
+    name: str = "core_model",
+    **others: Any,
+) -> LanguageModel:
+    """Return a language model around a Keras model; see `LanguageModel.from_core`.
+
+    It is the builder of cards and files, which hold `core` as text.
+
+    Args:
+        core: `keras.Model`, `[tokens, *states] -> [logits, *states]`; or its configuration, the
+            JSON of `keras.saving.serialize_keras_object`, from which it is built anew.
+        vocabulary_size: int. The number of its words, if it is to be checked.
+        name: str. Name of the model.
+        **others: Arguments of other builders, which are refused.
+
+    Returns:
+        `LanguageModel`, randomly initialised if `core` is text.
+
+    Example:
+
+    >>> import keras
+    >>> from dualnet.builders import core_model
+    >>> tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
+    >>> embedded = keras.layers.Embedding(9, 3)(tokens)
+    >>> gru = keras.layers.GRU(4, return_sequences=True, return_state=True)
+    >>> hidden, after = gru(embedded, initial_state=state)
+    >>> logits = keras.layers.Dense(9)(hidden)
+    >>> model = core_model(keras.Model([tokens, state], [logits, after]))
+    >>> again = core_model(**model.arguments)
+    >>> again.vocabulary_size, again.state_size
+    (9, [4])
+    """
+    for key, value in others.items():
+        if value:
+            raise ArgumentError(
+                key,
+                "must be left out of a model from LanguageModel.from_core, whose parts are those "
+                f"of its Keras model. Received: {key}={value!r}.",
+            )
+    graph = _graph(_rebuilt(core) if isinstance(core, str) else core)
+    words = int(graph.word_logits.shape[-1])
+    if vocabulary_size not in (None, words):
+        raise ArgumentError(
+            "vocabulary_size",
+            f"must be that of the Keras model, {words}. Received: vocabulary_size="
+            f"{vocabulary_size!r}.",
+        )
+    if not isinstance(core, str):
+        core = _configuration(graph.core)
+        _check_steps(graph)
+    arguments = {"vocabulary_size": words, "core": core}
+    return LanguageModel(graph, builder="core", arguments=arguments, name=name)
+
+
+BUILDERS["core"] = core_model
+
+
+def _graph(core: keras.Model) -> Graph:
+    """Return the graph of `core`, after a check of its inputs and outputs."""
+
+    def check(condition: bool, requirement: str, received: Any) -> None:
+        if not condition:
+            raise ArgumentError(
+                "core",
+                "must be keras.Model([tokens, *states], [logits, *new_states]), functional, "
+                f"{requirement}. Received: {received}.",
+            )
+
+    try:
+        (tokens, *states), (logits, *new_states) = core.inputs, core.outputs
+    except (AttributeError, TypeError, ValueError):
+        check(False, "of keras.Input tensors", f"{core!r} of type {type(core).__name__}")
+    check(
+        tuple(tokens.shape) == (None, None) and "int" in tokens.dtype,
+        'whose first input is the tokens, keras.Input((None,), dtype="int32")',
+        f"{tokens.dtype} of shape {tokens.shape}",
+    )
+    check(
+        bool(states),
+        "with at least one state, which holds what it knows of the tokens before: texts are read "
+        "in segments, and generated token by token",
+        "no states",
+    )
+    check(
+        logits.shape[:2] == (None, None) and len(logits.shape) == 3 and logits.shape[2] is not None,
+        "whose first output is the logits, float (batch, time, words)",
+        f"{logits.dtype} of shape {logits.shape}",
+    )
+    before, after = ([tuple(state.shape) for state in each] for each in (states, new_states))
+    fits = [len(shape) == 2 and shape[0] is None and shape[1] is not None for shape in before]
+    check(
+        all(fits) and before == after,
+        "whose other inputs are states, keras.Input((size,)), and whose other outputs are the "
+        "states after the last token, in the same order",
+        f"inputs of shapes {before} and outputs of shapes {after}",
+    )
+    stateful = [layer.name for layer in core.layers if getattr(layer, "stateful", False)]
+    check(not stateful, "which keeps no states itself", f"stateful=True in {stateful}")
+    operation, node, _ = logits._keras_history
+    read = operation._inbound_nodes[node].input_tensors
+    hidden = read[0] if len(read) == 1 and len(read[0].shape) == 3 else logits
+    logits, *new_states = (
+        tensor if tensor.dtype == "float32" else ops.cast(tensor, "float32")
+        for tensor in (logits, *new_states)
+    )
+    return Graph(tokens, states, new_states, hidden, word_logits=logits)
+
+
+def _configuration(core: keras.Model) -> str:
+    """Return the configuration of `core` as JSON, after building a second one from it."""
+    with _explained():
+        config = keras.saving.serialize_keras_object(core)
+        config.pop("compile_config", None)
+        text = json.dumps(config)
+    for name, module in classes_in(text).items():
+        check_registered("core", name, f"the layer {name} of the module {module}")
+    shapes, copied = (
+        sorted(tuple(weight.shape) for weight in model.weights) for model in (core, _rebuilt(text))
+    )
+    if shapes != copied:
+        raise ArgumentError(
+            "core",
+            "must have the same weights when it is built again from the configuration of its "
+            f"layers. Received: {len(shapes)} weights, and {len(copied)} in the copy. Where two "
+            "layers share a weight, make them one, such as keras.layers.ReversibleEmbedding.",
+        )
+    return text
+
+
+def _rebuilt(text: str) -> keras.Model:
+    with _explained():
+        if sum("class_name" in entry for entry in entries_of(text)) > MOST_OBJECTS:
+            raise ValueError(f"more than {MOST_OBJECTS:,} layers and initializers")
+        return keras.saving.deserialize_keras_object(json.loads(text))
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each layer raises its own
+        raise ArgumentError(
+            "core",
+            "must be built again from the configurations of its layers, as a file holds them. "
+            f"Received: {' '.join(str(error).split())[:300]} Give each layer of your "
+            "own a `get_config` with all its arguments.",
+        ) from error
+
+
+def _check_steps(graph: Graph) -> None:
+    """Raise `ArgumentError` if a text has other logits at once than token by token."""
+    words = graph.word_logits.shape[-1]
+    tokens = np.random.default_rng(0).integers(words, size=(1, 5)).astype("int32")
+    start = state = [ops.zeros((1, tensor.shape[1]), "float32") for tensor in graph.states]
+    whole, _ = graph.logits(ops.convert_to_tensor(tokens), start)
+    steps = []
+    for token in tokens[0]:
+        logits, state = graph.logits(ops.convert_to_tensor([[token]], "int32"), state)
+        steps.append(logits)
+    whole, stepwise = (ops.convert_to_numpy(x) for x in (whole, ops.concatenate(steps, axis=1)))
+    difference, scale = np.abs(whole - stepwise).max(), np.abs(whole).max()
+    if difference > 0.05 * scale:  # bfloat16 rounds to 0.4%
+        raise ArgumentError(
+            "core",
+            "must give the same logits whether it reads a text at once or token by token with its "
+            f"states. Received: logits of up to {scale:.2g} that differ by {difference:.2g}. A "
+            "layer reads ahead, or what it knows of the past is not in the states.",
+        )

@@ -1,0 +1,494 @@
+"""Cells, connections, outputs and whole Keras models of a user's own do what the package's do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import training, zoo
+from dualnet.builders import CELLS, LanguageModel, language_model, parts, weight_names
+from dualnet.builders.parts import part_options
+from dualnet.layers import LSTMCell
+from tests import own_parts
+from tests.checks import array, assert_close, assert_same, gradients, once, strong
+from tests.conftest import nll, values
+from tests.own_parts import Counted, DiagonalCell, Gated, KerasStyleCell, Scaled
+
+ROOT = Path(__file__).parents[1]
+PLAIN_LOOP = pytest.mark.filterwarnings("ignore:The cell .* runs whole:RuntimeWarning")
+EAGERLY = keras.config.backend() == "tensorflow"  # tracing takes longer than a few steps
+SMALL = {"vocabulary_size": 9, "units": 4}
+TOKENS = np.random.default_rng(0).integers(9, size=(2, 6)).astype("int32")
+ALL = {"cell": DiagonalCell, "connection": Gated, "output": Scaled, "gain": 0.5, "sharpness": 3.0}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def weights_of(model):
+    return {name: array(w).astype("float64") for name, w in weight_names(model).items()}
+
+
+# --- what they compute
+
+
+def test_parts_of_ones_own_compute_in_a_model_what_their_equations_say():
+    model = strong(zoo.build("lstm", **SMALL, **ALL, slope=0.7))
+    w = weights_of(model)
+    embedded = w["embedding/embeddings"][TOKENS]
+    h, expected = np.zeros((2, 4)), []
+    for e in embedded.transpose(1, 0, 2):
+        z = e @ w["recurrence_1/cell_1/kernel"] + w["recurrence_1/cell_1/bias"]
+        h = 0.7 * np.tanh(z + w["recurrence_1/cell_1/u"] * h)
+        d = sigmoid(e @ w["connection/gate"]) * (e @ w["connection/value"])
+        d = 0.5 * (d + h @ w["connection/hidden"])
+        expected.append(3.0 * d @ w["embedding/embeddings"].T)
+    np.testing.assert_allclose(array(model(TOKENS)), np.stack(expected, 1), rtol=1e-4, atol=1e-5)
+    assert model.arguments["cell"] == "own>DiagonalCell" and model.arguments["slope"] == 0.7
+
+
+def test_gradients_of_a_cell_of_ones_own_are_those_of_the_plain_equations():
+    model = strong(language_model(**SMALL, cell=DiagonalCell), scale=0.5)
+    targets = np.roll(TOKENS, -1, axis=1)
+    w = model.core.trainable_variables
+    by_path = {variable.path: variable for variable in w}
+
+    def engine():
+        tensors = [ops.convert_to_tensor(x) for x in (TOKENS, targets)]
+        losses, _ = model.graph.losses(tensors[0], model.initial_state(2), tensors[1])
+        return ops.mean(losses)
+
+    def plain():
+        embeddings = ops.convert_to_tensor(by_path["embedding/embeddings"])
+        h, losses = ops.zeros((2, 4)), []
+        for t in range(6):
+            kernel = ops.convert_to_tensor(by_path["recurrence_1/cell_1/kernel"])
+            z = ops.matmul(ops.take(embeddings, TOKENS[:, t], axis=0), kernel)
+            z = z + ops.convert_to_tensor(by_path["recurrence_1/cell_1/bias"])
+            h = ops.tanh(z + ops.convert_to_tensor(by_path["recurrence_1/cell_1/u"]) * h)
+            logits = ops.log_softmax(ops.matmul(h, ops.transpose(embeddings)), axis=-1)
+            rows = ops.convert_to_tensor(targets[:, t : t + 1])
+            losses.append(-ops.take_along_axis(logits, rows, axis=-1))
+        return ops.mean(ops.concatenate(losses, axis=-1))
+
+    for a, b in zip(gradients(engine, w), gradients(plain, w)):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+@PLAIN_LOOP
+def test_a_keras_cell_gives_the_same_model_as_the_cell_of_the_package():
+    both = [
+        language_model(**SMALL, cell=cell, recurrent_layers=2, padded=True)
+        for cell in (LSTMCell, keras.layers.LSTMCell)
+    ]
+    strong(both[0])
+    both[1].core.set_weights(both[0].core.get_weights())
+    padded = np.where(np.arange(6) < [[6], [4]], TOKENS, -1)
+    states = both[0].initial_state(2)
+
+    def loss_of(model):
+        tensors = [ops.convert_to_tensor(x.astype("int32")) for x in (padded, TOKENS)]
+        losses, _ = model.graph.losses(tensors[0], states, tensors[1])
+        return ops.mean(losses * ops.cast(padded >= 0, "float32"))
+
+    logits, gradient = zip(
+        *((array(m(TOKENS)), gradients(lambda m=m: loss_of(m), m.core.trainable_variables))
+          for m in both)
+    )  # fmt: skip
+    np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+    assert_close(*gradient, rtol=1e-3, atol=1e-5)
+    assert both[0].arguments["cell"] == "lstm"
+    assert both[1].arguments["cell"] == "keras.layers.LSTMCell"
+
+
+@PLAIN_LOOP
+@pytest.mark.parametrize(
+    "cell", [keras.layers.GRUCell, "keras.layers.SimpleRNNCell", KerasStyleCell]
+)
+def test_any_keras_cell_carries_its_state(cell):
+    model = strong(language_model(**SMALL, cell=cell, use_bias=True))
+    first, state = model.advance(TOKENS[:, :3], model.initial_state(2))
+    second, _ = model.advance(TOKENS[:, 3:], state)
+    assert_close([ops.concatenate([first, second], axis=1)], [model(TOKENS)], rtol=1e-4, atol=1e-5)
+
+
+def test_a_keras_cell_says_that_it_is_slower():
+    with pytest.warns(RuntimeWarning, match="'keras.layers.GRUCell' runs whole at each step"):
+        language_model(**SMALL, cell=keras.layers.GRUCell)
+
+
+def test_an_output_is_asked_for_losses_if_it_takes_targets_and_else_for_logits():
+    models = [
+        language_model(**SMALL, output=output, output_bias=True) for output in (None, Counted)
+    ]
+    models.append(language_model(**SMALL, output=keras.layers.Dense, output_bias=True, tied=False))
+    strong(models[0])
+    models[1].core.set_weights(models[0].core.get_weights())
+    w = weights_of(models[0])
+    for name, weight in weight_names(models[2]).items():
+        value = w["embedding/embeddings"].T if name == "output/kernel" else w[name]
+        weight.assign(value)
+    before = Counted.asked
+    found = [
+        [dualnet.perplexity(m, TOKENS[0]), dualnet.perplexity(m, TOKENS[0], temperature=2.0)]
+        for m in models
+    ]
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
+    assert Counted.asked > before
+    assert models[2].graph.head is None
+
+
+@once
+def test_logits_of_an_output_of_ones_own_are_float32_under_every_policy():
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = language_model(**SMALL, output=keras.layers.Dense, tied=False, output_bias=True)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    logits, states = model.advance(TOKENS, model.initial_state(2))
+    assert {keras.backend.standardize_dtype(x.dtype) for x in (logits, *states)} == {"float32"}
+
+
+def test_initializers_and_penalties_reach_weights_with_a_role_and_leave_others_alone():
+    model = language_model(
+        **SMALL, cell=DiagonalCell, connection=Gated, initializer="uniform", initializer_range=0.01,
+        weight_l2=0.1, input_l2=0.2,
+    )  # fmt: skip
+    w = weights_of(model)
+    assert np.abs(w["recurrence_1/cell_1/kernel"]).max() < 0.01
+    assert np.all(w["recurrence_1/cell_1/u"] == 1.0)
+    assert np.abs(w["connection/gate"]).max() > 0.01
+    penalty = sum((0.3 if "cell_1/kernel" in name else 0.1) * (v**2).sum() for name, v in w.items())
+    np.testing.assert_allclose(float(sum(array(loss) for loss in model.losses)), penalty, rtol=1e-5)
+
+
+# --- files
+
+
+def in_another_process(code, *, imports="", **environment):
+    """Run `code` in a process that has imported nothing of `tests`; return what it prints."""
+    start = "import warnings\nwarnings.simplefilter('ignore')\nimport dualnet\nimport numpy as np\n"
+    process = subprocess.run(
+        [sys.executable, "-c", f"{imports}\n{start}{code}"],
+        capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    return process.stdout if process.returncode == 0 else process.stderr
+
+
+@pytest.mark.parametrize("how", ["import", "environment"])
+def test_a_keras_file_with_parts_of_ones_own_loads_in_another_process_after_their_import(
+    how, tmp_path
+):
+    model = strong(zoo.build("lstm", **SMALL, **ALL))
+    model.save(tmp_path / "model.keras")
+    path = str(tmp_path / "model.keras")
+    imports = {"imports": "import tests.own_parts"} if how == "import" else {}
+    imports |= {} if imports else {"DUALNET_IMPORT": "tests.own_parts"}
+    code = (
+        f"model = dualnet.load({path!r})\n"
+        "logits, _ = model.advance([[1, 2]], model.initial_state(1))\nprint(float(logits[0, 1, 0]))"
+    )
+    found = float(in_another_process(code, **imports).split()[-1])
+    expected = model.advance([[1, 2]], model.initial_state(1))[0]
+    assert found == pytest.approx(float(array(expected)[0, 1, 0]), rel=1e-5)
+    if how == "import":
+        error = in_another_process(f"dualnet.load({path!r})")
+        assert "ImportError: The model has a part 'own>" in error
+        assert "import tests.own_parts" in error and "DUALNET_IMPORT=tests.own_parts" in error
+
+
+def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
+    corpus, tmp_path, monkeypatch
+):
+    card = tmp_path / "mine.toml"
+    card.write_text(
+        'base = "lstm"\n[config]\ncell = "own>DiagonalCell"\nconnection = "own>Gated"\n'
+        'output = "own>Scaled"\nsharpness = 2.0\ngain = 0.5\nunits = 4\n[recipe]\nepochs = 2\n'
+    )
+    settings = {"batch_size": 4, "sequence_length": 8, "progress": False, "evaluate": False}
+    whole = training.train(str(card), corpus, output=tmp_path / "whole", **settings)
+    training.train(str(card), corpus, output=tmp_path / "two", epochs=1, **settings)
+    again = training.train(
+        str(card), corpus, output=tmp_path / "two", resume=True, epochs=2,
+        progress=False, evaluate=False,
+    )  # fmt: skip
+    assert_same(values(again.model), values(whole.model))
+    loaded = dualnet.load(tmp_path / "whole")
+    assert dualnet.perplexity(loaded, corpus.test) == pytest.approx(
+        dualnet.perplexity(whole.model, corpus.test), rel=0.2
+    )  # the best weights, not the last
+    text = (tmp_path / "whole" / "card.toml").read_text()
+    assert '"own>DiagonalCell" = "tests.own_parts"' in text
+    assert zoo.card(tmp_path / "whole" / "card.toml").config["sharpness"] == 2.0
+    monkeypatch.setattr(parts, "_registered", lambda name: None)  # as where it is not imported
+    with pytest.raises(ImportError, match="a part 'own>.*Import it first: import tests.own_parts"):
+        dualnet.load(tmp_path / "whole")
+
+
+@PLAIN_LOOP
+@pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.GRUCell, "recurrent_dropout": 0}])
+def test_a_model_with_parts_of_ones_own_learns_adapts_draws_and_is_combined(own, corpus):
+    size = len(corpus.vocabulary)
+    model = zoo.build("lstm", vocabulary_size=size, units=4, input_dropout=0.1, **own)
+    model.compile(keras.optimizers.Adam(0.02), run_eagerly=EAGERLY)
+    batches = corpus.batches("valid", batch_size=4, sequence_length=8)
+    first, last = model.fit(batches, epochs=2, verbose=0).history["perplexity"]
+    assert last < first
+    result = dualnet.dynamic_evaluation(
+        model, corpus.test[:60], rule="sgd", learning_rate=0.5, sequence_length=10
+    )
+    assert result.perplexity != dualnet.perplexity(model, corpus.test[:60])
+    words = dualnet.generate(model, corpus.vocabulary.decode(corpus.test[:2]), max_tokens=3)
+    assert words
+    both = dualnet.ensemble([dualnet.with_cache(model, 5), model])
+    assert np.isfinite(dualnet.perplexity(both, corpus.test[:40]))
+
+
+@once
+@PLAIN_LOOP
+@pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.LSTMCell, "recurrent_dropout": 0}])
+def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
+    import tensorflow as tf
+
+    model = strong(zoo.build("lstm", **SMALL, **own))
+    dualnet.export(model, tmp_path / "saved")
+    step = tf.saved_model.load(tmp_path / "saved").signatures["step"]
+    states = {f"state_{i + 1}": s for i, s in enumerate(model.initial_state(2))}
+    found = step(ids=tf.constant(TOKENS), **states)["logits"]
+    np.testing.assert_allclose(found, array(model(TOKENS)), rtol=1e-4, atol=1e-5)
+
+
+# --- what is refused
+
+
+@PLAIN_LOOP
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"cell": "own>None"}, "`cell` must be one of .*own>None.*import the module that reg"),
+        ({"cell": own_parts.Unregistered}, "`cell` must be registered with Keras.*Unregistered"),
+        ({"cell": LSTMCell(4)}, "`cell` must be one of .* a class of your own"),
+        ({"cell": keras.layers.Dense, "recurrent_dropout": 0}, "`cell` must have `state_size`"),
+        ({"cell": keras.layers.LSTMCell, "dropout": 0.2}, "`dropout` must be 0 for the cell"),
+        ({"cell": keras.layers.LSTMCell}, "`recurrent_dropout` must be 0 for .*Received: .*=0.5"),
+        ({"cell": KerasStyleCell}, "`recurrent_dropout` must be 0 for the cell 'own>Ker"),
+        (
+            {"cell": KerasStyleCell, "weight_dropout": 0.2, "recurrent_dropout": 0},
+            "`weight_dropout` needs .* of the cell",
+        ),
+        (
+            {"cell": KerasStyleCell, "use_bias": False, "recurrent_dropout": 0},
+            "`use_bias` needs .* of the cell",
+        ),
+        ({"cell": DiagonalCell, "slop": 2}, "`slop` must be an argument of the builder.*'slope'"),
+        ({"cell": own_parts.Taking}, "`cell` must not take `experts`"),
+        (
+            {"cell": own_parts.Shared, "connection": Gated, "gain": 2.0},
+            "`gain` must be an argument of one part.*`cell` and `connection`",
+        ),
+        ({"connection": own_parts.Narrow}, r"`connection` must return .*\(batch, time, 4\)"),
+        ({"connection": own_parts.Nameless}, "`connection` must be a class that takes its size"),
+        ({"connection": Gated, "dual_l2": 0.1}, "`dual_l2` needs .* of the connection"),
+        ({"connection": "dua"}, "`connection` must be one of .*Did you mean 'dual'"),
+        ({"output": keras.layers.Dense}, "`tied` needs `tied_to` .*Set tied=False"),
+        ({"output": Scaled, "experts": 3}, "`experts` must be 0 beside an output of your own"),
+        ({"output": Scaled, "output_bias": True}, "`output_bias` needs `use_bias`"),
+        ({"output": 3}, "`output` must be a class of your own"),
+    ],
+)  # fmt: skip
+def test_a_part_that_does_not_fit_is_refused_with_the_way_out(own, message):
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        zoo.build("lstm", **SMALL, **own)
+
+
+def test_a_translator_takes_recurrent_cells_connections_and_outputs_of_ones_own():
+    model = zoo.build("encdec", **SMALL, **ALL, tied=True, output_bias=False)
+    assert tuple(model({"source": TOKENS, "target": TOKENS}).shape) == (2, 6, 9)
+    with pytest.raises(dualnet.ArgumentError, match="`cell` must be a subclass of .*RecurrentCell"):
+        zoo.build("encdec", **SMALL, cell=keras.layers.GRUCell)
+
+
+def test_cells_are_given_as_arguments_and_not_put_into_the_table():
+    with pytest.raises(TypeError, match="Give a cell of your own to the builder: cell=MyCell"):
+        CELLS["mine"] = DiagonalCell
+
+
+def test_another_part_drops_the_arguments_of_the_one_before():
+    assert part_options({"cell": DiagonalCell, "connection": "own>Gated"}) == {"slope", "gain"}
+    config = {"cell": "own>DiagonalCell", "slope": 0.5, "connection": "own>Gated", "gain": 2.0}
+    assert zoo.resolve(config, {"connection": "dual"}) == {
+        "cell": "own>DiagonalCell", "slope": 0.5, "connection": "dual"
+    }  # fmt: skip
+    assert zoo.resolve(config, {"cell": "lstm"}) == {
+        "cell": "lstm", "connection": "own>Gated", "gain": 2.0
+    }  # fmt: skip
+
+
+# --- whole Keras models
+
+
+def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
+    size = len(corpus.vocabulary)
+    model = LanguageModel.from_core(own_parts.core(size))
+    text = corpus.test[:60]
+    expected = np.exp(nll(model(text[None, :-1]), text[None, 1:]).mean())
+    assert dualnet.perplexity(model, text) == pytest.approx(expected, rel=1e-4)
+    lengths = [dualnet.perplexity(model, text, sequence_length=n) for n in (7, 59)]
+    assert lengths == pytest.approx([expected] * 2, rel=1e-4)
+    model.compile(keras.optimizers.Adam(0.02), run_eagerly=EAGERLY)
+    batches = corpus.batches("valid", batch_size=4, sequence_length=8)
+    first, last = model.fit(batches, epochs=2, verbose=0).history["perplexity"]
+    assert last < first
+    settings = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 10}
+    assert dualnet.dynamic_evaluation(model, text, **settings).perplexity < 0.999 * (
+        dualnet.perplexity(model, text)
+    )
+    assert dualnet.generate(model, corpus.vocabulary.decode(text[:2]), max_tokens=3)
+    assert tuple(model.hidden_states(text[None]).shape) == (1, 60, 4)
+
+
+def test_a_keras_model_is_saved_and_trained_into_a_run(corpus, tmp_path):
+    model = strong(
+        LanguageModel.from_core(own_parts.core(len(corpus.vocabulary))), corpus.vocabulary
+    )
+    model.save(tmp_path / "model.keras")
+    again = dualnet.load(tmp_path / "model.keras")
+    assert_same([again(TOKENS)], [model(TOKENS)])
+    config = model.arguments
+    card = zoo.Card(name="mine", builder="core", config=config, recipe={"epochs": 1})
+    settings = {"batch_size": 4, "sequence_length": 8, "progress": False, "evaluate": False}
+    run = training.train(card, corpus, output=tmp_path / "run", **settings)
+    loaded = dualnet.load(tmp_path / "run")
+    assert_same(values(loaded), values(run.model))
+    more = training.train(
+        card, corpus, output=tmp_path / "run", resume=True, epochs=2, progress=False, evaluate=False
+    )
+    assert len(more.history) == 2
+
+
+def test_segments_of_unequal_lengths_are_not_padded_for_a_keras_model_which_knows_no_masks():
+    class Batches(keras.utils.PyDataset):
+        lengths_vary = True
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            segment = TOKENS[:, :4] if index == 0 else TOKENS[:, 3:]
+            return segment[:, :-1], segment[:, 1:]
+
+    model = strong(LanguageModel.from_core(own_parts.core()))
+    model.compile()
+    expected = np.exp(nll(model(TOKENS[:, :-1]), TOKENS[:, 1:]).mean())
+    found = model.evaluate(Batches(), verbose=0, return_dict=True)["perplexity"]
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@once
+def test_a_keras_model_exports(tmp_path):
+    import tensorflow as tf
+
+    model = strong(LanguageModel.from_core(own_parts.core()))
+    dualnet.export(model, tmp_path / "saved")
+    step = tf.saved_model.load(tmp_path / "saved").signatures["step"]
+    found = step(ids=tf.constant(TOKENS), state_1=tf.zeros((2, 4)))["logits"]
+    np.testing.assert_allclose(found, array(model(TOKENS)), rtol=1e-4, atol=1e-5)
+
+
+def reads_ahead():
+    tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
+    embedded = keras.layers.Embedding(9, 4)(tokens)
+    mean = ops.mean(embedded, axis=1, keepdims=True)
+    return keras.Model([tokens, state], [keras.layers.Dense(9)(embedded + mean), state])
+
+
+def forgets():
+    tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
+    hidden = keras.layers.GRU(4, return_sequences=True)(keras.layers.Embedding(9, 4)(tokens))
+    return keras.Model([tokens, state], [keras.layers.Dense(9)(hidden), state])
+
+
+@keras.saving.register_keras_serializable("own")
+class WithoutConfig(keras.layers.Layer):
+    def __init__(self, size, **kwargs):
+        super().__init__(**kwargs)
+        self.size = size
+
+    def call(self, x):
+        return x * self.size
+
+
+class NotRegistered(keras.layers.Layer):
+    def call(self, x):
+        return x
+
+
+def with_layer(layer):
+    model = own_parts.core()
+    return keras.Model(model.inputs, [layer(model.outputs[0]), model.outputs[1]])
+
+
+def with_tokens(dtype="int32", shape=(None,)):
+    tokens, state = keras.Input(shape, dtype=dtype), keras.Input((4,))
+    logits = keras.layers.Embedding(9, 9)(tokens)
+    return keras.Model([tokens, state], [logits, state])
+
+
+def without_state():
+    tokens = keras.Input((None,), dtype="int32")
+    return keras.Model([tokens], [keras.layers.Embedding(9, 9)(tokens)])
+
+
+def one_state_more():
+    model = own_parts.core()
+    return keras.Model(model.inputs, [*model.outputs, model.outputs[1]])
+
+
+def last_logits_only():
+    model = own_parts.core()
+    return keras.Model(model.inputs, [model.outputs[0][:, -1], model.outputs[1]])
+
+
+@pytest.mark.parametrize(
+    ("core", "message"),
+    [
+        (lambda: keras.layers.Dense(3), "functional, of keras.Input tensors. Received: <Dense"),
+        (lambda: with_tokens("float32"), r'first input is the tokens, .*dtype="int32".*float32'),
+        (lambda: with_tokens(shape=(5,)), r"first input is the tokens.*int32 of shape \(None, 5\)"),
+        (without_state, "at least one state, which holds what it knows .*Received: no states"),
+        (one_state_more, r"other outputs are the states .*inputs of shapes \[\(None, 4\)\] and"),
+        (last_logits_only, r"first output is the logits.*float32 of shape \(None, 9\)"),
+        (reads_ahead, "same logits whether it reads a text at once or token by token"),
+        (forgets, "same logits whether it reads a text at once or token by token"),
+        (
+            lambda: with_layer(WithoutConfig(np.ones(9))),
+            "built again from the configurations.*get_config",
+        ),
+        (lambda: with_layer(NotRegistered()), "must be registered with Keras.*NotRegistered"),
+    ],
+)
+def test_a_keras_model_of_another_shape_is_refused_early(core, message):
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        LanguageModel.from_core(core())
+
+
+def test_a_gate_a_cache_and_another_vocabulary_are_refused_for_a_keras_model():
+    model = LanguageModel.from_core(own_parts.core())
+    with pytest.raises(
+        dualnet.ArgumentError, match="`cache_size` must be left out of a model from"
+    ):
+        dualnet.with_cache(model, 5)
+    with pytest.raises(dualnet.ArgumentError, match="`vocabulary_size` must be that of .* 9"):
+        dualnet.builders.core_model(model.arguments["core"], vocabulary_size=8)
+    both = dualnet.ensemble([model, language_model(**SMALL)])
+    assert json.dumps(both.get_config()["arguments"])
