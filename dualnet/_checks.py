@@ -277,12 +277,13 @@ def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _check(name: str, value: Any, kind: Any) -> None:
-    parts = {part for part in _parts(kind) if part is not types.NoneType}
-    if value is None and parts != {*_parts(kind)}:
+    parts = _parts(kind)
+    if (value is None and types.NoneType in parts) or type(value) is kind is not str:
         return
-    if parts == {bool}:
+    parts = tuple(part for part in parts if part is not types.NoneType)
+    if parts == (bool,):
         check_flag(name, value)
-    elif parts in ({str, Path}, {str, os.PathLike[str]}):
+    elif len(parts) == 2 and {*parts} in ({str, Path}, {str, os.PathLike[str]}):
         check_path(name, value)
     elif not _fits(value, kind):
         way_out = "".join(WAYS_OUT.get(getattr(part, "__name__", ""), "") for part in parts)
@@ -290,6 +291,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
         raise ArgumentError(name, f"must be {_words(kind)}. Received: {received}.{way_out}")
 
 
+@functools.cache
 def _parts(kind: Any) -> tuple[Any, ...]:
     """Return the kinds of a union, or the one of another annotation."""
     if isinstance(kind, TypeVar):
@@ -298,15 +300,23 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if is_union else (types.NoneType if kind is None else kind,)
 
 
+@functools.cache
+def _origin(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the class of a kind, and the kinds of what it holds."""
+    return typing.get_origin(kind) or kind, typing.get_args(kind)
+
+
 def _fits(value: Any, kind: Any) -> bool:
-    parts, inner = _parts(kind), typing.get_args(kind)
+    if type(value) is kind:
+        return True
+    parts = _parts(kind)
     if len(parts) > 1:
         # A name of an object, such as a card, may be its path.
         names = str in parts and any(_is_ours(part) for part in parts)
         if isinstance(value, (str, os.PathLike)) and (names or not PATHS.isdisjoint(parts)):
             return _is_path(value)
         return any(_fits(value, part) for part in parts)
-    origin = typing.get_origin(parts[0]) or parts[0]
+    origin, inner = _origin(parts[0])
     if origin in (Any, object):
         return True
     if origin is int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -112,14 +113,14 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
             features.setdefault(BASE, hypothesis.score)
         features.setdefault(LENGTH, float(len(hypothesis.text.split())))
         for name, column in scores.items():
-            if name in features:  # `Hypothesis` refuses one of the numbers of a feature
+            if name in features:  # `numbers` refuses one of the numbers of a feature
                 raise ArgumentError(
                     "models",
                     "must have names that no feature of the lists has. Received: "
                     f"{name!r}. Give a dict of other names, or rename the RUN.",
                 )
             features[name] = next(column)
-        hypotheses.append(dataclasses.replace(hypothesis, features=features, score=None))
+        hypotheses.append(_changed(hypothesis, features=features, score=None))
     return NBest(nbest.id, tuple(hypotheses))
 
 
@@ -127,7 +128,14 @@ def weighted(nbest: NBest, weights: Mapping[str, float], missing: str) -> NBest:
     """Return a list whose scores are the sums of the features times their weights."""
     scores = [_total(numbers, weights) for numbers in numbers_of(nbest, missing)]
     pairs = zip(nbest.hypotheses, scores)
-    return NBest(nbest.id, tuple(dataclasses.replace(item, score=score) for item, score in pairs))
+    return NBest(nbest.id, tuple(_changed(item, score=score) for item, score in pairs))
+
+
+def _changed(hypothesis: Hypothesis, **fields: Any) -> Hypothesis:
+    """Return a hypothesis with other `fields`, which are known to be right."""
+    changed = copy.copy(hypothesis)
+    vars(changed).update(fields)
+    return changed
 
 
 def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
