@@ -177,7 +177,7 @@ class Workshop:
             "LanguageModel.advance": {"tokens": batch, "state": self.model.initial_state(2)},
             "LanguageModel.hidden_states": {"tokens": batch},
             "TranslationModel.advance": {
-                "tokens": batch, "state": self.translator.initial_state(2)
+                "tokens": batch, "state": self.translator.encode(batch)
             },
             "TranslationModel.encode": {"source": batch},
             "PairCorpus.batches": {"batch_size": 2}, "Vocabulary.decode": {"ids": [0, 1]},
