@@ -145,11 +145,13 @@ class Settings:
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
+    @checked
     def fields_of(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of `arguments` that are fields."""
         return {name: arguments[name] for name in cls.names() if name in arguments}
 
     @classmethod
+    @checked
     def of(cls, arguments: Mapping[str, Any], *, what: str = "", way_out: str = "") -> Self:
         """Return the settings with the values in `arguments`.
 
@@ -169,6 +171,7 @@ class Settings:
         """Return the names and values of all fields."""
         return {name: getattr(self, name) for name in self.names()}
 
+    @checked
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of the fields `names` that are not None."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}

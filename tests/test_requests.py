@@ -112,6 +112,8 @@ def test_a_function_shows_the_settings_that_it_takes(function, request_class):
     assert "{arguments}" not in function.__doc__
 
 
+# Of which the settings are refused before the model, which is none.
+translations = inspect.unwrap(dualnet.generation.translations)
 WIDE = {"beam": 2, "n_best": 3}
 REFUSED = {
     Drawing: [
@@ -182,7 +184,7 @@ def test_settings_that_cannot_be_followed_are_refused(request_class, settings, m
         (lambda model, **settings: dualnet.rescore(model, [], **settings), "carry"),
         (lambda model, **settings: dualnet.look(model, "a", **settings), "adapt"),
         (lambda model, **settings: dualnet.export(model, "a", **settings), "max_tokens"),
-        (lambda model, **settings: dualnet.generation.translations(None, "a", **settings), "beam"),
+        (lambda model, **settings: translations(None, "a", **settings), "beam"),
     ],
 )
 def test_a_function_refuses_what_its_settings_refuse(call, setting):

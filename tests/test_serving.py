@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import itertools
 import json
 import os
@@ -577,6 +578,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, name, limit, p
     assert (tmp_path / "model.onnx").read_text() == "the earlier one"
 
 
+# Takes a text for a model, as `stub_write` does.
+UNCHECKED_EXPORT = inspect.unwrap(dualnet.export)
+
+
 def stub_write(monkeypatch, before=lambda: None):
     """Make an export write one file instead of a model, after `before()`."""
 
@@ -596,11 +601,11 @@ def test_of_two_simultaneous_exports_the_first_wins_and_the_other_says_so(monkey
         (unfinished,) = (path for path in directory.parent.iterdir() if path != directory)
         assert unfinished.name.startswith(".")  # so that no server takes it for a version
         stub_write(monkeypatch)
-        dualnet.export("the other", directory)
+        UNCHECKED_EXPORT("the other", directory)
 
     stub_write(monkeypatch, export_another)
     with pytest.raises(FileExistsError, match="`directory` must be new or empty"):
-        dualnet.export("this one", directory)
+        UNCHECKED_EXPORT("this one", directory)
     assert (directory / "saved_model.pb").read_text() == "the other"
     assert list(directory.parent.iterdir()) == [directory]
 
@@ -611,7 +616,7 @@ def test_an_interrupted_export_leaves_nothing(monkeypatch, tmp_path):
 
     stub_write(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        dualnet.export("a model", tmp_path / "model")
+        UNCHECKED_EXPORT("a model", tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
@@ -666,7 +671,7 @@ def test_an_export_removes_what_killed_ones_left_but_none_under_way(monkeypatch,
     two_days_ago = time.time() - 2 * 24 * 60 * 60
     os.utime(abandoned, (two_days_ago, two_days_ago))
     stub_write(monkeypatch)
-    dualnet.export("a model", model)
+    UNCHECKED_EXPORT("a model", model)
     assert set(tmp_path.iterdir()) == {model, under_way, elsewhere, of_other_path}
 
 
@@ -678,12 +683,12 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
     file = tmp_path / "file"
     file.write_text("untouched")
     with pytest.raises(FileExistsError, match="`directory` must be new or empty.*which is a file"):
-        dualnet.export("a model", file)
+        UNCHECKED_EXPORT("a model", file)
     message = r"`{}` must be a place where files can be written\..*/file"
     with pytest.raises(OSError, match=message.format("directory")):
-        dualnet.export("a model", file / "model")
+        UNCHECKED_EXPORT("a model", file / "model")
     with pytest.raises(OSError, match=message.format("path")):
-        dualnet.export("a model", file / "deep" / "model.onnx", format="onnx")
+        UNCHECKED_EXPORT("a model", file / "deep" / "model.onnx", format="onnx")
 
     def refuse(*args, **kwargs):  # even for root
         raise PermissionError(13, "Permission denied")
@@ -692,7 +697,7 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     for name, path, kind in [("directory", "model", "saved_model"), ("path", "a.tflite", "litert")]:
         with pytest.raises(PermissionError, match=rf"`{name}` must be .*Permission denied"):
-            dualnet.export("a model", tmp_path / path, format=kind)
+            UNCHECKED_EXPORT("a model", tmp_path / path, format=kind)
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "untouched"
 
 
@@ -973,4 +978,4 @@ def test_a_format_has_its_suffix(tmp_path):
     for path, kind in wrong.items():
         suffix = {"onnx": ".onnx", "litert": ".tflite"}[kind]
         with pytest.raises(ValueError, match=f"`path` must be a file that ends in '{suffix}'"):
-            dualnet.export("a model", tmp_path / path, format=kind)
+            UNCHECKED_EXPORT("a model", tmp_path / path, format=kind)

@@ -585,7 +585,7 @@ def test_a_split_of_blank_lines_is_named(tmp_path, lines, split, share, count, t
 @pytest.mark.parametrize("fractions", [(1, 1), (1, 0, 1), (1, "a", 1)])
 def test_bad_fractions_are_refused(tmp_path, fractions):
     (tmp_path / "a.txt").write_text("a\n" * 9)
-    with pytest.raises(ValueError, match="must be three numbers above 0"):
+    with pytest.raises(ValueError, match="three numbers above 0|a sequence of numbers"):
         corpora.load(tmp_path / "a.txt", fractions=fractions)
     with pytest.raises(ValueError, match="enough lines"):
         corpora.load(tmp_path / "a.txt", fractions=(1000, 1, 1))

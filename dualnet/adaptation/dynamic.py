@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ class DynamicEvaluation(Comparable):
     by_sentence: bool = False
 
     @checked
-    def plot(self, path: str | Path, *, static_losses: Any = None) -> None:
+    def plot(
+        self, path: str | Path, *, static_losses: Sequence[float] | np.ndarray | None = None
+    ) -> None:
         """Draw perplexity against position as a PNG.
 
         `static_losses`, the `Evaluation.token_losses` of the same text, are drawn beside it.
@@ -69,7 +71,7 @@ class DynamicEvaluation(Comparable):
         losses = np.repeat(self.segment_losses, self.segment_lengths)
         curves = {f"dynamic ({self.rule})": losses}
         if static_losses is not None:
-            curves = {"static": np.asarray(static_losses), **curves}
+            curves = {"static": np.asarray(static_losses, float), **curves}
         plot_positions(curves, path)
 
 

@@ -278,6 +278,7 @@ class LanguageModel(ClearsAllGradients):
             ValueError: if a token is no id of the vocabulary, or `state` does not fit. The
                 values of symbolic tensors are not checked.
         """
+        check_flag("training", training)
         tokens, state = self._as_inputs(tokens, () if state is None else state)
         return self.graph.logits(tokens, state, training=training)
 

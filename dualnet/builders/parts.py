@@ -185,7 +185,8 @@ def options_by_part(arguments: Mapping[str, Any], known: Collection[str]) -> dic
     for argument, names in options.items():
         taken = {*known} - {*FOR_SOME_CELLS} if argument == "cell" else {*known}
         part = arguments.get(argument)
-        if part not in CELLS and (clash := sorted(taken & {*names})):
+        is_own = not isinstance(part, str) or part not in CELLS
+        if is_own and (clash := sorted(taken & {*names})):
             raise ArgumentError(
                 argument,
                 f"must not take `{clash[0]}`, which is an argument of the builder. Received: "

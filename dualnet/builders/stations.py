@@ -356,8 +356,9 @@ class Recurrent(PartStation):
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
-        kind = CELLS.get(self.cell)
-        own: Any = kind or own_class("cell", self.cell)
+        own: Any = own_class("cell", self.cell)
+        kind = None if own else CELLS[self.cell]
+        own = kind or own
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
         rate = self.input_dropout if number == 1 else self.internal_dropout

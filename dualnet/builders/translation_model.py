@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_flag
 from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
 from dualnet.builders.model import LanguageModel, check_words
 from dualnet.layers import without_gradients
@@ -115,6 +115,7 @@ class TranslationModel(LanguageModel):
         Returns:
             `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
         """
+        check_flag("training", training)
         tokens = as_tokens(tokens, -1, self.vocabulary_size)
         state = as_tensors(() if state is None else state)
         rows = {tuple(part.shape[:1]) for part in state}

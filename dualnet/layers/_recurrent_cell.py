@@ -281,7 +281,7 @@ def gate_biases(*values):
 
 
 def _check_locked(locked, dropouts):
-    if isinstance(locked, str) or not set(locked) <= set(dropouts):
+    if not isinstance(locked, (list, tuple)) or any(place not in dropouts for place in locked):
         raise ArgumentError(
             "locked",
             f"must be a list of some of {list(dropouts)}: the dropouts that keep their mask for "

@@ -4,7 +4,7 @@ import random
 
 import keras
 
-from dualnet._checks import check_rate
+from dualnet._checks import check_count, check_rate
 from dualnet.layers._configured import ConfiguredLayer
 
 STATE = "seed_generator_state"
@@ -22,7 +22,7 @@ class SeededLayer(ConfiguredLayer):
 
     def __init__(self, *, seed=None, **kwargs):
         super().__init__(**kwargs)
-        self.seed = seed
+        self.seed = None if seed is None else check_count("seed", seed, least=0)
         # Always seeded: on torch Keras ignores an unseeded generator and draws from the global one.
         drawn = random.randint(1, 2**31 - 1) if seed is None else seed
         self.seed_generator = keras.random.SeedGenerator(drawn)

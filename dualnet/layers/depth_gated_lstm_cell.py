@@ -121,6 +121,8 @@ class DepthGatedLSTMCell(RecurrentCell):
             *lower_units, units = units
         super().__init__(units, locked=locked, **kwargs)
         self.depth = check_count("depth", depth, least=1)
+        if not isinstance(lower_units, (list, tuple, type(None))):
+            raise ArgumentError("lower_units", "must be a list of sizes.", lower_units=lower_units)
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:

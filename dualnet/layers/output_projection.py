@@ -55,6 +55,7 @@ class OutputProjection(TiedLayer):
     """
 
     def __init__(self, vocabulary_size=None, *, tied_to=None, use_bias=True, **kwargs):
+        super().__init__(tied_to=tied_to, **kwargs)
         if vocabulary_size is None and tied_to is None:
             raise ArgumentError(
                 "vocabulary_size", "or `tied_to` must be given. Received: None for both."
@@ -63,7 +64,6 @@ class OutputProjection(TiedLayer):
             check_count("vocabulary_size", vocabulary_size, least=1)
             if tied_to is not None:
                 check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
-        super().__init__(tied_to=tied_to, **kwargs)
         self.vocabulary_size = vocabulary_size or tied_to.input_dim
         self.use_bias = check_flag("use_bias", use_bias)
 

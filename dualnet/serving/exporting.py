@@ -20,6 +20,7 @@ from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.requests import SUFFIXES, Exporting, format_of
 from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
+from dualnet.text.plain_text import check_text
 
 TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
@@ -204,6 +205,7 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
             f"{keras.config.backend()!r}. Save the model as .keras, then load and export it in a "
             "process with KERAS_BACKEND=tensorflow."
         )
+    check_text("path", os.fspath(path))
     path = Path(path).resolve()
     if format == "saved_model":
         _export_folder(model, path, request.max_tokens)

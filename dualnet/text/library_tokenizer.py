@@ -14,7 +14,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, check_choice, check_flag
 from dualnet._contexts import hidden_stderr
 from dualnet._files import TooLargeError, read_bounded, write_whole
-from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK
+from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
 from dualnet.text.tokenizer import Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
@@ -57,6 +57,7 @@ class LibraryTokenizer(Tokenizer):
     file_name: ClassVar[str] = "tokenizer.json"
 
     def __post_init__(self) -> None:
+        check_text("json", self.json)
         check_choice("documents", self.documents, DOCUMENTS)
         check_flag("lowercase", self.lowercase)
         tokenizer = _parsed(self.json)

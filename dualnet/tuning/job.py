@@ -15,7 +15,7 @@ from typing import Any, Self
 import tomli_w
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, checked, did_you_mean, is_number
+from dualnet._checks import ArgumentError, check_fields, checked, did_you_mean, is_number
 from dualnet._data import folder
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
@@ -141,6 +141,7 @@ class Job(Settings):
         object.__setattr__(self, "space", space)
 
     def check(self) -> None:
+        check_fields(self)
         options = TUNERS[self.tuner]
         takes = ", ".join(options.names()) or "none"
         what = f"must be an option of the tuner {self.tuner!r}, which takes {takes}."
