@@ -239,10 +239,11 @@ def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.GRUCell, "recurrent_dropout": 0}])
 def test_a_model_with_parts_of_ones_own_learns_adapts_draws_and_is_combined(own, corpus):
     size = len(corpus.vocabulary)
-    model = zoo.build("lstm", vocabulary_size=size, units=4, input_dropout=0.1, **own)
+    rates = {"input_dropout": 0.0, "output_dropout": 0.0}  # noise, in so short a text
+    model = zoo.build("lstm", vocabulary_size=size, units=4, **rates, **own)
     model.compile(keras.optimizers.Adam(0.02), run_eagerly=EAGERLY)
     batches = corpus.batches("valid", batch_size=4, sequence_length=8)
-    first, last = model.fit(batches, epochs=2, verbose=0).history["perplexity"]
+    first, *_, last = model.fit(batches, epochs=3, verbose=0).history["perplexity"]
     assert last < first
     result = dualnet.dynamic_evaluation(
         model, corpus.test[:60], rule="sgd", learning_rate=0.5, sequence_length=10
@@ -347,7 +348,7 @@ def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
     assert lengths == pytest.approx([expected] * 2, rel=1e-4)
     model.compile(keras.optimizers.Adam(0.02), run_eagerly=EAGERLY)
     batches = corpus.batches("valid", batch_size=4, sequence_length=8)
-    first, last = model.fit(batches, epochs=2, verbose=0).history["perplexity"]
+    first, *_, last = model.fit(batches, epochs=3, verbose=0).history["perplexity"]
     assert last < first
     settings = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 10}
     assert dualnet.dynamic_evaluation(model, text, **settings).perplexity < 0.999 * (
@@ -425,7 +426,7 @@ class WithoutConfig(keras.layers.Layer):
         self.size = size
 
     def call(self, x):
-        return x * self.size
+        return x
 
 
 class NotRegistered(keras.layers.Layer):
