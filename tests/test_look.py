@@ -345,7 +345,9 @@ def test_bad_arguments_are_refused_by_name(models, settings, message):
 
 
 def test_integers_of_numpy_are_taken():
-    page = dualnet.look(small(), "the", adapt=True, sequence_length=np.int64(3))
+    page = dualnet.look(
+        small(Vocabulary(("the", "<unk>", "<eos>"))), "the", adapt=True, sequence_length=np.int64(3)
+    )
     assert page.segment == 3 and type(page.segment) is int
 
 
