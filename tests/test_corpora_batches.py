@@ -169,7 +169,7 @@ def test_rows_are_read_as_slices_of_the_text():
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
         ({"length_deviation": -1.0}, "`length_deviation` must be a finite number"),
         ({"length_deviation": 1.0, "longest_length": 8}, "`longest_length` must be 0, for no lim"),
-        ({"longest_length": 12}, "`longest_length` must be 0 without `length_deviation`"),
+        ({"longest_length": 12}, "`longest_length` must be 0 if all"),
         ({"partial_shuffle": "yes"}, "`partial_shuffle` must be a truth value"),
         ({"seed": -1}, "`seed` must be an integer of at least 0"),
     ],

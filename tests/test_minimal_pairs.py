@@ -155,7 +155,7 @@ def test_pairs_that_are_none_are_refused(words, tmp_path):
         ([], "at least one pair"),
         (3, "`pairs` must be a path"),
         (PAIRS[0], "`pairs` must be a path"),
-        ([("a", "b")], "must be a JSON object. Received: pair 1"),
+        ([("a", "b")], "`pairs` must be a path"),
         ([PAIRS[0], {"sentence_good": "a"}], "no 'sentence_bad' in pair 2"),
         (tmp_path / "none.jsonl", "No such file"),
         (tmp_path, "Is a directory"),

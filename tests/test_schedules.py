@@ -179,7 +179,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
          "`global_clipnorm` cannot be combined with `clipnorm`.*clipnorm=1.0"),
         ({"length_deviation": 5, "longest_length": 24},
          "`longest_length` must be 0, for no limit, or at least 5 and at least `sequence_len"),
-        ({"longest_length": 30}, "`longest_length` must be 0 without `length_deviation`"),
+        ({"longest_length": 30}, "`longest_length` must be 0 if all"),
         ({"averaging": "asgd"},
          "`averaging` must not be 'asgd' with an optimizer other.*Use averaging='two_tailed'"),
         ({"finetune": "once", "averaging": "mean"},
