@@ -124,7 +124,7 @@ def check_path(name: str, value: Any) -> str:
 
 
 def _is_path(value: Any) -> bool:
-    """Return whether a string or `Path` holds no NUL, and no half of a surrogate pair."""
+    """Tell a string or `Path` that a system can have from one with a NUL or half a pair."""
     try:
         return b"\0" not in os.fsencode(value)
     except (TypeError, UnicodeError):
@@ -348,7 +348,7 @@ def _is_ours(kind: Any) -> bool:
 
 
 def _words(kind: Any, *, many: bool = False) -> str:
-    """Return what a value of `kind` is called, or several of them."""
+    """Return the noun for a value of `kind`, or for several of them."""
     parts, inner = list(_parts(kind)), typing.get_args(kind)
     if len(parts) > 1:
         if str in parts and not PATHS.isdisjoint(parts):

@@ -33,7 +33,7 @@ def token_losses(logits, targets):
 
 
 def takes_targets(head):
-    """Return whether an output layer computes the loss of given words, or logits alone."""
+    """Tell an output layer that computes the loss of given words from one of logits alone."""
     return {"targets", "temperature"} <= {*inspect.signature(head.call).parameters}
 
 

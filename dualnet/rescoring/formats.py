@@ -288,7 +288,7 @@ def _moses(line: str) -> tuple[str, Hypothesis]:
 
 
 def _are_features(field: str, score: str) -> bool:
-    """Return whether a field of a Moses line is of `name=` and has a score after it."""
+    """Recognise a field of a Moses line that is of `name=` and has a score after it."""
     named = re.match(r"[^\s=]+=", field, re.ASCII)
     return named is not None and re.fullmatch(r"[^\s=]+", score, re.ASCII) is not None
 
