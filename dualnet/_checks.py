@@ -302,7 +302,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _origin(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the class of a kind, and the kinds of what it holds."""
+    """Return the class that an annotation names, and the annotations of its items."""
     return typing.get_origin(kind) or kind, typing.get_args(kind)
 
 

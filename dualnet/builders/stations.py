@@ -1071,7 +1071,7 @@ class CommonStations:
         check_memory(floats, parts, {**words, **self.arguments()})
 
     def is_narrow_above(self) -> bool:
-        """Return whether the last recurrent layer is as wide as the embedding, whatever `units`."""
+        """Recognise a last recurrent layer that is as wide as the embedding, whatever `units`."""
         return False
 
     def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:

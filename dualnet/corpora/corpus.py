@@ -249,15 +249,15 @@ def locate(
     fractions: Sequence[float] | None = None,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
-    file, given = Path(name_or_folder).expanduser(), os.fspath(name_or_folder)
+    file, address = Path(name_or_folder).expanduser(), os.fspath(name_or_folder)
     named = name_or_folder in NAMES
     if fractions is not None and (path is not None or named or file.is_dir()):
-        required = f"divide a single file, and {given!r} has its splits."
+        required = f"divide a single file, and {address!r} has its splits."
         raise ArgumentError("fractions", required, fractions=fractions)
     if path is not None and (not named or name_or_folder == EMBEDDED):
         required, way_out = f"requires one of {NAMES[1:]}.", " Pass the folder as first argument."
-        raise ArgumentError("path", required, way_out, path=os.fspath(path), name_or_folder=given)
-    name, source, shares = given, file, None
+        raise ArgumentError("path", required, way_out, path=os.fspath(path), name_or_folder=address)
+    name, source, shares = address, file, None
     if name_or_folder == EMBEDDED:  # lower case except for N
         return Text(EMBEDDED, "embedded", {}, documents, lowercase)
     if named:
@@ -272,7 +272,7 @@ def locate(
         if is_name and not file.is_dir() and name_or_folder not in (".", "~"):
             raise ValueError(
                 f"Unknown corpus: it must be one of {NAMES}, an existing folder, or a file. "
-                f"Received: {name_or_folder!r}." + did_you_mean(given.lower(), NAMES)
+                f"Received: {name_or_folder!r}." + did_you_mean(address.lower(), NAMES)
             )
         name = file.resolve().name
         files = sources.split_files(file)

@@ -18,6 +18,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, is_number
 from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
 
+CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
@@ -147,8 +148,11 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
 
     A document that blank lines end is not cut: it belongs to the split in which it begins.
     """
+    total, chunk = 0, b"\n"
     with open(path, "rb") as file:
-        total = sum(1 for _ in file)
+        while data := file.read(CHUNK_BYTES):  # one line may be longer than the memory
+            total, chunk = total + data.count(b"\n"), data
+    total += not chunk.endswith(b"\n")
     shares = np.cumsum(fractions) / np.sum(fractions)
     cuts = [0, *(round(total * share) for share in shares)]
     if total == 1:

@@ -125,10 +125,9 @@ def rescored(
     lists = _with_sources(nbest, sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
-            given = statistics
-            if isinstance(statistics, Mapping):
-                given = statistics.get(scorer.name)
-            context = learning(scorer.model, request, statistics=given)
+            of_all = not isinstance(statistics, Mapping)
+            of_model = statistics if of_all else statistics.get(scorer.name)
+            context = learning(scorer.model, request, statistics=of_model)
             scorer.learn, _ = stack.enter_context(context)
         blocks = ([pair] for pair in lists) if readers else _blocks(lists)
         for block in blocks:

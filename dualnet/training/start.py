@@ -167,7 +167,7 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
 
 
 def _check_model(card: Card, config: Mapping[str, Any], corpus: Corpus | PairCorpus | str) -> None:
-    """Raise `ArgumentError` for a model that cannot be trained as a whole, or not on `corpus`."""
+    """Raise `ArgumentError` unless the model can be trained as a whole, and on `corpus`."""
     if "members" in config and not initial_weights.is_gated(config):
         message = "must be a model that is trained whole, or an ensemble with a gate. Received: "
         way_out = "Train each member, then combine the RUN folders with `dualnet ensemble`."
