@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import importlib
 import inspect
 import io
 import json
 import math
 import re
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -42,6 +44,27 @@ def needed(extra, *packages):
     """Return optional `packages`, or skip the test and say which extra installs them."""
     reason = f'this test needs optional packages: pip install "dualnet[{extra}]"'
     return [pytest.importorskip(name, reason=reason) for name in packages]
+
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "api").glob("*.md"))
+# The lists of autosummary on those pages: a module, and names of it.
+LISTS = re.compile(
+    r"^\.\. (?:automodule|currentmodule):: (\S+)\n(.*?)(?=^\.\. (?:auto|current)module|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def documented_names():
+    """Return the public names that `docs/api` lists, each with its module."""
+    lists = [found for page in PAGES for found in LISTS.findall(page.read_text("utf-8"))]
+    return [f"{module}.{name}" for module, names in lists
+            for name in re.findall(r"^   (\w+)$", names, re.MULTILINE)]  # fmt: skip
+
+
+def resolve(name):
+    """Return the object of a module's name and its own."""
+    module, _, name = name.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def array(tensor):

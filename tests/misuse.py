@@ -13,7 +13,7 @@ import numpy as np
 import dualnet
 from dualnet import analysis, builders, corpora, layers, looking, rescoring, text, training, zoo
 from dualnet.tuning import load_job
-from tests.test_docstrings import LISTS, NAMES, resolve
+from tests.checks import documented_names, resolve
 
 FEW = [None, "", b"x", [None], {}, -1, math.nan, 10**30, object(), "no/\udcff", "no\0"]
 MANY = [
@@ -22,7 +22,6 @@ MANY = [
     np.zeros((2, 3)), np.zeros((2, 2, 2), int), np.array(["x"]), np.array([None]), np.array([]),
     np.array([-1, 10**9]), np.int64(3), np.float32("nan"), range(3), {1, 2}, type, ...,
 ]  # fmt: skip
-PAGES = Path(__file__).parents[1] / "docs" / "api"
 OF_TOKENISERS = ["decode", "encode", "encode_with_offsets", "id", "word", "save"]
 OF_MODELS = ["advance", "initial_state", "hidden_states", "reset_state"]
 METHODS = {
@@ -259,12 +258,11 @@ def names(error, argument, value):
 def public_names():
     """Return the names on the pages of `docs/api`, and the methods of their classes."""
     found = [f"{owner}.{method}" for owner, methods in METHODS.items() for method in methods]
-    for page in sorted(PAGES.glob("*.md")):
-        for module, listed in LISTS.findall(page.read_text("utf-8")):
-            for name in NAMES.findall(listed):
-                thing = resolve(f"{module}.{name}")
-                is_result = dataclasses.is_dataclass(thing) and not hasattr(thing, "__post_init__")
-                is_error = isinstance(thing, type) and issubclass(thing, Exception)
-                if name not in LEFT_OUT and not is_result and not is_error:
-                    found.append(f"{module}.{name}".removeprefix("dualnet."))
+    for name in documented_names():
+        if name.rpartition(".")[2] not in LEFT_OUT:
+            thing = resolve(name)
+            is_result = dataclasses.is_dataclass(thing) and not hasattr(thing, "__post_init__")
+            is_error = isinstance(thing, type) and issubclass(thing, Exception)
+            if not is_result and not is_error:
+                found.append(name.removeprefix("dualnet."))
     return found

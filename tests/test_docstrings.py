@@ -5,12 +5,11 @@ import importlib
 import inspect
 import pkgutil
 import re
-from pathlib import Path
 
 import pytest
 
 import dualnet
-from tests.checks import once
+from tests.checks import PAGES, documented_names, once, resolve
 
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
@@ -23,19 +22,6 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(dualnet.__path__, "dualnet.")
     if not module.name.endswith("__main__")
 )
-
-# The lists of autosummary on the pages of `docs/api`: a module, and names of it.
-LISTS = re.compile(
-    r"^\.\. (?:automodule|currentmodule):: (\S+)\n(.*?)(?=^\.\. (?:auto|current)module|\Z)",
-    re.DOTALL | re.MULTILINE,
-)
-NAMES = re.compile(r"^   (\w+)$", re.MULTILINE)
-
-
-def resolve(name):
-    """Return the object of a module's name and its own."""
-    module, _, name = name.rpartition(".")
-    return getattr(importlib.import_module(module), name)
 
 
 def public_objects():
@@ -77,13 +63,8 @@ def test_every_public_name_has_a_docstring_with_an_example():
 
 
 def test_every_public_name_is_listed_on_one_page_of_the_documentation():
-    listed = []
-    for page in sorted((Path(__file__).parents[1] / "docs" / "api").glob("*.md")):
-        text = page.read_text("utf-8")
-        listed += [f"{module}.{name}" for module, names in LISTS.findall(text)
-                   for name in NAMES.findall(names)]  # fmt: skip
-        listed += [f"data {name}" for name in re.findall(r"^\.\. py:data:: .*\.(\w+)$", text, re.M)]
-    things = [resolve(name) for name in listed if not name.startswith("data ")]
+    listed = documented_names()
+    things = [resolve(name) for name in listed]
     assert len(set(listed)) == len(listed) and len(set(things)) == len(things)
     assert set(things) >= set(PUBLIC.values())
     constants = {
@@ -91,4 +72,5 @@ def test_every_public_name_is_listed_on_one_page_of_the_documentation():
         if not callable(thing := getattr(importlib.import_module(room), name))
         and not inspect.ismodule(thing)
     }  # fmt: skip
-    assert {f"data {name}" for name in constants} <= set(listed)
+    pages = "".join(page.read_text("utf-8") for page in PAGES)
+    assert constants <= set(re.findall(r"^\.\. py:data:: .*\.(\w+)$", pages, re.MULTILINE))
