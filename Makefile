@@ -11,9 +11,6 @@ BACKENDS ?= jax torch
 NOTEBOOKS ?= force
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
-SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
-	cli_translation.py combinations.py demo.py docstrings.py fuzz.py lm_eval.py look_browser.py notebooks.py pages.py \
-	pretrained.py resume.py serving_translation.py tuning_limits.py tuning_report.py)
 
 .PHONY: demo test test-all lint docs wheel tables clean
 
@@ -21,12 +18,12 @@ demo: .venv/.base
 	@$(BIN)/dualnet demo
 
 test: lint
-	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) $(SLOW:%=--ignore=%) tests
+	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) -m "not slow" tests
 
 # The docs need not run the notebooks: their tests do.
 test-all: NOTEBOOKS = off
 test-all: .venv/.test,test-all,jax,torch docs wheel
-	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) $(SLOW)
+	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) -m slow tests
 	@set -e; for backend in $(BACKENDS); do \
 		echo "== $$(date +%T) $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
 	done

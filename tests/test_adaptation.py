@@ -79,6 +79,7 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
     assert_close(ours, values(model), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
     train = np.random.default_rng(1).integers(WORDS, size=61).astype("int32")
     found = dualnet.gradient_statistics(model, train, batch_size=4, sequence_length=5)
@@ -132,6 +133,7 @@ def test_statistics_of_another_model_are_refused_with_the_weights_that_differ(mo
             dualnet.dynamic_evaluation(model, tokens, rule="rms", statistics=statistics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "end"), [("sgd", None), ("rms", -2), ("nadam", None)])
 def test_by_sentence_each_is_read_from_the_zero_state_scored_and_then_learnt_from(rule, end):
     model = small(Vocabulary((*"abcdefgh", "<eos>")), "dual_lstm")
@@ -200,6 +202,7 @@ def test_what_means_nothing_by_sentence_is_refused(model):
     assert dualnet.dynamic_evaluation(model, [1], by_sentence=True).tokens == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_nadam_is_kerass_with_fresh_moments(momentum, model, tokens):
     settings = {"learning_rate": 0.01, "beta_1": momentum, "clipnorm": 0.1}
@@ -236,6 +239,7 @@ def test_every_rule_learns_and_restores_the_weights_bit_for_bit(model, rule):
     assert_same(values(model), before)
 
 
+@pytest.mark.slow
 @once
 def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatch):
     import tensorflow as tf
@@ -314,6 +318,7 @@ def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):
         dualnet.dynamic_evaluation(model, **{"tokens": tokens, **arguments})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["nadam", "sgd", "rms"])
 def test_weights_without_a_part_in_the_logits_take_no_part(rule, tokens):
     model = dualnet.builders.language_model(WORDS, units=4, past_decode_regularization=0.1)
@@ -327,6 +332,7 @@ def test_weights_without_a_part_in_the_logits_take_no_part(rule, tokens):
         assert np.array_equal(ops.convert_to_numpy(weight), old) == kept, weight.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["sgd", "nadam", "rms"])
 def test_an_update_that_is_not_finite_changes_nothing_but_is_counted(model, tokens, rule):
     settings = {"rule": rule, "learning_rate": 0.1, "sequence_length": 5}
@@ -375,6 +381,7 @@ USES = {  # of a model by its public functions
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_model_of_nan_gives_no_score(model, tokens, use):
     model.vocabulary = WORDS_OF_MODEL
@@ -386,6 +393,7 @@ def test_a_model_of_nan_gives_no_score(model, tokens, use):
         USES[use](model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["surprisal", "rescore", "look"])
 def test_every_adaptation_that_diverges_keeps_nothing(model, use):
     model.vocabulary = WORDS_OF_MODEL

@@ -41,6 +41,7 @@ class TestKeepFreedMemory:
     def test_an_allocator_that_the_environment_sets_up_is_left_alone(self):
         assert told(ASK, MALLOC_ARENA_MAX="2") == ["False", "False"]
 
+    @pytest.mark.slow
     def test_a_model_does_so_on_tensorflow_unless_the_environment_prevents_it(self):
         kept = str(keras.config.backend() == "tensorflow")
         assert told(BUILD) == ["True", kept]

@@ -146,6 +146,7 @@ def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
 # --- experts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experts", "settings", "layers_of_experts"),
     [
@@ -171,6 +172,7 @@ def test_shares_are_the_mean_priors_whatever_the_segment_length(
         assert used.tokens == 60 and used.layers == layers_of_experts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experts", "settings", "layers_of_experts"),
     [

@@ -116,6 +116,7 @@ def test_the_dropouts_of_all_cells_are_those_of_the_plain_loop(kind, rng):
         assert_close([outputs[:, t]], [output])
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(padding=st.integers(0, 3), seed=st.integers(0, 100), kind=st.sampled_from(list(KINDS)))
 def test_padding_of_the_source_changes_nothing(padding, seed, kind):

@@ -15,6 +15,8 @@ from dualnet.training.optimizers import SGD, Adam, Nadam
 from tests.checks import assert_close, assert_same
 from tests.conftest import values
 
+pytestmark = pytest.mark.slow
+
 QUICK = {
     "units": 4, "batch_size": 8, "sequence_length": 9, "epochs": 2, "optimizer": "sgd",
     "learning_rate": 2.0, "global_clipnorm": 1.0, "input_dropout": 0.2,

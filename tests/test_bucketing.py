@@ -96,6 +96,7 @@ def train():
 
 
 # JAX compiles each length.
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[7, 3], *([] if JAX else [[5, 1]])])
 def test_padded_segments_give_the_losses_gradients_and_states_of_the_plain_ones(train, lengths):
     plain_history, plain = train(lengths, False)

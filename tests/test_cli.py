@@ -127,6 +127,7 @@ EVALUATED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", EVALUATED)
 def test_a_run_is_evaluated_as_by_the_library(cli, run, corpus, options):
     arguments, said = EVALUATED[options]
@@ -142,6 +143,7 @@ def test_a_run_is_evaluated_as_by_the_library(cli, run, corpus, options):
     assert said in cli(f"evaluate {run} {options}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["evaluate {} --dynamic", "score {} --text 'the cat'", "analyse rank {}"]
 )
@@ -160,6 +162,7 @@ def test_a_run_is_opened_once(cli, run, monkeypatch, command):
 SGD = "--dynamic --rule sgd --set learning_rate=0.5"
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_dynamically(cli, run, corpus, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr("dualnet.plots.plot_positions", lambda curves, path: drawn.update(curves))
@@ -190,12 +193,14 @@ def published(monkeypatch):
     monkeypatch.setattr("dualnet.cli.evaluating.zoo.card", lambda name, corpus=None: card)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_with_the_published_rule(cli, run, published):
     result = cli.json(f"evaluate {run} --dynamic --rule published --set decay=0.02")
     assert result == cli.json(f"evaluate {run} {SGD} decay=0.02 sequence_length=7")
     assert _cache_settings([], Run(run, {"name": "lstm"}), "animals")["size"] == 9
 
 
+@pytest.mark.slow
 def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(cli, run, tmp_path, corpus):
     before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
     settings, kept = f"{SGD} sequence_length=7", tmp_path / "KEPT"
@@ -217,6 +222,7 @@ def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(cli, run, t
     assert "`keep` must be a new or empty folder" in said
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_dynamically_by_sentence(cli, run, corpus, published, tmp_path):
     out = cli(
         f"evaluate {run} --dynamic --by-sentence --rule published --keep {tmp_path}/KEPT "
@@ -230,6 +236,7 @@ def test_a_run_is_evaluated_dynamically_by_sentence(cli, run, corpus, published,
     assert result["tokens"] == len(corpus.test)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, tmp_path, corpus):
     copy = shutil.copytree(run, tmp_path / "RUN")
     edit_card(copy, 'batching = "streams"', 'batching = "sentences"')
@@ -243,6 +250,7 @@ def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, t
     assert "`batch_size` cannot be combined with by_sentence=True" in said
 
 
+@pytest.mark.slow
 def test_the_best_temperature_is_found_on_the_validation_split(cli, run, corpus, monkeypatch):
     monkeypatch.setattr("dualnet.cli.evaluating.TUNING_TOKENS", 60)
     model = dualnet.load(run)
@@ -259,6 +267,7 @@ def test_the_best_temperature_is_found_on_the_validation_split(cli, run, corpus,
     assert "must be a number above 0, or best. Received: 'warm'" in cli.capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_with_several_seeds_and_resumed(cli, folder, tmp_path, monkeypatch):
     train = f"train lstm --corpus {folder} --output {tmp_path}/RUNS --quiet --seeds 1 2"
     stopped_at, learnt = [], []
@@ -322,6 +331,7 @@ def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(cli, together, co
     assert results["test_perplexity"] != pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
     command = f"evaluate {run} --cache size=7 start=when_full"
     result = cli.json(command)
@@ -337,6 +347,7 @@ def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
     assert large["cache"]["size"] == 10**8
 
 
+@pytest.mark.slow
 def test_runs_are_analysed(cli, run, together, tmp_path, corpus):
     gated = together[1]
     gates = f"analyse gates {gated} --words the cat --count 2 --least-occurrences 1"
@@ -468,6 +479,7 @@ def test_each_line_is_scored_with_its_newline(cli, run, folder, tmp_path, monkey
     assert cli.json(f"score {run}")["tokens"] == len(log_p)
 
 
+@pytest.mark.slow
 def test_the_surprisal_of_each_line_is_printed_as_a_table(
     cli, run, folder, tmp_path, published, monkeypatch
 ):
@@ -518,6 +530,7 @@ def test_no_newline_is_added_to_a_text_option(cli, run):
     assert result["temperature"] == 2
 
 
+@pytest.mark.slow
 def test_an_empty_text_has_perplexity_1_and_infinity_is_null_in_json(cli, run):
     result = cli.json(f"score {run} --text ''")
     assert result["perplexity"] == result["texts"][0]["perplexity"] == 1
@@ -615,6 +628,7 @@ def test_a_text_without_white_space_between_its_words_is_warned_of(cli, tmp_path
     assert f"in 'test' of {str(tmp_path)!r}, 100% of the words" in cli.capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
     out = cli(f"export {run} {tmp_path}/saved_model")
     assert "endpoints score, step, score_text, generate_text in" in out

@@ -22,7 +22,7 @@ from tests import commands
 from tests.checks import UNTRACED, needed, small
 from tests.conftest import NO_DROPOUT, sentences
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 TEXTS = [
     ["the cat sees the fish", "the cat cat sees fish", "the the"],

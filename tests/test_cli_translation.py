@@ -19,6 +19,8 @@ from dualnet.runs.loading import write_run
 from dualnet.text import Vocabulary
 from tests import commands
 
+pytestmark = pytest.mark.slow
+
 IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]
 

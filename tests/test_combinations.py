@@ -13,7 +13,7 @@ from dualnet.training import Recipe
 from tests.checks import UNTRACED, array, assert_same, once
 from tests.conftest import values
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 TENSORFLOW = keras.config.backend() == "tensorflow"
 OUTPUTS = {
     "tied": {},

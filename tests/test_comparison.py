@@ -126,6 +126,7 @@ TEXT = "für die Katze\nja "  # 18 bytes, 17 characters, 4 words
 EACH = math.log2(257)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "num_bytes", "num_characters"),
     [
@@ -194,6 +195,7 @@ def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_w
 UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 
 
+@pytest.mark.slow
 @once
 def test_figures_stand_beside_perplexities_on_the_command_line(run, cli, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
@@ -237,6 +239,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -302,6 +305,7 @@ def test_more_units_than_there_are_are_refused(uniform):
         dualnet.evaluate(uniform, BYTES.encode(TEXT), top_k=[1, 258])
 
 
+@pytest.mark.slow
 @once
 def test_top_k_accuracy_on_the_command_line(run, cli):
     evaluate = f"evaluate {run.folder} --top-k 1 3"

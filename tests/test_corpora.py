@@ -146,6 +146,7 @@ def test_advice_for_documents_does_not_join_them(tmp_path):
         assert ("remove the blank lines" in str(error.value)) == (documents == "line")
 
 
+@pytest.mark.slow
 def test_a_file_of_many_lines_is_divided_in_little_memory(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a\n" * 3_000_000)
     tracemalloc.start()

@@ -134,6 +134,7 @@ def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
 # --- damage --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["train.npy", "valid.npy", "test.npy", "vocabulary.txt", "ids.json"]
 )
@@ -337,6 +338,7 @@ def test_only_a_read_only_map_is_let_go(tmp_path):
 # --- errors --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize(
     ("vocabulary", "word", "split", "line"),

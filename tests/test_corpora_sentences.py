@@ -133,6 +133,7 @@ def test_batches_carry_what_training_needs():
     assert (batches.workers, batches.use_multiprocessing) == (1, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):
     # 14 sentences, so that the last batch is smaller; the first two of a text are of one length.

@@ -4,6 +4,8 @@ import pytest
 
 from dualnet import demo
 
+pytestmark = pytest.mark.slow
+
 TINY = {"units": 4, "epochs": 1, "sequence_length": 9, "batch_size": 4}
 
 

@@ -1,6 +1,7 @@
 """Every public name has a docstring with an example, and every example runs."""
 
 import doctest
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -10,6 +11,8 @@ import pytest
 
 import dualnet
 from tests.checks import PAGES, documented_names, once, resolve
+
+pytestmark = pytest.mark.slow
 
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
@@ -24,6 +27,7 @@ MODULES = sorted(
 )
 
 
+@functools.cache
 def public_objects():
     """Return the public classes and functions by the room and name that users write."""
     homes = {}
@@ -34,9 +38,6 @@ def public_objects():
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 homes.setdefault(thing, f"{room}.{name}")
     return {home: thing for thing, home in homes.items()}
-
-
-PUBLIC = public_objects()
 
 
 @once
@@ -54,7 +55,7 @@ def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
 
 def test_every_public_name_has_a_docstring_with_an_example():
     parse = doctest.DocTestParser().get_examples
-    docstrings = {name: (thing.__doc__ or "").strip() for name, thing in PUBLIC.items()}
+    docstrings = {name: (thing.__doc__ or "").strip() for name, thing in public_objects().items()}
     assert all(docstrings.values()), docstrings
     # The example of a function shows its result.
     missing = {name for name, docstring in docstrings.items()
@@ -66,7 +67,7 @@ def test_every_public_name_is_listed_on_one_page_of_the_documentation():
     listed = documented_names()
     things = [resolve(name) for name in listed]
     assert len(set(listed)) == len(listed) and len(set(things)) == len(things)
-    assert set(things) >= set(PUBLIC.values())
+    assert set(things) >= set(public_objects().values())
     constants = {
         name for room in ROOMS for name in getattr(importlib.import_module(room), "__all__", ())
         if not callable(thing := getattr(importlib.import_module(room), name))

@@ -170,6 +170,7 @@ def test_logits_and_gradients_match_the_papers(case, rng):
 # --- padding and steps
 
 
+@pytest.mark.slow
 @each_case
 @settings(max_examples=3, deadline=None)
 @given(more=st.integers(1, 3), seed=st.integers(0, 99))
@@ -213,6 +214,7 @@ class Pairs(keras.utils.PyDataset):
         return {"source": SOURCE, "target": TARGET}, targets, (TARGET >= 0).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["DOC of two layers", "depth-gated"])
 def test_fit_moves_every_weight(case, rng):
     model = a_model(case, rng)
@@ -223,6 +225,7 @@ def test_fit_moves_every_weight(case, rng):
     assert all(np.any(before[name] != array(w)) for name, w in weight_names(model).items())
 
 
+@pytest.mark.slow
 @each_case
 def test_a_file_gives_the_model_back(case, rng, tmp_path):
     model = a_model(case, rng)

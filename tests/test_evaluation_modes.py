@@ -56,6 +56,7 @@ def test_by_sentence_each_line_is_scored_for_itself_in_reading_order(plain, end,
     assert alone == found.perplexity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a", "\n", "a b c d e\n", "a b " * 60])
 def test_a_text_of_one_sentence_is_read_after_eos(plain, text):
     tokens = VOCABULARY.encode(text)
@@ -73,6 +74,7 @@ def test_a_text_without_tokens_is_refused(plain):
 # --- in windows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 4, 7, 500])
 @pytest.mark.parametrize("work", [2048, 6])  # 6: several calls, and windows in several pieces
 def test_the_state_is_zeroed_every_so_many_tokens(plain, window, work, monkeypatch):
@@ -142,6 +144,7 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
     np.testing.assert_allclose(found.token_losses, -math.log(mean), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "settings"),
     [(5, {"batch_size": 3}), (1, {"by_sentence": True}), (2, {"window": 5})],
@@ -237,6 +240,7 @@ def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
             dualnet.best_temperature(plain, TOKENS, temperatures=given)
 
 
+@pytest.mark.slow
 def test_a_model_in_a_file_is_evaluated_in_every_way_with_the_weights_that_it_has(model, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

@@ -43,6 +43,7 @@ def pairs(files):
     return corpora.load_pairs(files / "pairs", source="digits", target="words", tokenizer=tokenizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "load"),
     [
@@ -58,6 +59,7 @@ def test_a_model_scores_the_same(files, expected, text, name, load):
     assert dualnet.perplexity(model, text.test) == pytest.approx(expected[name]["test"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_translator_scores_and_translates_the_same(files, expected, pairs):
     model = dualnet.load(files / "translator")
     model.compile()
@@ -68,6 +70,7 @@ def test_a_translator_scores_and_translates_the_same(files, expected, pairs):
     assert lines == expected["translator"]["translations"]
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.parametrize("name", ["run", "translator"])
 def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(
@@ -81,6 +84,7 @@ def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(
         assert run.results[f"{split}_perplexity"] == pytest.approx(perplexity, rel=1e-5)
 
 
+@pytest.mark.slow
 @once
 def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expected, text):
     model = dualnet.load(files / "model.keras")
@@ -90,6 +94,7 @@ def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expec
     )
 
 
+@pytest.mark.slow
 @once
 def test_a_search_resumes_with_its_trials(files, expected, text):
     folder = files / "search"

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import fuzz
 from tests.checks import UNTRACED
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 CASES = 24
 
 

@@ -27,6 +27,7 @@ def tiny():
     return zoo.build("dual_mdlstm", vocabulary_size=12, units=6, rounds=2, rank=2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_carried_state_equals_one_pass(tiny, lengths):
     tokens = tokens_of((3, sum(lengths)))
@@ -100,6 +101,7 @@ def test_hidden_states_are_what_the_dual_layer_reads(tiny):
     np.testing.assert_allclose(both, ops.convert_to_numpy(hidden), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(build, corpus):
     model = build("dual_lstm")
     model.compile(optimizer=keras.optimizers.SGD(1e-30))  # the weights stay as they are
@@ -112,6 +114,7 @@ def test_fit_carries_the_state_from_batch_to_batch_and_starts_epochs_from_zero(b
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_neither_validation_nor_another_evaluation_disturbs_training(build, corpus):
     train, valid, others = (
         corpus.batches("valid", batch_size=rows, sequence_length=6) for rows in (4, 2, 3)
@@ -135,6 +138,7 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
         assert_same(other, ends[0])
 
 
+@pytest.mark.slow
 def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     train = corpus.batches("valid", batch_size=4, sequence_length=6)
     model = build("dual_mdlstm", **{f"{place}_dropout": 0.3 for place in PLACES})
@@ -150,6 +154,7 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     assert_same(values(model), values(loaded))
 
 
+@pytest.mark.slow
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     model = build("lstm")
     model.compile(optimizer="nadam", run_eagerly=EAGERLY)
@@ -184,6 +189,7 @@ def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
     assert dualnet.load(tmp_path / "best.keras").count_params() == model.count_params()
 
 
+@pytest.mark.slow
 def test_fit_takes_arrays_and_generators(build, corpus):
     model = build("lstm")
     model.compile(optimizer="nadam", run_eagerly=EAGERLY)
@@ -261,6 +267,7 @@ def test_a_short_last_batch_of_a_generator_or_a_py_dataset_is_refused(data, meth
         getattr(model, method)(data(), verbose=0)
 
 
+@pytest.mark.slow
 def test_streams_start_from_the_state_that_they_are_given(tiny):
     tokens = tokens_of((4, 9))
     x, y = tokens[:, 3:8], tokens[:, 4:]
@@ -308,6 +315,7 @@ def test_a_model_shows_the_layers_and_shapes_of_its_core(tiny):
     assert "embedding" in "".join(lines) and "recurrence_2" in "".join(lines)
 
 
+@pytest.mark.slow
 def test_keras_exports_logits_of_tokens(tiny, tmp_path):
     with pytest.raises(dualnet.ArgumentError, match=r"`format` must be.*dualnet.export\(model"):
         tiny.export(tmp_path / "model.onnx", format="onnx")
@@ -324,6 +332,7 @@ def test_keras_exports_logits_of_tokens(tiny, tmp_path):
         np.testing.assert_allclose(loaded.serve(tokens), tiny(tokens), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
     sizes = {"units": 6, "recurrent_layers": 2, "rounds": 2, "rank": 3}
@@ -358,6 +367,7 @@ def test_advance_in_training_drops_out_and_leaves_the_penalties_in_the_losses():
     assert total(model.losses) == 0
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
     with dtype_policy("mixed_bfloat16"):
         model = zoo.build("dual_lstm", vocabulary_size=len(corpus.vocabulary), units=8)
@@ -373,6 +383,7 @@ def test_bfloat16_trains_with_float32_weights_and_logits(corpus):
 # --- batches that are no streams
 
 
+@pytest.mark.slow
 def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corpus):
     model = build("lstm", padded=True)
     model.compile(optimizer=keras.optimizers.SGD(0.0), jit_compile=JAX)
@@ -388,6 +399,7 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
     assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
 
 
+@pytest.mark.slow
 def test_with_steps_per_epoch_streams_go_on_over_epochs_until_the_data_begin_anew(monkeypatch):
     model = zoo.build("lstm", vocabulary_size=12, units=4)
     model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
@@ -443,6 +455,7 @@ def test_arguments_of_keras_that_streams_do_not_have_are_refused_by_name(
         getattr(tiny, method)(tokens, tokens, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("loaded", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")

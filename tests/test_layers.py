@@ -170,6 +170,7 @@ PAIR = [(2, 3), (2, 5)]
 EXACT = ["float32"]  # under every policy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "inputs", "dtypes"),
     [

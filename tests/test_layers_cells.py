@@ -156,6 +156,7 @@ def test_a_masked_step_and_its_gradients_match_the_papers(kind, options, mask_pe
     check_step(cell, rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -186,6 +187,7 @@ def test_a_step_with_masks_within_it_and_its_gradients_match_the_papers(kind, op
 # --- under `keras.layers.RNN`
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_cell_predicts_and_trains_under_keras_rnn_but_not_with_dropout(kind, rng):
     cell = kind(UNITS)
@@ -443,6 +445,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
 def test_a_cell_passes_the_common_checks(kind, options, rng, tmp_path):
     cell = kind(UNITS, **DROPPED, input_l2=1e-3, locked=["input"], **options)

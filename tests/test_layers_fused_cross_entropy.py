@@ -75,6 +75,7 @@ def test_fused_cross_entropy_get_what_all_words_get_and_padding_what_word_0_gets
     assert_close([losses], [-np.take_along_axis(log_p, words, -1)[..., 0]])
 
 
+@pytest.mark.slow
 @once
 def test_a_graph_that_takes_any_number_of_rows_computes_the_same(saved, rng):
     import tensorflow as tf
@@ -193,6 +194,7 @@ def all_of(jaxpr):
                     yield from all_of(called)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compiles parts of a step")
 @pytest.mark.parametrize("saved_rows", [0, 4, 100])
 def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(

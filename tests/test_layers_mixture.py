@@ -236,6 +236,7 @@ def test_the_penalty_is_added_to_the_loss_and_reaches_the_prior(rng):
 # --- in a model
 
 
+@pytest.mark.slow
 def test_a_compiled_model_of_any_length_learns(rng, small_chunks):
     policy = "mixed_float16"
     tokens = keras.Input((None,), dtype="int32")

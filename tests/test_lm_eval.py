@@ -13,11 +13,13 @@ from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.checks import small
 from tests.conftest import values
 
-pytest.importorskip("lm_eval")
+pytest.importorskip("lm_eval", reason='this test needs pip install "dualnet[lm-eval]"')
 
 from lm_eval.api.instance import Instance
 
 from dualnet.lm_eval import DualnetLM
+
+pytestmark = pytest.mark.slow
 
 TEXT = "the cat sleeps .\nthe dogs bark .\n"
 TOKENIZERS = {

@@ -86,6 +86,7 @@ def test_the_figures_are_those_of_surprisal_and_of_the_sorted_logits(model, monk
     assert page.units == len(ids)
 
 
+@pytest.mark.slow
 def test_learning_has_the_losses_of_dynamic_evaluation_and_restores_the_weights(model):
     before = values(model)
     text = TEXT * 2
@@ -152,6 +153,7 @@ def test_fewer_words_than_five_are_all_shown():
 # --- text ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_pieces_are_the_text_again(model):
     for text in (TEXT, "\n\n the\tcat", "Katze läuft"):
         data = data_of(dualnet.look(model, text))
@@ -238,6 +240,7 @@ def test_the_text_can_be_read_on_every_colour():
             assert (change < 0).all() or (change > 0).all(), steps
 
 
+@pytest.mark.slow
 def test_models_have_names_that_differ(tmp_path):
     model = a_model("lstm")
     for folder in ("a", "b"):
@@ -269,6 +272,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.parametrize(
     "arguments",
@@ -289,6 +293,7 @@ def test_the_command_writes_the_page_of_the_library(arguments, files, tmp_path, 
         assert re.search(rf"^{row['fixed']:.2f} +{row['name']}$", printed, re.MULTILINE)
 
 
+@pytest.mark.slow
 @once
 def test_the_command_learns_and_prints_json(files, tmp_path, cli):
     output = tmp_path / "page.html"

@@ -11,13 +11,16 @@ import dualnet
 from dualnet.looking import Page
 from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import small, strong
+from tests.checks import needed, small, strong
 from tests.conftest import sentences
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-By = pytest.importorskip("selenium.webdriver.common.by").By
-Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
-Select = pytest.importorskip("selenium.webdriver.support.ui").Select
+pytestmark = pytest.mark.slow
+
+webdriver, by, keys, ui = needed(
+    "test-all", "selenium.webdriver", "selenium.webdriver.common.by",
+    "selenium.webdriver.common.keys", "selenium.webdriver.support.ui",
+)  # fmt: skip
+By, Keys, Select = by.By, keys.Keys, ui.Select
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if not (BROWSER and DRIVER):
     pytest.skip("Chromium and chromedriver are not installed", allow_module_level=True)

@@ -40,6 +40,7 @@ def count_graphs():
     return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [("dual_mdlstm", {"rounds": 1, "recurrent_layers": 1}), ("lstm", {"experts": 2})],
@@ -60,6 +61,7 @@ def test_a_model_that_was_used_leaves_no_graph_behind_and_is_freed(build, corpus
     assert [name for name, part in references.items() if part() is not None] == []
 
 
+@pytest.mark.slow
 @once
 @pytest.mark.parametrize(
     ("name", "options"), [("dual_mdlstm", {"recurrent_layers": 1}), ("lstm", {"experts": 2})]

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import keras
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from tests.checks import needed
+
+nbformat, nbclient = needed("test-all", "nbformat", "nbclient")
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "examples").glob("*.ipynb"))
@@ -130,7 +133,9 @@ def test_a_notebook_runs_and_what_it_says_is_so(name, tmp_path, monkeypatch):
         pytest.skip("runs on TensorFlow alone")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-    client = NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}
+    )
     client.execute()
     assert "tensorflow:" not in json.dumps(notebook.cells)  # its log, which the docs would show
     globals()[f"check_{name}"](Outputs(notebook))

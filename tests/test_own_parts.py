@@ -125,6 +125,7 @@ def test_a_keras_cell_says_that_it_is_slower():
         language_model(**SMALL, cell=keras.layers.GRUCell)
 
 
+@pytest.mark.slow
 def test_an_output_is_asked_for_losses_if_it_takes_targets_and_else_for_logits():
     models = [
         language_model(**SMALL, output=output, output_bias=True) for output in (None, Counted)
@@ -185,6 +186,7 @@ def in_another_process(code, *, imports="", **environment):
     return process.stdout if process.returncode == 0 else process.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["import", "environment"])
 def test_a_keras_file_with_parts_of_ones_own_loads_in_another_process_after_their_import(
     how, tmp_path
@@ -207,6 +209,7 @@ def test_a_keras_file_with_parts_of_ones_own_loads_in_another_process_after_thei
         assert "import tests.own_parts" in error and "DUALNET_IMPORT=tests.own_parts" in error
 
 
+@pytest.mark.slow
 def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
     corpus, tmp_path, monkeypatch
 ):
@@ -235,6 +238,7 @@ def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
         dualnet.load(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @PLAIN_LOOP
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.GRUCell, "recurrent_dropout": 0}])
 def test_a_model_with_parts_of_ones_own_learns_adapts_draws_and_is_combined(own, corpus):
@@ -255,6 +259,7 @@ def test_a_model_with_parts_of_ones_own_learns_adapts_draws_and_is_combined(own,
     assert np.isfinite(dualnet.perplexity(both, corpus.test[:40]))
 
 
+@pytest.mark.slow
 @once
 @PLAIN_LOOP
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.LSTMCell, "recurrent_dropout": 0}])
@@ -338,6 +343,7 @@ def test_another_part_drops_the_arguments_of_the_one_before():
 # --- whole Keras models
 
 
+@pytest.mark.slow
 def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
     size = len(corpus.vocabulary)
     model = LanguageModel.from_core(own_parts.core(size))
@@ -358,6 +364,7 @@ def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
     assert tuple(model.hidden_states(text[None]).shape) == (1, 60, 4)
 
 
+@pytest.mark.slow
 def test_a_keras_model_is_saved_and_trained_into_a_run(corpus, tmp_path):
     model = strong(
         LanguageModel.from_core(own_parts.core(len(corpus.vocabulary))), corpus.vocabulary
@@ -395,6 +402,7 @@ def test_segments_of_unequal_lengths_are_not_padded_for_a_keras_model_which_know
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @once
 def test_a_keras_model_exports(tmp_path):
     import tensorflow as tf

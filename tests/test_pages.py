@@ -15,6 +15,8 @@ import pytest
 from dualnet.cli import main
 from dualnet.cli.parser import make_parser
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(bash|python|toml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = sorted(

@@ -23,6 +23,7 @@ def peers(monkeypatch):
     return {"speed": speed, "cases": cases, "report": report, "worker": worker}
 
 
+@pytest.mark.slow
 def test_a_worker_uses_every_core_whatever_the_variables_of_its_parent_say(monkeypatch, peers):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"):
         monkeypatch.setenv(name, "1")

@@ -18,6 +18,8 @@ from dualnet.runs import shipped
 from dualnet.text import LibraryTokenizer, train_tokenizer
 from tests.checks import assert_close, once, write_splits
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = shipped.list_shipped()
 NAME = "dual_lstm.tiny"
 

@@ -164,6 +164,7 @@ def test_values_and_gradients_are_those_of_the_plain_loop(name, time, policy, rn
 # --- what every layer owes its users
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "with_state"),
     [("GRUCell", False), ("stack", False), ("LSTMCell", True), ("low_rank", True)],
@@ -236,6 +237,7 @@ def padded_features(rng):
     return np.where(MASK[..., None], normal(rng, *MASK.shape, FEATURES), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("merge_mode", "return_sequences"),
     [("concat", True), ("concat", False), ("sum", False), ("ave", True), ("mul", True)],
@@ -273,6 +275,7 @@ def test_a_bidirectional_recurrence_may_return_both_directions_and_their_states(
     assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", BOTH)
 def test_a_sequential_model_of_features_trains_and_is_saved(bidirectional, rng, tmp_path):
     cell = MogrifierLSTMCell(UNITS, rounds=2, rank=2, recurrent_dropout=0.2)
@@ -355,6 +358,7 @@ def test_nothing_is_dropped_or_drawn_outside_training_or_without_dropout(options
     np.testing.assert_array_equal(array(layer.seed_generator.state), before)
 
 
+@pytest.mark.slow
 def test_a_recurrence_trains_in_a_compiled_model_with_new_masks_at_each_step(rng):
     # `fit` traces the call once; the masks must not be traced in.
     inputs = keras.Input((None, FEATURES))

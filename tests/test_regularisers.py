@@ -189,6 +189,7 @@ def penalised_loss(tokens, targets, weights, penalties):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", list(itertools.combinations(PENALTIES, 2)), ids="-".join)
 def test_each_of_two_penalties_counts_once_in_the_loss_and_in_the_gradients(pair, rng):
     penalties = {name: PENALTIES[name] for name in pair}
@@ -250,6 +251,7 @@ def test_an_untied_output_has_a_matrix_of_its_own_and_sizes_are_free(rng):
         a_model(tied=False, past_decode_regularization=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_every_cell_is_causal_under_the_dual_connection_and_its_biases_can_be_off(cell, rng):
     tokens = some_tokens(rng)
@@ -263,6 +265,7 @@ def test_every_cell_is_causal_under_the_dual_connection_and_its_biases_can_be_of
     assert not np.allclose(array(model(changed))[:, 3:], logits[:, 3:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm"}))
 def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
     rates = {f"{place}_dropout": 0.3 for place in ("input", "internal", "recurrent", "weight")}
@@ -401,6 +404,7 @@ def test_more_layers_than_keras_can_follow_are_refused_before_anything_is_built(
     Stations.of({"units": 1, "recurrent_layers": most})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
     options = {"depth": 3} if "depth" in arguments_of(CELLS[cell]) else {}

@@ -411,6 +411,7 @@ def test_equal_prefixes_are_read_once(model, monkeypatch):
     np.testing.assert_allclose(column([found], "lm"), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_models_are_features_side_by_side(model, translator):
     sources = ["dog a", "bird", "the zebra sees"]
     models = [model, translator, model]
@@ -443,6 +444,7 @@ def peak(function, *arguments, **settings):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone(model):
     numbers = np.random.default_rng(3)
     lengths = [*[4] * 1500, 600, *[5] * 1500]
@@ -584,6 +586,7 @@ def test_a_carried_state_is_that_of_running_text(model):
 RULES = [{"rule": "sgd", "learning_rate": 0.5, "decay": 0.01}, {"learning_rate": 0.05}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RULES, ids=["sgd", "nadam"])
 def test_a_model_learns_from_each_best_hypothesis_by_the_rules_of_dynamic_evaluation(
     model, settings
@@ -642,6 +645,7 @@ def test_weights_are_restored_when_a_list_is_malformed(model):
     assert_same(values(model), before)
 
 
+@pytest.mark.slow
 def test_each_model_has_its_own_statistics_for_rms(model):
     tokens = np.arange(len(VOCABULARY)).repeat(3)
     statistics = dualnet.gradient_statistics(model, tokens, batch_size=1)

@@ -21,6 +21,8 @@ from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
 from tests.checks import assert_same, edit_card, limited_files
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 3, "learning_rate": 0.01,
     "input_dropout": 0.3, "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "clipnorm": 1.0,

@@ -28,6 +28,8 @@ from tests.test_resume import (
     train_undisturbed,
 )
 
+pytestmark = pytest.mark.slow
+
 AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
     "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
     "optimizer": "sgd", "global_clipnorm": 1.0, "weight_decay": 1e-4, "input_dropout": 0.3,

@@ -113,6 +113,7 @@ def log_p_of_text(model, ids):
 # --- ids in
 
 
+@pytest.mark.slow
 def test_a_process_without_dualnet_and_keras_gets_the_numbers_of_the_model(
     served, remote, tmp_path
 ):
@@ -139,6 +140,7 @@ def test_a_process_without_dualnet_and_keras_gets_the_numbers_of_the_model(
     assert generate(ask, texts, temperature=0.0)["texts"] == expected.astype("U").tolist()
 
 
+@pytest.mark.slow
 def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
     model, rng = served.model, np.random.default_rng(0)
     spec = tf.TensorSpec((None, None), tf.int32)
@@ -266,6 +268,7 @@ def encoder(request):
     return encoder_of(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_the_graph_reads_any_text_as_the_tokenizer_does(name):
     vocabulary, tokenizer, graph = encoder_of(name)
@@ -286,6 +289,7 @@ def test_the_graph_reads_any_text_as_the_tokenizer_does(name):
     check()
 
 
+@pytest.mark.slow
 def test_white_space_and_lower_case_of_every_character_are_those_of_python(encoder):
     vocabulary, tokenizer, graph = encoder
     characters = [chr(i) for i in range(0x110000) if not 0xD800 <= i <= 0xDFFF]
@@ -333,6 +337,7 @@ def test_bytes_that_are_not_utf_8_are_read_as_they_are_and_written_as_python_doe
     assert [row.decode() for row in decoded] == [tokenizer.decode(row) for row in rows]
 
 
+@pytest.mark.slow
 def test_the_graph_scores_and_continues_bytes_as_python_does():
     model = a_model(ByteTokenizer("blank-line"), "lstm")
     ask = text_client(model)
@@ -367,6 +372,7 @@ def test_texts_are_scored_as_by_the_model(served):
         assert answer["perplexity"][row] == pytest.approx(perplexity, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_long_text_is_scored_in_little_memory(remote, tmp_path):
     model = a_model([*WORDS, *(f"w{i}" for i in range(30_000))], "lstm", units=2)
     saved_model.write_saved_model(model, str(tmp_path / "model"), ["score_text"], 100)
@@ -390,6 +396,7 @@ def test_a_perplexity_beyond_float32_is_still_a_number():
     assert answer["perplexity"][0] == np.finfo("float32").max
 
 
+@pytest.mark.slow
 def test_without_unk_an_unknown_word_fails_the_request_and_is_named():
     ask = text_client(a_model([word for word in WORDS if word != "<unk>"], "lstm"))
     assert ask("score_text", texts=["the cat"])["lengths"].tolist() == [2]
@@ -473,6 +480,7 @@ PEAKED[UNK_ID] = 3.0
 EQUAL = np.zeros(len(WORDS), "float32")  # eight words of exactly 1/8, and <unk>
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("logits", "temperature", "top_k", "top_p"),
     [
@@ -524,6 +532,7 @@ def test_the_settings_of_a_request_are_checked(served, documented):
 # --- clients
 
 
+@pytest.mark.slow
 def test_200_interleaved_clients_each_get_the_answers_they_would_get_alone(served):
     signatures = served.ask.signatures
     of_clients = clients.clients_of(200, 3, WORDS, seed=20)
@@ -552,6 +561,7 @@ def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, t
         dualnet.export(served.model, served.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "limit", "place"),
     [  # The bytes that fit: less than the weights, the graph, the file, what LiteRT converts.
@@ -823,6 +833,7 @@ def check_refuses_other_ids(step, model):
             step(np.array([[wrong]], "int32"), states)
 
 
+@pytest.mark.slow
 def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
     onnx, onnxruntime, _ = needed("onnx", "onnx", "onnxruntime", "tf2onnx")
     model, runs = stepped
@@ -847,6 +858,7 @@ def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_
     check_refuses_other_ids(step, model)
 
 
+@pytest.mark.slow
 def test_the_litert_file_computes_what_the_model_does_without_a_loop(stepped, tmp_path):
     (litert,) = needed("litert", "ai_edge_litert.interpreter")
     model, runs = stepped
@@ -869,6 +881,7 @@ def test_the_litert_file_computes_what_the_model_does_without_a_loop(stepped, tm
     check_refuses_other_ids(step, model)
 
 
+@pytest.mark.slow
 def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(tmp_path):
     model = dualnet.with_cache(dualnet.with_gate(an_ensemble(), units=3), 3, weight=0.4)
     with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model with a cache"):
@@ -889,6 +902,7 @@ def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(tmp_path):
         close(states.pop("logits"), logits[:, span])
 
 
+@pytest.mark.slow
 def test_a_mixed_precision_model_is_exported_too(tmp_path):
     (litert,) = needed("litert", "ai_edge_litert.interpreter")
     with dtype_policy("mixed_bfloat16"):
@@ -933,6 +947,7 @@ def test_the_tokenizer_of_a_model_is_exported_with_it(served, tmp_path, monkeypa
     assert [*tmp_path.iterdir()] == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bpe", "bytes", "characters"])
 def test_a_model_of_any_tokenizer_is_saved_continued_scored_and_exported(kind, tmp_path, capsys):
     text, path = "The cat l\u00e4uft.\n\u732b the dog\n", tmp_path / "model.keras"

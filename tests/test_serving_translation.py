@@ -27,6 +27,8 @@ from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array, dtype_policy
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
+pytestmark = pytest.mark.slow
+
 SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
 ENDPOINTS = ["encode", "step", "translate"]
 BOUND, WORDS = 60, 260

@@ -44,6 +44,7 @@ def column(records, name):
     return [record[name] for record in records]
 
 
+@pytest.mark.slow
 def test_the_surprisal_of_a_word_is_the_difference_of_two_calls_of_the_model(model):
     prefixes = ["", "The", "The cat,", "The cat, the", "The cat, the dog.", "The cat, the dog.\n"]
     expected = -np.diff([log_p(model, prefix)[0] if prefix else 0.0 for prefix in prefixes])
@@ -57,6 +58,7 @@ def test_the_surprisal_of_a_word_is_the_difference_of_two_calls_of_the_model(mod
     np.testing.assert_allclose(bits, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tokens_have_the_surprisal_that_score_gives_and_the_entropy_of_their_distribution(model):
     lines = ["", *TEXT.splitlines(keepends=True), "the zebra"]
     records = dualnet.surprisal(model, lines, entropy=True, temperature=1.3)
@@ -96,6 +98,7 @@ def test_entropies_are_read_in_pieces_of_bounded_size(model, monkeypatch):
         np.testing.assert_allclose(column(pieces, name), column(whole, name), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapting_has_the_total_of_dynamic_evaluation_by_sentence(model):
     before = values(model)
     lines = TEXT.splitlines(keepends=True) * 2

@@ -401,6 +401,7 @@ def adding(content, **settings):
     return edit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", ["§", "é", "°", "¶", "Ġ", "Ċ"])
 def test_a_special_string_that_stands_for_a_byte_is_refused(special):
     with pytest.raises(ValueError, match="`special` must not be a unit of bytes.*Leave it out"):
@@ -423,6 +424,7 @@ def not_special(data):
         token["special"] &= token["content"] != "<eos>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
 @pytest.mark.parametrize(
     ("edit", "loses"),

@@ -88,6 +88,7 @@ def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
         runs.corpus_of_run(copy)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, copy):
     best = values(run.model)
 
@@ -108,6 +109,7 @@ def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, 
     assert_same(values(worse.model), best)
 
 
+@pytest.mark.slow
 def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     card = run.folder / "card.toml"
     assert zoo.card(card).seed == 3 and zoo.card("dual_lstm").seed is None
@@ -123,6 +125,7 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     assert not (tmp_path / "RUN").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO(), None])
 def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
     corpus, tmp_path, monkeypatch, capsys, stream
@@ -325,6 +328,7 @@ def left_before_the_first_checkpoint(run, folder):
     (folder / "sums.json").write_text(json.dumps(sums))
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_loads_its_weights_again(run, started, corpus, tmp_path, capsys):
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
     again = dualnet.train(
@@ -350,6 +354,7 @@ def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started,
     )
 
 
+@pytest.mark.slow
 def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_match_is_told(
     run, corpus, tmp_path, capsys
 ):
@@ -391,6 +396,7 @@ def test_unusable_weights_are_refused(run, corpus, tmp_path, settings, error, me
     assert not (tmp_path / "RUN").exists()
 
 
+@pytest.mark.slow
 def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
     folder = tmp_path / "GATED"
     settings = {"gate_units": 3, "batch_size": 4, "learning_rate": 0.02, "epsilon": 1e-6}
@@ -409,6 +415,7 @@ def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
         training.train_gate(folder, corpus, output=tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_runs_are_combined_into_a_run_of_their_ensemble(run, started, corpus, tmp_path):
     folders = [run.folder, started.folder]
     combined = dualnet.load(training.combine_runs(folders, tmp_path / "ENSEMBLE"))
@@ -420,6 +427,7 @@ def test_runs_are_combined_into_a_run_of_their_ensemble(run, started, corpus, tm
         training.combine_runs(folders[:1], tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run, corpus, tmp_path):
     coarse = train(corpus, tmp_path / "RUN", seed=3, epochs=1, dtype_policy="mixed_bfloat16")
     assert runs.read_card(coarse.folder).recipe["dtype_policy"] == "mixed_bfloat16"
@@ -438,6 +446,7 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
 # --- label smoothing
 
 
+@pytest.mark.slow
 def test_label_smoothing_is_in_the_training_loss_alone(rng):
     model = language_model(9, units=4)
     model.compile(optimizer=keras.optimizers.SGD(0.0))

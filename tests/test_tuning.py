@@ -84,6 +84,7 @@ def test_the_best_model_is_what_was_found_and_has_its_perplexity(searched, corpu
     assert measured["perplexity"] == pytest.approx(least, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_with_more_trials(searched, corpus, tmp_path):
     folder, _ = searched  # at which other tests look: this one goes on with a copy
     shutil.copytree(folder, tmp_path / "DIR")
@@ -101,6 +102,7 @@ def test_a_search_goes_on_with_more_trials(searched, corpus, tmp_path):
 # --- jobs over a RUN
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, cli):
     tune = f"tune krause_dynamic --output {tmp_path}/DIR --max-trials 2 --tuner random --quiet"
     with in_this_process() as begun:
@@ -118,6 +120,7 @@ def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, cli):
     assert "`run` must not change when a search is resumed" in said
 
 
+@pytest.mark.slow
 def test_a_gate_is_searched_over_a_run(run, tmp_path):
     with in_this_process():
         tuner = tuning.search(
@@ -134,6 +137,7 @@ def test_a_gate_is_searched_over_a_run(run, tmp_path):
 # --- KerasTuner's own tuners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(keras_tuner.RandomSearch, {"max_trials": 1}), (keras_tuner.Hyperband, {"max_epochs": 1})],

@@ -27,6 +27,7 @@ def weights(card, settings, **sizes):
     return zoo.build("lstm", **{**card.config, **settings, **sizes}).count_params()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_size_is_the_largest_that_the_budget_allows(cell):
     settings = {"cell": cell, **SETTINGS.get(cell, {}), "learning_rate": 0.1}
@@ -72,6 +73,7 @@ def test_the_members_of_an_ensemble_share_the_budget():
 MELIS = {"vocabulary_size": 10_001}  # from their logs: one word more than ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "parameters", "size"),
     [

@@ -96,6 +96,7 @@ def test_the_published_searches_have_jobs():
         tuning.load_job("dual_table2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
     job = tuning.load_job(name)
@@ -328,6 +329,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*JOBS, OWN])
 def test_a_job_reads_back_from_what_it_writes(name, write):
     job = tuning.load_job(name if name in JOBS else write(name))

@@ -18,6 +18,8 @@ from dualnet import tuning
 from dualnet.tuning import load_job
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
+pytestmark = pytest.mark.slow
+
 TOO_LONG = 300  # seconds, after which what should have happened has not
 
 

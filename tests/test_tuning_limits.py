@@ -18,7 +18,7 @@ from dualnet.tuning.report.tables import Row
 from tests.checks import UNTRACED, Terminal
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 
 def statuses(folder):

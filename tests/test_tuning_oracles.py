@@ -269,6 +269,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(events=EVENTS)
 @example(events=[("begin", 0), ("begin", 1), ("complete", 0), ("kill", 0)])

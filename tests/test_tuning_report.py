@@ -33,7 +33,7 @@ from tests.checks import UNTRACED
 from tests.searches import draws
 from tests.searches import rows as read_csv
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 SMALL = {"units": 6, "batch_size": 20, "sequence_length": 9, "learning_rate": 0.01}
 

@@ -199,6 +199,7 @@ def test_a_gate_is_sampled_with_its_own_dropout_if_it_has_one(gated, base):
 # --- a cache
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "start"),
     [("base", "at_once"), ("base", "when_full"), ("gated", "at_once"), ("two", "at_once")],
@@ -215,6 +216,7 @@ def test_perplexity_with_a_cache_is_that_of_the_paper(kind, start, base, other, 
     assert cached.cache_size == 4 and cached.gated == (kind == "gated")
 
 
+@pytest.mark.slow
 def test_how_a_text_is_cut_does_not_matter_to_a_cache(base):
     model = dualnet.with_cache(base, **CACHE)
     whole = dualnet.perplexity(model, TEXT)
@@ -243,6 +245,7 @@ def test_what_cannot_have_a_cache_is_told(base):
         dualnet.with_cache(base, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["at_once", "when_full"])
 def test_a_cache_may_be_larger_than_the_text(base, start):
     cached = dualnet.with_cache(base, 40, weight=0.3, start=start)
@@ -270,6 +273,7 @@ def test_texts_are_scored_and_gone_on_with_through_a_cache(base):
     assert ids.shape == (1, 9)
 
 
+@pytest.mark.slow
 def test_a_wrapped_model_is_saved_with_its_gate_and_cache(two_gated, tmp_path):
     model = dualnet.with_cache(two_gated, **CACHE)
     model.save(tmp_path / "model.keras")
@@ -285,6 +289,7 @@ def test_a_wrapped_model_is_saved_with_its_gate_and_cache(two_gated, tmp_path):
 # --- an ensemble
 
 
+@pytest.mark.slow
 def test_twins_are_as_good_as_one_and_two_are_their_mean(base, other, two):
     twins = dualnet.ensemble([base, base])
     check_losses(twins, logits_of(base))
@@ -385,6 +390,7 @@ def with_experts(kind, **arguments):
     return a_model(**MIXTURES[kind], **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "padded"), [("mixture", False), ("doc", True)])
 def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind, padded):
     x, y = batch_of()

@@ -71,6 +71,7 @@ def count_of(name, **overrides):
     return zoo.build(name, initializer="keras", **overrides).count_params()
 
 
+@pytest.mark.slow
 def test_the_published_models_have_exactly_the_parameters_of_their_cards():
     # Ensembles take long to build; those with a gate have parameters of the gate more, see below.
     others = {*MEMBERS, *(f"{name}_iog" for name in GATED[1:])}
@@ -102,6 +103,7 @@ def test_an_ensemble_has_the_parameters_of_its_members_and_one_gate():
     assert ensemble == 5 * member + 2 * 300 * 20 + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
     cards = zoo.card(name), zoo.card(name, "multi30k")
@@ -114,6 +116,7 @@ def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
     assert (recipe.batching, recipe.epochs, settings["vocabulary_size"]) == ("pairs", epochs, 4_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [5, 10])
 @pytest.mark.parametrize("name", FURTHER_LAYER)
 def test_the_depth_of_a_translator_is_one_argument(name, depth):
@@ -207,6 +210,7 @@ def starts(model):
     return {"/".join(weight.path.split("/")[-2:]): array(weight) for weight in model.weights}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", INITIALIZERS)
 def test_weights_start_as_documented_under_every_initializer(rule):
     settings = {"vocabulary_size": 9, "initializer": rule}
@@ -315,6 +319,7 @@ def small_sizes(name):
     return {key: small[key] for key in small if key == "units" or key in zoo.card(name).config}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_path):
     recipe = Recipe(**zoo.card(name).recipe)
@@ -339,6 +344,7 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -381,6 +387,7 @@ def test_units_replaces_all_sizes_and_a_size_beside_it_wins():
     assert zoo.resolve(config, {"units": 4}) == {"experts": [0, 1], "gate_units": 7, "units": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("initializer", ["by_shape", "by_fan_in", "keras"])
 def test_the_layers_of_a_depth_gated_model_may_have_unequal_sizes(initializer, corpus):
     settings = {"vocabulary_size": len(corpus.vocabulary), "initializer": initializer}
@@ -618,6 +625,7 @@ def test_members_have_one_vocabulary_and_a_card_for_the_corpus(ensemble):
         zoo.build(ensemble(text.replace("zaremba_medium", "gru")), corpus="wikitext-2")
 
 
+@pytest.mark.slow
 def test_the_gate_of_an_ensemble_is_trained_into_a_run_whose_card_builds_it_again(
     ensemble, corpus, tmp_path
 ):
