@@ -46,15 +46,16 @@ wheel: .venv/.test
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
 
-# One stamp for each set of extras, made anew when their list changes.
+# One stamp for each set of extras, made anew when their list changes. What is imported is compiled
+# then: compiling all of TensorFlow takes half the time of an installation.
 .venv/.base: setup.cfg pyproject.toml | .venv
 	@echo "Installing dualnet into .venv (once; some minutes) ..."
-	@$(BIN)/pip install --quiet --editable .
+	@$(BIN)/pip install --quiet --no-compile --editable .
 	@touch $@
 
 .venv/.%: setup.cfg pyproject.toml | .venv
 	@echo "Installing dualnet[$*] into .venv (once; some minutes) ..."
-	@$(BIN)/pip install --quiet --editable ".[$*]"
+	@$(BIN)/pip install --quiet --no-compile --editable ".[$*]"
 	@touch $@
 
 .venv:

@@ -137,6 +137,7 @@ def test_members_of_an_ensemble_know_padding_too(gate):
     assert len(model.variables) == count
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.config.backend() == "torch", reason="torch compiles no step")
 def test_an_epoch_of_random_lengths_compiles_few_steps(monkeypatch):
     traced = []

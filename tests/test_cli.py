@@ -43,6 +43,7 @@ def run(trained):
     return trained[0]
 
 
+@pytest.mark.slow
 def test_a_command_is_silent_about_the_start_of_the_backend(trained):
     _, process = trained
     lines = process.stderr.splitlines()
@@ -321,6 +322,7 @@ def together(run, tmp_path_factory):
     return both, gated
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_runs_is_evaluated_and_put_under_a_gate(cli, together, corpus):
     both, gated = together
     base, model = dualnet.load(both), dualnet.load(gated)

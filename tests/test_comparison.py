@@ -181,6 +181,7 @@ def run(tmp_path_factory):
     return training.train("lstm", corpus, tokenizer="characters", output=output, **settings)
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_with(run, tmp_path):
     (tmp_path / "run").symlink_to(run.folder)
     found = trial_process._with_figures(tmp_path, corpus_of_run(run.folder))

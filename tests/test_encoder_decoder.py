@@ -186,6 +186,7 @@ def test_padding_and_the_other_sentences_of_a_batch_change_nothing(case, more, s
     np.testing.assert_allclose(alone, expected[:1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @each_case
 def test_steps_from_the_encoded_source_give_the_logits_of_the_whole(case, rng):
     model = a_model(case, rng)

@@ -169,6 +169,7 @@ def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     assert_same(values(model), values(other))
 
 
+@pytest.mark.slow
 def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
     model = build("lstm")
     model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)

@@ -454,6 +454,7 @@ def test_a_cell_passes_the_common_checks(kind, options, rng, tmp_path):
     check_layer(cell, x, states, folder=tmp_path, dtypes=["bfloat16"] * (1 + len(states)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
 def test_a_step_in_float16_is_near_that_in_float32(kind, options, rng):
     policies = ["float32", "mixed_float16"]

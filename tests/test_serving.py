@@ -164,6 +164,7 @@ def test_reading_in_chunks_of_any_length_equals_reading_at_once(served):
                     close(state[row], row_state[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_an_empty_request_gets_an_empty_answer(served, shape):
     answer = served.ask("score", ids=np.zeros(shape), lengths=np.zeros(shape[0]))
@@ -192,6 +193,7 @@ LENGTHS = f"`lengths` must be at least 0 and at most the number of columns of `i
 IDS = f"`ids` must be ids of the vocabulary, 0 to 8. {BOUNDS}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("endpoint", "ids", "changed", "message"),
     [
@@ -310,6 +312,7 @@ def test_white_space_and_lower_case_of_every_character_are_those_of_python(encod
         assert [word.decode() for word in lower] == [word.lower() for word in words]
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_utf_8_are_unknown_words(encoder):
     vocabulary, _, graph = encoder
     texts = [b"\xff", b"the \xe2\x82 the", b"the\xc3\xa0\xffthe\xc2\xa0the", b"\xed\xa0\x80 \x80\n"]
@@ -436,6 +439,7 @@ def test_greedy_text_takes_the_likeliest_word_of_a_full_pass(served):
         assert other["texts"].tolist() == answer["texts"].tolist()
 
 
+@pytest.mark.slow
 def test_a_row_draws_with_its_own_seed_and_gives_the_log_probabilities_of_a_full_pass(served):
     vocabulary = served.model.vocabulary
     prompts = ["the cat", "", "a zebra\nthe dog sees a", "bird"] * 3
@@ -511,6 +515,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperat
     np.testing.assert_allclose(joint, np.outer(expected, expected), atol=0.025)
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_request_are_checked(served, documented):
     for settings, message in (
         ({"top_k": [1, -1, 1]}, "`top_k` must be at least 0 .*-1"),
@@ -726,6 +731,7 @@ def documented(tmp_path_factory):
     return SimpleNamespace(path=path, ask=client_of(path))
 
 
+@pytest.mark.slow
 def test_saved_model_cli_shows_the_golden_signatures(documented, capsys):
     from tensorflow.python.tools import saved_model_cli
 
@@ -761,6 +767,7 @@ def columns_of(body, specs):
     return columns
 
 
+@pytest.mark.slow
 def test_the_documented_requests_fit_the_signatures_and_are_answered(documented):
     page = SERVING_PAGE.read_text()
     commands = re.findall(r"^```sh\n(curl .*?)\n```", page, re.DOTALL | re.MULTILINE)
@@ -782,6 +789,7 @@ def test_the_documented_requests_fit_the_signatures_and_are_answered(documented)
     assert names == ENDPOINTS
 
 
+@pytest.mark.slow
 def test_the_documented_table_names_all_inputs_and_outputs(documented):
     section = SERVING_PAGE.read_text().partition("\n## Translators\n")[0]
     check_table(section, ENDPOINTS, documented.ask.signatures)

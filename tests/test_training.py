@@ -307,6 +307,7 @@ def started(run, corpus, tmp_path_factory):
     return train(corpus, output, str(run.folder / "card.toml"), weights=run.folder, **settings)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_weights_of_another(run, started):
     best = min(row["val_perplexity"] for row in run.history)
     np.testing.assert_allclose(started.history[0]["val_perplexity"], best, rtol=1e-5)

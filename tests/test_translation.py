@@ -18,7 +18,7 @@ from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, array
 from tests.reference import log_softmax
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 QUICK = {
     "units": 8, "recurrent_layers": 1, "batch_size": 16, "epochs": 2, "optimizer": "adam",
@@ -69,7 +69,6 @@ def test_a_run_holds_a_translator_with_its_vocabularies_and_results(run, numbers
     assert runs.read_card(run.folder).trained_on["pairs"]["target"] == "words"
 
 
-@pytest.mark.slow
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(run, numbers, tmp_path):
     settings = {**QUICK, "output": tmp_path / "RUN"}
     training.train("encdec", numbers, **settings, stop=lambda history: True, evaluate=False)
@@ -116,7 +115,6 @@ def test_batches_to_validate_on_have_a_bound_that_training_has_not(numbers):
     assert counts[0] < counts[1]
 
 
-@pytest.mark.slow
 def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
     whole = corpora.load_pairs("numbers", joint=False)
     splits = {split: first(whole.split(split), 20) for split in corpora.SPLITS}
@@ -129,7 +127,6 @@ def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_fit_gives_a_model_the_vocabularies_of_its_batches(numbers):
     words = {"vocabulary_size": 32, "source_vocabulary_size": 12}
     model = dualnet.zoo.build("encdec", **words, units=4, recurrent_layers=1)
@@ -173,7 +170,6 @@ def test_a_beam_of_one_is_greedy(model):
     assert dualnet.translate(model, texts, beam=1, max_tokens=12) == expected
 
 
-@pytest.mark.slow
 def test_the_score_of_a_translation_is_the_models_own(model):
     texts = ["1 2 3", "5"]
     found = translations(model, texts, beam=4, n_best=3, max_tokens=40)
@@ -209,7 +205,6 @@ def test_long_sentences_are_translated_in_smaller_batches(lengths, rows, beam):
         assert len(batch) <= rows and (len(batch) == 1 or positions <= 1000)
 
 
-@pytest.mark.slow
 def test_a_long_text_among_short_ones_changes_nothing(model):
     texts = ["1 2", "3 4 5", " ".join("6" * 90), "7"]
     settings = {"beam": 2, "max_tokens": 4}
@@ -228,7 +223,6 @@ def test_a_model_beside_itself_translates_as_it_does_alone(model):
     )
 
 
-@pytest.mark.slow
 def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
     found = evaluate_pairs(model, numbers, "valid")
     pairs = numbers.valid

@@ -46,6 +46,7 @@ def run(tmp_path_factory):
 # --- what a search finds
 
 
+@pytest.mark.slow
 def test_the_best_are_completed_trials_only(searched):
     folder, tuner = searched
     table = rows(folder / "trials.csv")
@@ -163,6 +164,7 @@ def test_a_tuner_of_keras_tuner_searches_the_models_of_a_job(corpus, tmp_path, k
     assert model.build(best).count_params() > 0
 
 
+@pytest.mark.slow
 def test_a_hypermodel_is_of_what_a_plain_fit_can_do(corpus, tmp_path, run):
     with pytest.raises(ValueError, match="of the kind 'training'"):
         tuning.HyperModel(load_job("iog_gate_units"), corpus)

@@ -215,6 +215,7 @@ def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
     assert other.create_trial("a").hyperparameters.values != first
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of so few points
 @pytest.mark.parametrize("resumed", [False, True])
 def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path, resumed):
