@@ -12,6 +12,10 @@ NOTEBOOKS ?= force
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
+# A module is compiled when it is first imported, and the result kept. An installation need not do it: all
+# of TensorFlow takes half of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all lint docs wheel tables clean
 
 demo: .venv/.base
@@ -46,8 +50,7 @@ wheel: .venv/.test
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
 
-# One stamp for each set of extras, made anew when their list changes. What is imported is compiled
-# then: compiling all of TensorFlow takes half the time of an installation.
+# One stamp for each set of extras, made anew when their list changes.
 .venv/.base: setup.cfg pyproject.toml | .venv
 	@echo "Installing dualnet into .venv (once; some minutes) ..."
 	@$(BIN)/pip install --quiet --no-compile --editable .
