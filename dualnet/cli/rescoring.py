@@ -138,12 +138,7 @@ def rescore(options: Rescore) -> None:
     models = {name: run.model() for name, run in zip(names, runs)}
     _check_words(options, models)
     lists = rescored(
-        models,
-        _lists(options),
-        request,
-        weights=weights,
-        sources=sources,
-        statistics=statistics,
+        models, _lists(options), request, weights=weights, sources=sources, statistics=statistics
     )
     if metric is None or references is None:
         _write(options, lists)

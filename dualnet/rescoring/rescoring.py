@@ -215,9 +215,7 @@ def _with_sources(
         yield one_list, source
 
 
-def _blocks(
-    lists: Iterable[tuple[NBest, str | None]],
-) -> Iterator[list[tuple[NBest, str | None]]]:
+def _blocks(lists: Iterable[tuple[NBest, str | None]]) -> Iterator[list[tuple[NBest, str | None]]]:
     """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
     block: list[tuple[NBest, str | None]] = []
     length = 0
