@@ -315,11 +315,9 @@ class Recurrent(PartStation):
     ) -> RecurrentOutput:
         """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
         if self.skip_connections and len(set(layer_units)) > 1:
-            raise ArgumentError(
-                "skip_connections",
-                f"needs recurrent layers of one size. Received: {list(layer_units)}. Set "
-                "recurrent_units to embedding_units.",
-            )
+            required = "needs recurrent layers of one size."
+            received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
+            raise ArgumentError("skip_connections", f"{required} {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
@@ -532,11 +530,8 @@ class Output(PartStation):
             count = len(levels) - 1 - attentional - dual
             names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
             names += ["the attentional vector"] * attentional + ["the dual connection"] * dual
-            raise ArgumentError(
-                "experts",
-                f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}. "
-                f"Received: experts={list(self.experts)}.",
-            )
+            required = f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}."
+            raise ArgumentError("experts", f"{required} Received: experts={list(self.experts)}.")
         return list(levels)
 
     def layer(
@@ -1092,11 +1087,8 @@ class Stations(CommonStations):
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if self.sizes.dual_units is not None and not self.connection.is_dual:
-            raise ArgumentError(
-                "dual_units",
-                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
-                "connection='plain'.",
-            )
+            received = f"Received: dual_units={self.sizes.dual_units!r}, connection='plain'."
+            raise ArgumentError("dual_units", f"needs connection='dual'. {received}")
         self.layer_sizes()
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 

@@ -216,11 +216,9 @@ def check_overrides(settings: Mapping[str, Any], what: str, function: Any, comma
     """Raise `ValueError` if `--set` names an argument of `function` that has an option."""
     for key in inspect.signature(function).parameters:
         if key in settings:
-            raise ArgumentError(
-                "--set",
-                f"takes an argument of {what}. Received: {key}={settings[key]}. "
-                f"`dualnet {command} --help` shows the options.",
-            )
+            required = f"takes an argument of {what}."
+            way_out = f"`dualnet {command} --help` shows the options."
+            raise ArgumentError("--set", f"{required} Received: {key}={settings[key]}. {way_out}")
 
 
 def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:

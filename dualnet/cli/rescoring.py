@@ -160,12 +160,10 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
             try:
                 vocabulary.encode(item.text)
             except ArgumentError as error:
-                raise ArgumentError(
-                    "NBEST",
-                    f"must hold words of {name!r}, which has no <unk>. Received: list "
-                    f"{nbest.id!r}, {item.text!r}. Leave its hypotheses out, or train a model "
-                    "with <unk>.",
-                ) from error
+                required = f"must hold words of {name!r}, which has no <unk>."
+                received = f"Received: list {nbest.id!r}, {item.text!r}."
+                way_out = "Leave its hypotheses out, or train a model with <unk>."
+                raise ArgumentError("NBEST", f"{required} {received} {way_out}") from error
 
 
 def _tune(

@@ -93,11 +93,8 @@ class BracketF1:
                   for tree in trees]  # fmt: skip
         ours, theirs = ([leaf.word for leaf in side] for side in leaves)
         if ours and ours != theirs:
-            raise ArgumentError(
-                "hypothesis",
-                "must have the words of its reference. Received: "
-                f"{' '.join(map(str, ours))!r} for {' '.join(map(str, theirs))!r}.",
-            )
+            received = f"Received: {' '.join(map(str, ours))!r} for {' '.join(map(str, theirs))!r}."
+            raise ArgumentError("hypothesis", f"must have the words of its reference. {received}")
         if self.longest is not None and len(theirs) > self.longest:
             return np.zeros(3)
         kept = [self._stays({tag.label for tag in tags}) for tags in zip(*leaves)]
