@@ -60,8 +60,6 @@ class ArgumentError(ValueError):
         self.argument = "" if message is None else argument
 
 
-
-
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
     try:

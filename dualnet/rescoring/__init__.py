@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dualnet.rescoring.bracket_f1 import BracketF1
 from dualnet.rescoring.formats import read_nbest, write_nbest
 from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.metrics import Bleu, Wer
+from dualnet.rescoring.metrics import Bleu, BracketF1, Wer
 from dualnet.rescoring.trees import (
     Candidate,
     Tree,
