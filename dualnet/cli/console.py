@@ -187,11 +187,9 @@ def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[s
         try:
             data = Path(source).read_bytes()
         except OSError as error:
-            message = (
-                f"FILE must be a text file. Received: {source!r}: {error.strerror}. For a text "
-                f"itself, use {option}."
-            )
-            raise ValueError(message) from None
+            message = f"FILE must be a text file. Received: {source!r}: {error.strerror}."
+            raise ValueError(f"{message} For a text itself, use {option}.") from None
+
     text = text_of(data, source)
     if not text and not may_be_empty:
         raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")

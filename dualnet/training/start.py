@@ -391,12 +391,10 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
 
 def evaluated_epochs(folder: Path) -> int:
     """Return the number of epochs after which the run was evaluated, 0 if it never was."""
-    if not (folder / run_folder.RESULTS).is_file():
-        return 0
-    try:
+    missing_or_damaged = (OSError, ValueError, KeyError, TypeError, OverflowError)
+    with contextlib.suppress(*missing_or_damaged):
         return int(json.loads((folder / run_folder.RESULTS).read_text("utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # damaged
-        return 0
+    return 0
 
 
 def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
