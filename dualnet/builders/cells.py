@@ -41,16 +41,9 @@ CELLS = Cells(
 )
 # Arguments that the builder passes to every cell.
 COMMON = (
-    "units",
-    "use_bias",
-    "input_dropout",
-    "recurrent_dropout",
-    "weight_dropout",
-    "mask_per_gate",
-    "input_l2",
-    "recurrent_l2",
-    "locked",
-)
+    "units", "use_bias", "input_dropout", "recurrent_dropout", "weight_dropout", "mask_per_gate",
+    "input_l2", "recurrent_l2", "locked",
+)  # fmt: skip
 
 
 def arguments_of(kind: type) -> list[str]:

@@ -204,15 +204,8 @@ class Embedding(Station):
 
 # The places of dropouts that may be locked: `input` is the argument `input_dropout`.
 PLACES = (
-    "input",
-    "recurrent",
-    "internal",
-    "output",
-    "dual_input",
-    "dual_output",
-    "mogrifier",
-    "latent",
-)
+    "input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier", "latent",
+)  # fmt: skip
 
 
 class Dropouts(Station):

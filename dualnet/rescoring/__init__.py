@@ -22,28 +22,10 @@ if TYPE_CHECKING:
     from dualnet.rescoring.rescoring import rescore as rescore
 
 __all__ = [
-    "Bleu",
-    "BracketF1",
-    "Candidate",
-    "Comparison",
-    "Figure",
-    "Hypothesis",
-    "NBest",
-    "Tree",
-    "Wer",
-    "clean",
-    "compare",
-    "linearize",
-    "load_weights",
-    "parse_tree",
-    "read_nbest",
-    "read_tree_nbest",
-    "read_trees",
-    "rescore",
-    "save_weights",
-    "tune",
-    "write_nbest",
-]
+    "Bleu", "BracketF1", "Candidate", "Comparison", "Figure", "Hypothesis", "NBest", "Tree", "Wer",
+    "clean", "compare", "linearize", "load_weights", "parse_tree", "read_nbest", "read_tree_nbest",
+    "read_trees", "rescore", "save_weights", "tune", "write_nbest",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
