@@ -1,7 +1,5 @@
 """Data-parallel training on JAX: each device works on some rows of a batch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

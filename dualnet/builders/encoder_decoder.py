@@ -1,7 +1,5 @@
 """The builder of a model that translates, from its stations."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

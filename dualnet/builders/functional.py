@@ -1,7 +1,5 @@
 """The builder of one language model, from its stations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

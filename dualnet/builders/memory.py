@@ -1,7 +1,5 @@
 """Refuses models that this machine cannot hold or Keras not build, before anything is built."""
 
-from __future__ import annotations
-
 import collections
 import os
 import sys

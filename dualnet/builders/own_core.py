@@ -1,7 +1,5 @@
 """The builder of a language model around a Keras model of your own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Cells, connections and outputs of your own: classes, and the names that Keras knows them by."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

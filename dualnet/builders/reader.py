@@ -1,7 +1,5 @@
 """`Reader`: asks a model a question about each segment of a text, outside of `fit`."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights by name, from one model into another, and from other programs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any

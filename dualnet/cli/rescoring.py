@@ -1,7 +1,5 @@
 """The command `rescore`: n-best lists in, the same lists or their best hypotheses out."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Reads and writes n-best lists: of Moses, of Kaldi, JSON lines, and of trees."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """N-best lists: the hypotheses of one utterance or sentence, and their features."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

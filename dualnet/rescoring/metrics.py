@@ -1,7 +1,5 @@
 """What weights are tuned on: BLEU, WER and bracket F1, from sums over sentences."""
 
-from __future__ import annotations
-
 import reprlib
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """N-best lists rescored by language models and translators."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

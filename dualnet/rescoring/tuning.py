@@ -1,7 +1,5 @@
 """Weights of features, learnt on lists with references by line search on the metric itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
