@@ -5,8 +5,6 @@ in a translator an encoder and an attention. A rule that concerns two stations s
 those of a translator in `builders.encoder_decoder`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
@@ -305,8 +303,13 @@ class Recurrent(PartStation):
 
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
-    ) -> RecurrentOutput:
-        """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
+    ) -> tuple[list[Any], Any, list[Any], list[Any]]:
+        """Run the layers over `embedded`; `mask` is False where a step is padding, or None.
+
+        Returns:
+            What enters each layer, and what leaves the last one, each with its dropout; then
+            `hidden`, the states, and the new states, as those of `Graph`.
+        """
         if self.skip_connections and len(set(layer_units)) > 1:
             required = "needs recurrent layers of one size."
             received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
@@ -343,7 +346,7 @@ class Recurrent(PartStation):
                 temporal=self.temporal_activation_regularization,
                 name="activation_regularization",
             )([x, hidden])
-        return RecurrentOutput([*levels, x], hidden, states, new_states)
+        return [*levels, x], hidden, states, new_states
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
@@ -389,17 +392,6 @@ class Recurrent(PartStation):
                     "dualnet.layers.RecurrentCell.",
                 )
         return KerasCell(make_part("cell", self.cell, units, settings, in_use), name=name)
-
-
-@dataclasses.dataclass(frozen=True)
-class RecurrentOutput:
-    """Symbolic tensors of the recurrent layers; `hidden` and the states are those of `Graph`."""
-
-    # What enters each recurrent layer, and what leaves the last one, each with its dropout.
-    levels: list[Any]
-    hidden: Any
-    states: list[Any]
-    new_states: list[Any]
 
 
 class Connection(PartStation):
@@ -734,6 +726,29 @@ class Encoder(Station):
 ATTENTIONS = ("general", "additive")
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """The recurrence of the decoder, and the layers of its readout."""
+
+    recurrence: Recurrence
+    readout: Sequence[keras.layers.Dense] | None
+
+    def run(
+        self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Return the outputs of all cells, the attentional vector, and the new states."""
+        outputs, *new_states = self.recurrence(
+            embedded, initial_state=list(states), constants=list(constants)
+        )
+        sizes = self.recurrence.cell.level_sizes
+        ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
+        *levels, last = ops.split(outputs, ends, axis=-1)
+        if self.readout is None:
+            return levels, last, new_states
+        context, word = self.readout
+        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
+
+
 class Attention(Station):
     """How the decoder looks at the source, and what it hands to the output.
 
@@ -778,29 +793,6 @@ class Attention(Station):
         ]
         cell = AdditiveAttentionCell(cells, self.alignment_units, **settings)
         return Decoder(Recurrence(cell, name="decoder"), readout)
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoder:
-    """The recurrence of the decoder, and the layers of its readout."""
-
-    recurrence: Recurrence
-    readout: Sequence[keras.layers.Dense] | None
-
-    def run(
-        self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
-    ) -> tuple[list[Any], Any, list[Any]]:
-        """Return the outputs of all cells, the attentional vector, and the new states."""
-        outputs, *new_states = self.recurrence(
-            embedded, initial_state=list(states), constants=list(constants)
-        )
-        sizes = self.recurrence.cell.level_sizes
-        ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
-        *levels, last = ops.split(outputs, ends, axis=-1)
-        if self.readout is None:
-            return levels, last, new_states
-        context, word = self.readout
-        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
 
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
