@@ -59,15 +59,6 @@ class ArgumentError(ValueError):
         super().__init__(text + way_out)
         self.argument = "" if message is None else argument
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_argument_error, (self.args[0], self.argument)
-
-
-def _restore_argument_error(text: str, argument: str) -> ArgumentError:
-    error = ArgumentError(text)
-    error.argument = argument
-    return error
-
 
 def check_count(name: str, value: Any, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
@@ -144,13 +135,11 @@ def check_ids(name: str, value: Any, *, least: int = 0) -> np.ndarray:
     """Return `value` as an array if it holds at least `least` ids, else raise `ValueError`."""
     ids = np.asarray(value)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise ArgumentError(
-            name,
-            "must be an integer array of shape (num_tokens,). Received: shape "
-            f"{ids.shape}, dtype {ids.dtype}."
-            + " The vocabulary of a model encodes text."
-            * (ids.dtype.kind == "U"),
-        )
+        received = f"Received: shape {ids.shape}, dtype {ids.dtype}."
+        way_out = " The vocabulary of a model encodes text." * (ids.dtype.kind == "U")
+        required = "must be an integer array of shape (num_tokens,)."
+        raise ArgumentError(name, f"{required} {received}", way_out)
+
     if len(ids) < least:
         raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(ids)}.")
     return ids

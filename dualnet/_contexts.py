@@ -1,4 +1,4 @@
-"""Contexts: variables with a temporary value, standard error that is hidden."""
+"""Contexts: variables and a policy with a temporary value, standard error that is hidden."""
 
 import contextlib
 import os
@@ -20,6 +20,19 @@ def override(variable: ContextVar[T], value: T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+@contextlib.contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Let Keras build layers of this dtype policy inside the `with` block."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 @contextlib.contextmanager

@@ -119,11 +119,10 @@ def claim(
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise ArgumentError(
-            "output",
-            f"must be a folder that no other process uses. Received: {str(folder)!r}, which is in "
-            "use. Wait for the other process, or choose another folder.",
-        ) from None
+        required = "must be a folder that no other process uses."
+        received = f"Received: {str(folder)!r}, which is in use."
+        way_out = "Wait for the other process, or choose another folder."
+        raise ArgumentError("output", f"{required} {received} {way_out}") from None
     try:
         if not resume:
             check_new(folder, holds=holds, may_hold=may_hold)
@@ -144,10 +143,9 @@ def check_new(
     """Raise `FileExistsError` unless the folder `name` can hold a new "run" or "search"."""
     _check_no_file(name, folder)
     if folder.is_dir() and is_used(folder, may_hold=may_hold):
-        raise FileExistsError(
-            f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which holds "
-            f"files. Choose another folder, or resume the {holds} in it with --resume."
-        )
+        message = f"`{name}` must be a new or empty folder."
+        way_out = f"Choose another folder, or resume the {holds} in it with --resume."
+        raise FileExistsError(f"{message} Received: {str(folder)!r}, which holds files. {way_out}")
 
 
 def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
@@ -169,10 +167,8 @@ def make_folder(name: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise OSError(
-            f"`{name}` must be a folder that can be written to. Received: {str(folder)!r} "
-            f"({error.strerror or error}). Choose another."
-        ) from None
+        received = f"Received: {str(folder)!r} ({error.strerror or error}). Choose another."
+        raise OSError(f"`{name}` must be a folder that can be written to. {received}") from None
 
 
 def check_output_file(name: str, path: str | os.PathLike[str]) -> None:

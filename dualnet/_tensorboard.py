@@ -1,7 +1,5 @@
 """Writes TensorBoard event files without loading TensorFlow."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path

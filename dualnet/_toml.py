@@ -1,7 +1,5 @@
 """Reads TOML files, checks them against a schema, and locates keys for error messages."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """How this process handles the memory that it frees."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Data-parallel training on JAX: each device works on some rows of a batch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
@@ -55,11 +53,9 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
     if devices != "all":
         check_count("devices", devices, least=1)
     if keras.config.backend() != "jax":
-        raise ArgumentError(
-            "devices",
-            f"needs the JAX backend. Received: devices={devices!r} with the backend "
-            f"{keras.config.backend()!r}. Set the environment variable KERAS_BACKEND=jax.",
-        )
+        received = f"Received: devices={devices!r} with the backend {keras.config.backend()!r}."
+        way_out = "Set the environment variable KERAS_BACKEND=jax."
+        raise ArgumentError("devices", f"needs the JAX backend. {received} {way_out}")
     _join()
     available = keras.distribution.list_devices()
     count = len(available) if devices == "all" else int(devices)
@@ -116,8 +112,6 @@ def whole_batches() -> Iterator[None]:
 def check_rows(rows: int) -> None:
     """Raise `ValueError` if the rows of a batch do not divide evenly among the devices."""
     if rows % num_devices():
-        raise ArgumentError(
-            "batch_size",
-            f"must be a multiple of {num_devices()}, the number of devices. Received: {rows}. "
-            "Choose another batch_size, or fewer devices.",
-        )
+        required = f"must be a multiple of {num_devices()}, the number of devices."
+        way_out = "Choose another batch_size, or fewer devices."
+        raise ArgumentError("batch_size", f"{required} Received: {rows}. {way_out}")

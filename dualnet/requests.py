@@ -251,13 +251,11 @@ class Beaming(Settings):
         if self.beam is not None and self.n_best is not None and self.n_best > self.beam:
             self.refuse("n_best", "must be at most beam.", "beam", way_out=" Widen the beam.")
 
-    def check_width(self, vocabulary_size: int) -> None:
+    def check_width(self, words: int) -> None:
         """Raise `ArgumentError` if the beam is wider than the vocabulary of a model."""
-        if self.beam is not None and self.beam > vocabulary_size:
-            message = (
-                f"must be at most the number of tokens that the model knows, {vocabulary_size}."
-            )
-            self.refuse("beam", message)
+        if self.beam is not None and self.beam > words:
+            required = f"must be at most the number of tokens that the model knows, {words}."
+            self.refuse("beam", required)
 
 
 class Drawing(Beaming):
@@ -336,10 +334,9 @@ class Exporting(Settings):
 
     def check(self) -> None:
         if (self.tokens is None) == (self.format == "sherpa-onnx"):
-            what = (
-                "must be the file tokens.txt of the recogniser for format='sherpa-onnx', and None "
-            )
-            self.refuse("tokens", f"{what}for other formats.", "format")
+            required = "must be the file tokens.txt of the recogniser for format='sherpa-onnx'"
+            self.refuse("tokens", f"{required}, and None for other formats.", "format")
+
         if self.tokens is not None and not Path(self.tokens).is_file():
             raise FileNotFoundError(
                 f"`tokens` must name an existing file. Received: {str(self.tokens)!r}."

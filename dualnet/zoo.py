@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
 from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
-from dualnet.cards import (
-    Card,
-    is_file,
-    located,
-)
+from dualnet.cards import Card, is_file, located
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from dualnet import cards, training, tuning, zoo
 from dualnet.builders.functional import language_model
 from dualnet.requests import DynamicEvaluating
-from dualnet.tuning.job import Job, describe, parse_count
+from dualnet.tuning.job import Job, Parameter, decided, describe, parse_count
 from dualnet.tuning.job_checks import check_job, override
-from dualnet.tuning.space import Parameter, decided
 from tests.searches import declared, draws, objective
 
 JOBS = tuning.list_jobs()

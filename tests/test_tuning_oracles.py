@@ -17,7 +17,7 @@ from keras_tuner.engine.trial import TrialStatus
 from dualnet.tuning import Job
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
-from dualnet.tuning.space import Parameter
+from dualnet.tuning.job import Parameter
 from dualnet.tuning.trial import should_prune
 
 SPACE = (

@@ -24,10 +24,9 @@ from dualnet.builders import language_model, with_cache
 from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots.scales import limit_of
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import Job, Parameter
 from dualnet.tuning.report import effects, figures, hparams, tables
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows
-from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import read_epochs
 from tests.checks import UNTRACED
 from tests.searches import draws

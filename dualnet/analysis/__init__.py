@@ -9,14 +9,6 @@ from dualnet.analysis.gates import favoured_words, plot_favoured_words
 from dualnet.analysis.ranks import Rank, plot_singular_values, rank
 
 __all__ = [
-    "Rank",
-    "Shares",
-    "expert_shares",
-    "favoured_words",
-    "learning_curves",
-    "plot_expert_shares",
-    "plot_favoured_words",
-    "plot_learning_curves",
-    "plot_singular_values",
-    "rank",
-]
+    "Rank", "Shares", "expert_shares", "favoured_words", "learning_curves", "plot_expert_shares",
+    "plot_favoured_words", "plot_learning_curves", "plot_singular_values", "rank",
+]  # fmt: skip

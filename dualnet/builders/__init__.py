@@ -12,20 +12,7 @@ from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.wrapping import with_cache, with_gate
 
 __all__ = [
-    "BUILDERS",
-    "CELLS",
-    "LanguageModel",
-    "Transfer",
-    "TranslationModel",
-    "assign",
-    "core_model",
-    "encoder_decoder",
-    "ensemble",
-    "ensemble_model",
-    "language_model",
-    "token_losses",
-    "transfer",
-    "weight_names",
-    "with_cache",
-    "with_gate",
-]
+    "BUILDERS", "CELLS", "LanguageModel", "Transfer", "TranslationModel", "assign", "core_model",
+    "encoder_decoder", "ensemble", "ensemble_model", "language_model", "token_losses", "transfer",
+    "weight_names", "with_cache", "with_gate",
+]  # fmt: skip

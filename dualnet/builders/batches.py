@@ -72,11 +72,9 @@ def _of_one_size(batches, rows, faults):
 def check_streams(rows, streams):
     """Raise `ArgumentError` if the number of rows of a batch is not the number of streams."""
     if rows != streams:
-        raise ArgumentError(
-            "x",
-            f"must come in batches of {streams} rows, the number of streams. Received: a batch of "
-            f"{rows}. Leave the incomplete batch out, or use `Corpus.batches`, which does.",
-        )
+        required = f"must come in batches of {streams} rows, the number of streams."
+        way_out = "Leave the incomplete batch out, or use `Corpus.batches`, which does."
+        raise ArgumentError("x", f"{required} Received: a batch of {rows}. {way_out}")
 
 
 def check_range(name, ids, lowest, vocabulary_size):
@@ -117,11 +115,8 @@ def as_tokens(tokens, lowest, vocabulary_size):
     array = tokens if values is None else values
     dtype, shape = getattr(array.dtype, "name", str(array.dtype)), tuple(array.shape)
     if "int" not in dtype or len(shape) != 2 or 0 in shape:
-        raise ArgumentError(
-            "tokens",
-            "must be an integer array of shape (batch, time), both at least 1. Received: shape "
-            f"{shape}, dtype {dtype}.",
-        )
+        required = "must be an integer array of shape (batch, time), both at least 1."
+        raise ArgumentError("tokens", f"{required} Received: shape {shape}, dtype {dtype}.")
     if values is not None:
         check_range("tokens", values, lowest, vocabulary_size)
     return ops.convert_to_tensor(tokens, "int32")

@@ -23,10 +23,9 @@ class Cells(dict[str, type[RecurrentCell]]):
     """The cells of this package by name; one of your own is an argument, `cell=MyCell`."""
 
     def __setitem__(self, name: str, cell: Any) -> None:
-        raise TypeError(
-            f"CELLS holds the cells of dualnet, by the names that files have. Received: {name!r}. "
-            "Give a cell of your own to the builder: cell=MyCell."
-        )
+        message = "CELLS holds the cells of dualnet, by the names that files have."
+        way_out = "Give a cell of your own to the builder: cell=MyCell."
+        raise TypeError(f"{message} Received: {name!r}. {way_out}")
 
 
 CELLS = Cells(
@@ -42,16 +41,9 @@ CELLS = Cells(
 )
 # Arguments that the builder passes to every cell.
 COMMON = (
-    "units",
-    "use_bias",
-    "input_dropout",
-    "recurrent_dropout",
-    "weight_dropout",
-    "mask_per_gate",
-    "input_l2",
-    "recurrent_l2",
-    "locked",
-)
+    "units", "use_bias", "input_dropout", "recurrent_dropout", "weight_dropout", "mask_per_gate",
+    "input_l2", "recurrent_l2", "locked",
+)  # fmt: skip
 
 
 def arguments_of(kind: type) -> list[str]:

@@ -1,7 +1,5 @@
 """The builder of a model that translates, from its stations."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -36,17 +34,11 @@ class TranslationStations(CommonStations):
         arguments = self.arguments()
         for name in NOT_HERE:
             if arguments[name]:
-                raise ArgumentError(
-                    name,
-                    f"must be left out of an encoder-decoder. Received: {name}="
-                    f"{arguments[name]!r}. Only language models have it.",
-                )
+                received = f"Received: {name}={arguments[name]!r}. Only language models have it."
+                raise ArgumentError(name, f"must be left out of an encoder-decoder. {received}")
         if arguments["padded"] is not True:
-            raise ArgumentError(
-                "padded",
-                "must be True: sentences of a batch differ in length. Received: padded=False. "
-                "Leave it out.",
-            )
+            required = "must be True: sentences of a batch differ in length."
+            raise ArgumentError("padded", f"{required} Received: padded=False. Leave it out.")
         cell = self.recurrent.cell
         if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
             raise ArgumentError(
@@ -88,11 +80,10 @@ def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(arguments)
     layers = check_count("depth", arguments["depth"], least=1)
     if "recurrent_layers" in arguments:
-        raise ArgumentError(
-            "depth",
-            f"and `recurrent_layers` are the same for the cell {cell!r}. Received: "
-            f"depth={layers}, recurrent_layers={arguments['recurrent_layers']!r}. Leave one out.",
-        )
+        required = f"and `recurrent_layers` are the same for the cell {cell!r}."
+        received = f"Received: depth={layers}, recurrent_layers={arguments['recurrent_layers']!r}."
+        way_out = "Leave one out."
+        raise ArgumentError("depth", f"{required} {received} {way_out}")
     others = {name: value for name, value in arguments.items() if name != "depth"}
     return {**others, "recurrent_layers": layers}
 

@@ -69,11 +69,9 @@ def ensemble_model(
     ]
     sizes = [model.vocabulary_size for model in models]
     if len(set(sizes)) > 1:
-        raise ArgumentError(
-            "members",
-            f"must have one vocabulary. Received: models of {sizes} words. Give "
-            "vocabulary_size, which all of them take.",
-        )
+        required = "must have one vocabulary."
+        way_out = "Give vocabulary_size, which all of them take."
+        raise ArgumentError("members", f"{required} Received: models of {sizes} words. {way_out}")
     hidden = sum(model.graph.hidden.shape[-1] for model in models)
     check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)
     cache.check_padding(any(model.padded for model in models))
@@ -110,11 +108,8 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     ]
     if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
-        raise ArgumentError(
-            "models",
-            f"must have one vocabulary, since ids mean words. Received: {', '.join(sizes)}. "
-            "Train them on one corpus.",
-        )
+        received = f"Received: {', '.join(sizes)}. Train them on one corpus."
+        raise ArgumentError("models", f"must have one vocabulary, since ids mean words. {received}")
     members = [{"builder": model.builder, "arguments": model.arguments} for model in models]
     combined = ensemble_model(members=members)
     for number, model in enumerate(models, start=1):

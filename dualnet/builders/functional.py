@@ -1,7 +1,5 @@
 """The builder of one language model, from its stations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -67,19 +65,18 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     sizes, dropouts = stations.layer_sizes(), stations.dropouts
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     embedding, embedded = stations.embedding.embed(tokens, vocabulary_size, sizes.embedding)
-    recurrent = stations.recurrent.run(
+    levels, hidden, states, new_states = stations.recurrent.run(
         embedded, sizes.recurrent, dropouts, stations.embedding.mask(tokens)
     )
-    levels = recurrent.levels
     if stations.connection.is_dual:
         levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
     features = stations.output.features(levels, dual=stations.connection.is_dual)
     head = stations.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
     graph = Graph(
         tokens,
-        recurrent.states,
-        recurrent.new_states,
-        recurrent.hidden,
+        states,
+        new_states,
+        hidden,
         word_logits=stations.output.logits(head, features, vocabulary_size),
         features=features,
         head=head,

@@ -1,7 +1,5 @@
 """`Graph`: a language model as a body, which computes features, and a head, which reads them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

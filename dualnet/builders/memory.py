@@ -1,7 +1,5 @@
 """Refuses models that this machine cannot hold or Keras not build, before anything is built."""
 
-from __future__ import annotations
-
 import collections
 import os
 import sys
@@ -51,11 +49,9 @@ def check_depth(layers: int) -> None:
     """
     most = sys.getrecursionlimit() // CALLS
     if layers > most:
-        raise ArgumentError(
-            "recurrent_layers",
-            f"must be at most {most}, since Keras follows the layers of a model recursively. "
-            f"Received: recurrent_layers={layers}. Choose a smaller value.",
-        )
+        required = f"must be at most {most}, since Keras follows the layers of a model recursively."
+        received = f"Received: recurrent_layers={layers}. Choose a smaller value."
+        raise ArgumentError("recurrent_layers", f"{required} {received}")
 
 
 def physical_memory() -> int | None:

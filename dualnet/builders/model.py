@@ -198,11 +198,9 @@ class LanguageModel(ClearsAllGradients):
         and the other formats.
         """
         if format != "tf_saved_model":
-            raise ArgumentError(
-                "format",
-                f"must be 'tf_saved_model'. Received: format={format!r}. Use "
-                "dualnet.export(model, path, format=...) for 'onnx' and 'litert'.",
-            )
+            required = "must be 'tf_saved_model'."
+            way_out = "Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
+            raise ArgumentError("format", f"{required} Received: format={format!r}. {way_out}")
         if keras.config.backend() != "tensorflow":
             raise ImportError(
                 "`export` needs the TensorFlow backend. Received: the backend "
@@ -435,11 +433,8 @@ class LanguageModel(ClearsAllGradients):
                 f"Received: validation_split={validation_split!r}. Give validation_data.",
             )
         if shuffle:
-            raise ArgumentError(
-                "shuffle",
-                "must be False: the batches of a language model are streams, read in order. "
-                f"Received: shuffle={shuffle!r}.",
-            )
+            required = "must be False: the batches of a language model are streams, read in order."
+            raise ArgumentError("shuffle", f"{required} Received: shuffle={shuffle!r}.")
         kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         self._prepare_training()
         x = self._open(self.training_rows, x, batch_size)
@@ -530,11 +525,9 @@ class LanguageModel(ClearsAllGradients):
     def _open(self, stream, data, batch_size):
         """Prepare `stream` for the batches of `data`; return `data`, unread."""
         if getattr(data, "pads", False) and not self.padded:
-            raise ArgumentError(
-                "x",
-                "must hold no padding, which this model would read as words. Received: "
-                f"{type(data).__name__}. Build the model with padded=True.",
-            )
+            required = "must hold no padding, which this model would read as words."
+            way_out = "Build the model with padded=True."
+            raise ArgumentError("x", f"{required} Received: {type(data).__name__}. {way_out}")
         with reading(self.core.weights):
             pass  # refuses a model that learns in another thread
         lowest = -1 if self.padded else 0
@@ -551,12 +544,10 @@ class LanguageModel(ClearsAllGradients):
         if self.vocabulary is None:
             self.vocabulary = vocabulary
         elif vocabulary is not None and vocabulary.sha256 != self.vocabulary.sha256:
-            raise ArgumentError(
-                "x",
-                "must have the vocabulary of the model, whose ids mean other words. Received: "
-                f"{vocabulary!r}, where the model has {self.vocabulary!r}. Load the corpus with "
-                "vocabulary=model.vocabulary.",
-            )
+            required = "must have the vocabulary of the model, whose ids mean other words."
+            received = f"Received: {vocabulary!r}, where the model has {self.vocabulary!r}."
+            way_out = "Load the corpus with vocabulary=model.vocabulary."
+            raise ArgumentError("x", f"{required} {received} {way_out}")
         carried = getattr(data, "carried", True)
         bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
         if bucketed:
@@ -633,17 +624,14 @@ def _as_tensor(tokens):
 def check_words(name, vocabulary, size):
     """Raise `ArgumentError` unless the attribute `name` is None or a tokeniser of `size` words."""
     if not isinstance(vocabulary, (Tokenizer, type(None))):
-        raise ArgumentError(
-            name,
-            f"must be a tokeniser of dualnet.text. Received: {type(vocabulary).__name__}. For a "
-            "list of words, give dualnet.text.Vocabulary(words).",
-        )
+        required = "must be a tokeniser of dualnet.text."
+        way_out = "For a list of words, give dualnet.text.Vocabulary(words)."
+        raise ArgumentError(name, f"{required} Received: {type(vocabulary).__name__}. {way_out}")
     if vocabulary is not None and len(vocabulary) != size:
-        raise ArgumentError(
-            name,
-            f"must have as many words as the model, {size}. Received: a vocabulary of "
-            f"{len(vocabulary)} words. Build the model with {name}_size={len(vocabulary)}.",
-        )
+        required = f"must have as many words as the model, {size}."
+        received = f"Received: a vocabulary of {len(vocabulary)} words."
+        way_out = f"Build the model with {name}_size={len(vocabulary)}."
+        raise ArgumentError(name, f"{required} {received} {way_out}")
 
 
 class _RestartWithData(keras.callbacks.Callback):
@@ -675,21 +663,17 @@ class _RestartWithData(keras.callbacks.Callback):
 def _weight_of_tokens(x, sample_weight=None, class_weight=None, **_):
     """Return a weight for each token of `x` from those of rows or tokens, or None."""
     if class_weight is not None:
-        raise ArgumentError(
-            "class_weight",
-            "must be None: Keras takes the last axis of targets (batch, time) for classes. "
-            f"Received: {type(class_weight).__name__}. Give sample_weight, a weight per token.",
-        )
+        required = "must be None: Keras takes the last axis of targets (batch, time) for classes."
+        received = f"Received: {type(class_weight).__name__}."
+        way_out = "Give sample_weight, a weight per token."
+        raise ArgumentError("class_weight", f"{required} {received} {way_out}")
     wanted = tuple(getattr(x, "shape", ()))
     if sample_weight is None or not wanted:
         return sample_weight
     shape = np.shape(sample_weight)
     if shape not in (wanted, wanted[:1]):
-        raise ArgumentError(
-            "sample_weight",
-            f"must hold a weight per row, shape {wanted[:1]}, or per token, shape {wanted}. "
-            f"Received: shape {shape}.",
-        )
+        required = f"must hold a weight per row, shape {wanted[:1]}, or per token, shape {wanted}."
+        raise ArgumentError("sample_weight", f"{required} Received: shape {shape}.")
     weights = np.asarray(sample_weight, "float32")
     return np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, wanted)
 

@@ -1,7 +1,5 @@
 """The builder of a language model around a Keras model of your own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator
@@ -64,11 +62,9 @@ def core_model(
     graph = _graph(_rebuilt(core) if isinstance(core, str) else core)
     words = int(graph.word_logits.shape[-1])
     if vocabulary_size not in (None, words):
-        raise ArgumentError(
-            "vocabulary_size",
-            f"must be that of the Keras model, {words}. Received: vocabulary_size="
-            f"{vocabulary_size!r}.",
-        )
+        required = f"must be that of the Keras model, {words}."
+        received = f"Received: vocabulary_size={vocabulary_size!r}."
+        raise ArgumentError("vocabulary_size", f"{required} {received}")
     if not isinstance(core, str):
         core = _configuration(graph.core)
         _check_steps(graph)

@@ -1,7 +1,5 @@
 """Cells, connections and outputs of your own: classes, and the names that Keras knows them by."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -187,11 +185,9 @@ def options_by_part(arguments: Mapping[str, Any], known: Collection[str]) -> dic
         part = arguments.get(argument)
         is_own = not isinstance(part, str) or part not in CELLS
         if is_own and (clash := sorted(taken & {*names})):
-            raise ArgumentError(
-                argument,
-                f"must not take `{clash[0]}`, which is an argument of the builder. Received: "
-                f"{argument}={part!r}. Give the argument of the class another name.",
-            )
+            required = f"must not take `{clash[0]}`, which is an argument of the builder."
+            way_out = "Give the argument of the class another name."
+            raise ArgumentError(argument, f"{required} Received: {argument}={part!r}. {way_out}")
         for name in names:
             owners = [other for other, others in options.items() if name in others]
             if name in arguments and name not in known and len(owners) > 1:
@@ -226,12 +222,10 @@ def make_part(
     taken = arguments_of(kind)
     for builder_name, of_class in in_use.items():
         if of_class not in taken:
-            raise ArgumentError(
-                builder_name,
-                f"needs `{of_class}` among the arguments of the {argument}. Received: {argument}="
-                f"{part!r}, whose class does not take it. "
-                f"{'Set tied=False' if builder_name == 'tied' else 'Leave it out'}.",
-            )
+            required = f"needs `{of_class}` among the arguments of the {argument}."
+            received = f"Received: {argument}={part!r}, whose class does not take it."
+            way_out = f"{'Set tied=False' if builder_name == 'tied' else 'Leave it out'}."
+            raise ArgumentError(builder_name, f"{required} {received} {way_out}")
     settings = {key: value for key, value in settings.items() if key in taken}
     try:
         layer = kind(size, **settings, name=name or argument)
@@ -253,11 +247,9 @@ def check_options(cell: str, options: Mapping[str, Any]) -> None:
             continue
         takers = [repr(other) for other in CELLS if name in options_of("cell", other)]
         if takers:
-            raise ArgumentError(
-                name,
-                f"must be left out for the cell {cell!r}, which does not take it. "
-                f"Received: {name}={options[name]!r}. Cells that do: {', '.join(takers)}.",
-            )
+            required = f"must be left out for the cell {cell!r}, which does not take it."
+            way_out = f"Cells that do: {', '.join(takers)}."
+            raise ArgumentError(name, f"{required} Received: {name}={options[name]!r}. {way_out}")
         raise ArgumentError(
             name,
             f"must be an argument of the builder or of the cell {cell!r}."

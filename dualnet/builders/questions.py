@@ -1,7 +1,5 @@
 """What a `Reader` asks a language model about each token of a segment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

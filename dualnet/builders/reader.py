@@ -1,7 +1,5 @@
 """`Reader`: asks a model a question about each segment of a text, outside of `fit`."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -57,11 +55,9 @@ class Reader(keras.Model):
         with reading(self.core.weights):
             answer = super().predict_on_batch(x)
         if not np.isfinite(answer.get("losses", 0.0)).all():
-            raise NotFiniteError(
-                "model",
-                "must compute finite log-probabilities. Received: a model that does not. Train it "
-                "again, or let it adapt, with a smaller learning_rate.",
-            )
+            required = "must compute finite log-probabilities."
+            way_out = "Train it again, or let it adapt, with a smaller learning_rate."
+            raise NotFiniteError("model", f"{required} Received: a model that does not. {way_out}")
         return answer
 
     def predict_step(self, *args: Any) -> Any:

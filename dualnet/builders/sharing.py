@@ -1,7 +1,5 @@
 """Who may use a model's weights while they change, where several threads share the model."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import threading

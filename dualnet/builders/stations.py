@@ -5,8 +5,6 @@ in a translator an encoder and an attention. A rule that concerns two stations s
 those of a translator in `builders.encoder_decoder`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
@@ -204,15 +202,8 @@ class Embedding(Station):
 
 # The places of dropouts that may be locked: `input` is the argument `input_dropout`.
 PLACES = (
-    "input",
-    "recurrent",
-    "internal",
-    "output",
-    "dual_input",
-    "dual_output",
-    "mogrifier",
-    "latent",
-)
+    "input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier", "latent",
+)  # fmt: skip
 
 
 class Dropouts(Station):
@@ -312,14 +303,17 @@ class Recurrent(PartStation):
 
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
-    ) -> RecurrentOutput:
-        """Run the layers over `embedded`; `mask` is False where a step is padding, or None."""
+    ) -> tuple[list[Any], Any, list[Any], list[Any]]:
+        """Run the layers over `embedded`; `mask` is False where a step is padding, or None.
+
+        Returns:
+            What enters each layer, and what leaves the last one, each with its dropout; then
+            `hidden`, the states, and the new states, as those of `Graph`.
+        """
         if self.skip_connections and len(set(layer_units)) > 1:
-            raise ArgumentError(
-                "skip_connections",
-                f"needs recurrent layers of one size. Received: {list(layer_units)}. Set "
-                "recurrent_units to embedding_units.",
-            )
+            required = "needs recurrent layers of one size."
+            received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
+            raise ArgumentError("skip_connections", f"{required} {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
@@ -352,7 +346,7 @@ class Recurrent(PartStation):
                 temporal=self.temporal_activation_regularization,
                 name="activation_regularization",
             )([x, hidden])
-        return RecurrentOutput([*levels, x], hidden, states, new_states)
+        return [*levels, x], hidden, states, new_states
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
@@ -398,17 +392,6 @@ class Recurrent(PartStation):
                     "dualnet.layers.RecurrentCell.",
                 )
         return KerasCell(make_part("cell", self.cell, units, settings, in_use), name=name)
-
-
-@dataclasses.dataclass(frozen=True)
-class RecurrentOutput:
-    """Symbolic tensors of the recurrent layers; `hidden` and the states are those of `Graph`."""
-
-    # What enters each recurrent layer, and what leaves the last one, each with its dropout.
-    levels: list[Any]
-    hidden: Any
-    states: list[Any]
-    new_states: list[Any]
 
 
 class Connection(PartStation):
@@ -532,11 +515,8 @@ class Output(PartStation):
             count = len(levels) - 1 - attentional - dual
             names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
             names += ["the attentional vector"] * attentional + ["the dual connection"] * dual
-            raise ArgumentError(
-                "experts",
-                f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}. "
-                f"Received: experts={list(self.experts)}.",
-            )
+            required = f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}."
+            raise ArgumentError("experts", f"{required} Received: experts={list(self.experts)}.")
         return list(levels)
 
     def layer(
@@ -746,6 +726,29 @@ class Encoder(Station):
 ATTENTIONS = ("general", "additive")
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """The recurrence of the decoder, and the layers of its readout."""
+
+    recurrence: Recurrence
+    readout: Sequence[keras.layers.Dense] | None
+
+    def run(
+        self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
+    ) -> tuple[list[Any], Any, list[Any]]:
+        """Return the outputs of all cells, the attentional vector, and the new states."""
+        outputs, *new_states = self.recurrence(
+            embedded, initial_state=list(states), constants=list(constants)
+        )
+        sizes = self.recurrence.cell.level_sizes
+        ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
+        *levels, last = ops.split(outputs, ends, axis=-1)
+        if self.readout is None:
+            return levels, last, new_states
+        context, word = self.readout
+        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
+
+
 class Attention(Station):
     """How the decoder looks at the source, and what it hands to the output.
 
@@ -790,29 +793,6 @@ class Attention(Station):
         ]
         cell = AdditiveAttentionCell(cells, self.alignment_units, **settings)
         return Decoder(Recurrence(cell, name="decoder"), readout)
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoder:
-    """The recurrence of the decoder, and the layers of its readout."""
-
-    recurrence: Recurrence
-    readout: Sequence[keras.layers.Dense] | None
-
-    def run(
-        self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
-    ) -> tuple[list[Any], Any, list[Any]]:
-        """Return the outputs of all cells, the attentional vector, and the new states."""
-        outputs, *new_states = self.recurrence(
-            embedded, initial_state=list(states), constants=list(constants)
-        )
-        sizes = self.recurrence.cell.level_sizes
-        ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
-        *levels, last = ops.split(outputs, ends, axis=-1)
-        if self.readout is None:
-            return levels, last, new_states
-        context, word = self.readout
-        return levels, ops.tanh(levels[-1] + context(last) + word(embedded)), new_states
 
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
@@ -1092,11 +1072,8 @@ class Stations(CommonStations):
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if self.sizes.dual_units is not None and not self.connection.is_dual:
-            raise ArgumentError(
-                "dual_units",
-                f"needs connection='dual'. Received: dual_units={self.sizes.dual_units!r}, "
-                "connection='plain'.",
-            )
+            received = f"Received: dual_units={self.sizes.dual_units!r}, connection='plain'."
+            raise ArgumentError("dual_units", f"needs connection='dual'. {received}")
         self.layer_sizes()
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 

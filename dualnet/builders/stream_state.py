@@ -87,11 +87,9 @@ class StreamState(keras.layers.Layer):
         """Let the streams start from their first state again."""
         rows = {len(state) for state in self.first or ()} - {1, self.batch_size}
         if rows and self.batch_size is not None:
-            raise ArgumentError(
-                "state",
-                f"must have one row, or {self.batch_size}, the number of streams. Received: "
-                f"{rows.pop()} rows. Call reset_state with another state.",
-            )
+            required = f"must have one row, or {self.batch_size}, the number of streams."
+            way_out = "Call reset_state with another state."
+            raise ArgumentError("state", f"{required} Received: {rows.pop()} rows. {way_out}")
         for i, state in enumerate(self._states()):
             first = 0.0 if self.first is None else self.first[i]
             state.assign(ops.broadcast_to(ops.convert_to_tensor(first, state.dtype), state.shape))

@@ -59,11 +59,8 @@ class TranslationModel(LanguageModel):
     def call(self, inputs, training=False):
         """Return the logits of a target, or what a step of `fit` and `evaluate` computes."""
         if not isinstance(inputs, dict):
-            raise ArgumentError(
-                "inputs",
-                "must be a dict of `source` and `target`, ids of a translation model. Received: "
-                f"{type(inputs).__name__}.",
-            )
+            required = "must be a dict of `source` and `target`, ids of a translation model."
+            raise ArgumentError("inputs", f"{required} Received: {type(inputs).__name__}.")
         if "tokens" in inputs:
             return self._call_step(**inputs, training=training)
         check_call("source", inputs["source"], -1, self.source_vocabulary_size)
@@ -96,11 +93,8 @@ class TranslationModel(LanguageModel):
 
     def initial_state(self, batch_size):
         """Raise `ValueError`: the first state of a translation is that of `encode`."""
-        raise ArgumentError(
-            "state",
-            "must come from `encode(source)`: a translation has no state without a source. "
-            f"Received: initial_state({batch_size!r}).",
-        )
+        required = "must come from `encode(source)`: a translation has no state without a source."
+        raise ArgumentError("state", f"{required} Received: initial_state({batch_size!r}).")
 
     def advance(self, tokens, state, *, training=False):
         """Return the logits of target `tokens` read in `state`, and the state after them.

@@ -1,7 +1,5 @@
 """Weights by name, from one model into another, and from other programs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -113,12 +111,10 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     """
     words = source.vocabulary
     if words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
-        raise ArgumentError(
-            "source",
-            "must have the vocabulary of `target`, since ids mean words. Received: "
-            f"{words!r}, where the target has {target.vocabulary!r}. Load the corpus of the "
-            "target with vocabulary=source.vocabulary.",
-        )
+        required = "must have the vocabulary of `target`, since ids mean words."
+        received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
+        way_out = "Load the corpus of the target with vocabulary=source.vocabulary."
+        raise ArgumentError("source", f"{required} {received} {way_out}")
     there, here = weight_names(source), weight_names(target)
     both = [name for name in here if name in there]
     fits = [name for name in both if _shape(there[name]) == _shape(here[name])]
@@ -214,11 +210,9 @@ def _is_finite(values: np.ndarray) -> bool:
 def check_language_model(name: str, model: LanguageModel) -> None:
     """Raise `ValueError` for a model that translates."""
     if model.graph.constants:
-        raise ArgumentError(
-            name,
-            f"must be a language model. Received: {model.name!r}, which translates. Use "
-            "dualnet.translate, or `dualnet evaluate RUN`.",
-        )
+        received = f"Received: {model.name!r}, which translates."
+        way_out = "Use dualnet.translate, or `dualnet evaluate RUN`."
+        raise ArgumentError(name, f"must be a language model. {received} {way_out}")
 
 
 def copy_weight(source: keras.Variable, target: keras.Variable) -> None:

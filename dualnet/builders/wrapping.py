@@ -1,7 +1,5 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,11 +85,9 @@ def with_gate(
     """
     check_language_model("model", model)
     if model.gated:
-        raise ArgumentError(
-            "model",
-            f"must have no gate. Received: one with gate={model.arguments['gate']!r}. Continue "
-            "to train that gate with fit.",
-        )
+        received = f"Received: one with gate={model.arguments['gate']!r}."
+        way_out = "Continue to train that gate with fit."
+        raise ArgumentError("model", f"must have no gate. {received} {way_out}")
     if gate == "none":
         raise ArgumentError(
             "gate", "must be 'input', 'input_and_hidden' or 'lstm'. Received: gate='none'."

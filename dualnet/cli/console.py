@@ -187,11 +187,9 @@ def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[s
         try:
             data = Path(source).read_bytes()
         except OSError as error:
-            message = (
-                f"FILE must be a text file. Received: {source!r}: {error.strerror}. For a text "
-                f"itself, use {option}."
-            )
-            raise ValueError(message) from None
+            message = f"FILE must be a text file. Received: {source!r}: {error.strerror}."
+            raise ValueError(f"{message} For a text itself, use {option}.") from None
+
     text = text_of(data, source)
     if not text and not may_be_empty:
         raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
@@ -216,11 +214,9 @@ def check_overrides(settings: Mapping[str, Any], what: str, function: Any, comma
     """Raise `ValueError` if `--set` names an argument of `function` that has an option."""
     for key in inspect.signature(function).parameters:
         if key in settings:
-            raise ArgumentError(
-                "--set",
-                f"takes an argument of {what}. Received: {key}={settings[key]}. "
-                f"`dualnet {command} --help` shows the options.",
-            )
+            required = f"takes an argument of {what}."
+            way_out = f"`dualnet {command} --help` shows the options."
+            raise ArgumentError("--set", f"{required} Received: {key}={settings[key]}. {way_out}")
 
 
 def check_known(option: str, settings: Mapping[str, Any], known: Collection[str]) -> None:

@@ -209,11 +209,8 @@ def open_language_model(
     """Open the RUN of a language model, or a .keras file."""
     run = Run.open(path, name=name)
     if run.translates:
-        raise ArgumentError(
-            "RUN",
-            f"must be of a language model. Received: {str(run.path)!r}, which translates. Use "
-            f"`{way_out}`.",
-        )
+        received = f"Received: {str(run.path)!r}, which translates. Use `{way_out}`."
+        raise ArgumentError("RUN", f"must be of a language model. {received}")
     return run
 
 

@@ -1,7 +1,5 @@
 """The command `rescore`: n-best lists in, the same lists or their best hypotheses out."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re
@@ -138,12 +136,7 @@ def rescore(options: Rescore) -> None:
     models = {name: run.model() for name, run in zip(names, runs)}
     _check_words(options, models)
     lists = rescored(
-        models,
-        _lists(options),
-        request,
-        weights=weights,
-        sources=sources,
-        statistics=statistics,
+        models, _lists(options), request, weights=weights, sources=sources, statistics=statistics
     )
     if metric is None or references is None:
         _write(options, lists)
@@ -165,12 +158,10 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
             try:
                 vocabulary.encode(item.text)
             except ArgumentError as error:
-                raise ArgumentError(
-                    "NBEST",
-                    f"must hold words of {name!r}, which has no <unk>. Received: list "
-                    f"{nbest.id!r}, {item.text!r}. Leave its hypotheses out, or train a model "
-                    "with <unk>.",
-                ) from error
+                required = f"must hold words of {name!r}, which has no <unk>."
+                received = f"Received: list {nbest.id!r}, {item.text!r}."
+                way_out = "Leave its hypotheses out, or train a model with <unk>."
+                raise ArgumentError("NBEST", f"{required} {received} {way_out}") from error
 
 
 def _tune(

@@ -45,11 +45,8 @@ def translate(options: Translate) -> None:
     runs = [Run.open(folder) for folder in folders]
     for run in runs:
         if run.is_folder and not run.translates:
-            raise ArgumentError(
-                "RUN",
-                f"must be of a model that translates. Received: {str(run.path)!r}, of a language "
-                "model. Use `dualnet generate`.",
-            )
+            received = f"Received: {str(run.path)!r}, of a language model. Use `dualnet generate`."
+            raise ArgumentError("RUN", f"must be of a model that translates. {received}")
     if options.plot is not None:
         _check_plot(Path(options.plot), texts)
     generation = quietly("dualnet.generation")

@@ -8,15 +8,6 @@ from dualnet.corpora.streams import streams
 from dualnet.text import EOS, UNK, Vocabulary
 
 __all__ = [
-    "EOS",
-    "NAMES",
-    "SPLITS",
-    "UNK",
-    "Corpus",
-    "PairCorpus",
-    "PairSplit",
-    "Vocabulary",
-    "load",
-    "load_pairs",
-    "streams",
-]
+    "EOS", "NAMES", "SPLITS", "UNK", "Corpus", "PairCorpus", "PairSplit", "Vocabulary", "load",
+    "load_pairs", "streams",
+]  # fmt: skip

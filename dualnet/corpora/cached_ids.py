@@ -54,10 +54,9 @@ def cached(text: Text, settings: Settings) -> Encoded:
         encoded = encoded or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
-            raise ValueError(
-                "A text file must not change while it is read. Received: one of "
-                f"{[str(path) for path in text.paths()]} did. Load the corpus again."
-            )
+            received = f"Received: one of {[str(path) for path in text.paths()]} did."
+            way_out = "Load the corpus again."
+            raise ValueError(f"A text file must not change while it is read. {received} {way_out}")
     return encoded
 
 

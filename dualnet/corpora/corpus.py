@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    checked,
-    did_you_mean,
-)
+from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
 from dualnet.corpora.sources import SPLITS

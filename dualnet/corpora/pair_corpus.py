@@ -262,10 +262,8 @@ def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encode
         ends = np.flatnonzero(ids == tokenizer.eos_id)
         if len(ends) != len(chunk):
             wrong = next(i for i, x in enumerate(chunk) if tokenizer.eos_id in tokenizer.encode(x))
-            raise ValueError(
-                f"A line must not contain {EOS}, which ends it. Received: line "
-                f"{start + wrong + 1} of {str(place)!r}. Remove it."
-            )
+            received = f"Received: line {start + wrong + 1} of {str(place)!r}. Remove it."
+            raise ValueError(f"A line must not contain {EOS}, which ends it. {received}")
         parts.append(np.delete(ids, ends))
         lengths.append(np.diff(ends, prepend=-1) - 1)
     return np.concatenate(parts), np.cumsum(np.concatenate(lengths))

@@ -53,10 +53,8 @@ def find(
         present = next(filter(all, pairs), None)
         if present is None:
             names = [f"{stem}.{source} and {stem}.{target}" for stem in STEMS[split]]
-            raise FileNotFoundError(
-                f"A corpus of pairs must have the split {split!r}. Folder {str(folder)!r} lacks "
-                f"{', or '.join(names)}."
-            )
+            received = f"Folder {str(folder)!r} lacks {', or '.join(names)}."
+            raise FileNotFoundError(f"A corpus of pairs must have the split {split!r}. {received}")
         for side, found in zip(("source", "target"), present):
             if len(found) > 1:
                 raise ArgumentError(
@@ -125,10 +123,8 @@ def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list
         del rows[0]
     wrong = next((i for i, row in enumerate(rows, 1) if len(row) <= max(columns)), None)
     if wrong is not None or not rows:
-        raise ValueError(
-            "A table of pairs must have source and target in each line, separated by a tab. "
-            f"Received: {str(path)!r}, line {wrong or 1}."
-        )
+        message = "A table of pairs must have source and target in each line, separated by a tab."
+        raise ValueError(f"{message} Received: {str(path)!r}, line {wrong or 1}.")
     source, target = ([row[column] for row in rows] for column in columns)
     return source, target
 

@@ -231,11 +231,10 @@ def check_lengths(
     check_penalty("length_deviation", length_deviation)
     check_count("longest_length", longest_length, least=0)
     if 0 < longest_length < max(sequence_length, SHORTEST):
-        required = (
-            f"must be 0, for no limit, or at least {SHORTEST} and at least `sequence_length`."
-        )
+        least = f"at least {SHORTEST} and at least `sequence_length`."
         received = {"longest_length": longest_length, "sequence_length": sequence_length}
-        raise ArgumentError("longest_length", required, **received)
+        raise ArgumentError("longest_length", f"must be 0, for no limit, or {least}", **received)
+
     if longest_length and not length_deviation:
         required = "must be 0 if all segments have the same length."
         way_out = " Set `length_deviation` above 0."

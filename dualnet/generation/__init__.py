@@ -7,13 +7,6 @@ from dualnet.generation.texts import generate
 from dualnet.generation.translation import Translation, translate, translations
 
 __all__ = [
-    "Alignment",
-    "Hypothesis",
-    "Translation",
-    "alignments",
-    "beam_search",
-    "ensemble_step",
-    "generate",
-    "translate",
-    "translations",
-]
+    "Alignment", "Hypothesis", "Translation", "alignments", "beam_search", "ensemble_step",
+    "generate", "translate", "translations",
+]  # fmt: skip

@@ -167,11 +167,8 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
             return ops.convert_to_numpy(row), [state]
         rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
         if len({row.shape for row in rows}) > 1:
-            raise ArgumentError(
-                "steps",
-                "must have the same tokens. Received: log-probabilities of "
-                f"{[row.shape[-1] for row in rows]} tokens.",
-            )
+            received = f"Received: log-probabilities of {[row.shape[-1] for row in rows]} tokens."
+            raise ArgumentError("steps", f"must have the same tokens. {received}")
         return np.logaddexp.reduce(rows) - np.log(len(rows)), [state for _, state in results]
 
     return step

@@ -105,11 +105,8 @@ def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, l
 def check_logits(value: float) -> None:
     """Raise `ValueError` unless `value`, the highest of a model's logits, is finite."""
     if not math.isfinite(value):
-        raise ArgumentError(
-            "model",
-            f"must compute finite logits. Received: {value}. Train it again with a smaller "
-            "learning_rate.",
-        )
+        way_out = "Train it again with a smaller learning_rate."
+        raise ArgumentError("model", f"must compute finite logits. Received: {value}. {way_out}")
 
 
 def draw(

@@ -165,11 +165,9 @@ def check_translators(models: Sequence[Any]) -> None:
                 "with `dualnet train encdec --pairs FOLDER`.",
             )
         if model.vocabulary is None or model.source_vocabulary is None:
-            raise ArgumentError(
-                "model",
-                "must have `vocabulary` and `source_vocabulary`. Received: one without. Set them, "
-                "or train it on a corpus of pairs.",
-            )
+            required = "must have `vocabulary` and `source_vocabulary`."
+            way_out = "Set them, or train it on a corpus of pairs."
+            raise ArgumentError("model", f"{required} Received: one without. {way_out}")
     hashes = [model.vocabulary.sha256 for model in models]
     others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
     if others or not hashes:

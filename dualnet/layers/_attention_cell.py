@@ -39,10 +39,8 @@ class AttentionCell(ConfiguredLayer):
         super().__init__(**kwargs)
         self.cells = list(cells) if isinstance(cells, (list, tuple)) else [cells]
         if not self.cells or not all(isinstance(cell, RecurrentCell) for cell in self.cells):
-            raise ArgumentError(
-                "cells",
-                f"must be a list of cells such as dualnet.layers.LSTMCell. Received: {cells!r}.",
-            )
+            required = "must be a list of cells such as dualnet.layers.LSTMCell."
+            raise ArgumentError("cells", f"{required} Received: {cells!r}.")
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.internal_locked = check_flag("internal_locked", internal_locked)
         self.level_sizes = [cell.output_size for cell in self.cells]
@@ -155,11 +153,8 @@ def dropped_weights(cell):
 def memory_size(constants_shape, cell):
     """Return the size of the vectors of the memory, which a cell needs to know its weights."""
     if not constants_shape:
-        raise ArgumentError(
-            "constants",
-            f"must be [memory, keys] or [memory, keys, mask] for `{type(cell).__name__}`. "
-            "Received: none.",
-        )
+        required = f"must be [memory, keys] or [memory, keys, mask] for `{type(cell).__name__}`."
+        raise ArgumentError("constants", f"{required} Received: none.")
     return constants_shape[0][-1]
 
 

@@ -51,8 +51,5 @@ def check_embedding(tied_to):
 def check_tied_size(argument, value, size, of):
     """Raise `ValueError` unless `value` is `size`, the number `of` rows or units of a matrix."""
     if value != size:
-        raise ArgumentError(
-            argument,
-            f"must equal the {size} {of} of the embedding that the output is tied to. "
-            f"Received: {argument}={value!r}.",
-        )
+        required = f"must equal the {size} {of} of the embedding that the output is tied to."
+        raise ArgumentError(argument, f"{required} Received: {argument}={value!r}.")

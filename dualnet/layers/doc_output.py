@@ -123,25 +123,19 @@ class DOCOutput(TiedLayer, SeededLayer):
         self.balance = check_penalty("balance", balance)
         self.balance_form = check_choice("balance_form", balance_form, BALANCE_FORMS)
         if self.balance and sum(self.experts) == 1:
-            raise ArgumentError(
-                "balance",
-                "must be 0 with a single expert, which needs no balance. "
-                f"Received: balance={balance!r}, experts={experts!r}.",
-            )
+            required = "must be 0 with a single expert, which needs no balance."
+            received = f"Received: balance={balance!r}, experts={experts!r}."
+            raise ArgumentError("balance", f"{required} {received}")
 
     def build(self, inputs_shape):
         if not isinstance(inputs_shape[0], (list, tuple)):
-            raise ArgumentError(
-                "inputs",
-                "must be a list of the outputs of layers, lowest first. Received: one "
-                f"tensor of shape {tuple(inputs_shape)}. Use `MixtureSoftmax` for one layer.",
-            )
+            required = "must be a list of the outputs of layers, lowest first."
+            received = f"Received: one tensor of shape {tuple(inputs_shape)}."
+            way_out = "Use `MixtureSoftmax` for one layer."
+            raise ArgumentError("inputs", f"{required} {received} {way_out}")
         if len(inputs_shape) != len(self.experts):
-            raise ArgumentError(
-                "experts",
-                f"must have one count per input. Received: experts={self.experts!r} for "
-                f"{len(inputs_shape)} inputs.",
-            )
+            received = f"Received: experts={self.experts!r} for {len(inputs_shape)} inputs."
+            raise ArgumentError("experts", f"must have one count per input. {received}")
         shape = (inputs_shape[-1][-1], sum(self.experts))
         self.prior_kernel = self.add_matrix("prior_kernel", shape, role=Role.EXPERT)
         self.latent_kernels, self.latent_biases = {}, {}
@@ -244,16 +238,10 @@ class DOCOutput(TiedLayer, SeededLayer):
 def check_experts(experts):
     """Return `experts`, the number of experts per layer, as a list, else raise `ValueError`."""
     if not isinstance(experts, (list, tuple)) or not experts:
-        raise ArgumentError(
-            "experts",
-            "must be a list of integers, one per layer, lowest first. "
-            f"Received: experts={experts!r}.",
-        )
+        required = "must be a list of integers, one per layer, lowest first."
+        raise ArgumentError("experts", f"{required} Received: experts={experts!r}.")
     experts = [check_count(f"experts[{n}]", count, least=0) for n, count in enumerate(experts)]
     if not any(experts):
-        raise ArgumentError(
-            "experts",
-            f"must contain a count above 0. Received: experts={experts!r}. "
-            "Use `OutputProjection` for a plain softmax.",
-        )
+        received = f"Received: experts={experts!r}. Use `OutputProjection` for a plain softmax."
+        raise ArgumentError("experts", f"must contain a count above 0. {received}")
     return experts

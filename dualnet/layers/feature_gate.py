@@ -72,11 +72,8 @@ class FeatureGate(ConfiguredLayer):
         names = ", ".join(self.names)
         logits = shapes[len(self.names) :] if isinstance(shapes, list) else []
         if not logits:
-            raise ArgumentError(
-                "inputs",
-                f"must be a list of {names} and the logits of one or more models. "
-                f"Received: shapes {shapes!r}.",
-            )
+            required = f"must be a list of {names} and the logits of one or more models."
+            raise ArgumentError("inputs", f"{required} Received: shapes {shapes!r}.")
         for shape in logits:
             if len(shape) != 3 or shape[-1] != self.vocabulary_size:
                 raise ArgumentError(

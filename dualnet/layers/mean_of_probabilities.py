@@ -42,16 +42,12 @@ class MeanOfProbabilities(ConfiguredLayer):
 
     def build(self, input_shape):
         if not isinstance(input_shape, list):
-            raise ArgumentError(
-                "inputs",
-                f"must be a list of logits. Received: shape {input_shape!r}. Put it in a list.",
-            )
+            received = f"Received: shape {input_shape!r}. Put it in a list."
+            raise ArgumentError("inputs", f"must be a list of logits. {received}")
         sizes = [shape[-1] for shape in input_shape]
         if len(set(sizes)) > 1:
-            raise ArgumentError(
-                "inputs",
-                f"must be logits of the same vocabulary. Received: vocabularies of sizes {sizes}.",
-            )
+            required = "must be logits of the same vocabulary."
+            raise ArgumentError("inputs", f"{required} Received: vocabularies of sizes {sizes}.")
 
     def call(self, inputs):
         members = [ops.log_softmax(ops.cast(logits, "float32")) for logits in inputs]

@@ -85,10 +85,8 @@ class NeuralCache(ConfiguredLayer):
 
     def build(self, inputs_shape, initial_state_shape=None):
         if not isinstance(inputs_shape, list) or len(inputs_shape) != 3:
-            raise ArgumentError(
-                "inputs",
-                f"must be a list of tokens, hidden and logits. Received: shapes {inputs_shape!r}.",
-            )
+            required = "must be a list of tokens, hidden and logits."
+            raise ArgumentError("inputs", f"{required} Received: shapes {inputs_shape!r}.")
         if initial_state_shape is None:
             return
         sizes = [shape[-1] for shape in initial_state_shape]

@@ -213,11 +213,8 @@ def _check_mask(mask):
         return
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if len(mask.shape) != 2 or dtype != "bool":
-        raise ArgumentError(
-            "mask",
-            "must be bool of shape (batch, time), False at padding. Received: "
-            f"{dtype} of shape {tuple(mask.shape)}.",
-        )
+        required = "must be bool of shape (batch, time), False at padding."
+        raise ArgumentError("mask", f"{required} Received: {dtype} of shape {tuple(mask.shape)}.")
 
 
 def _check_states(states, sizes):

@@ -72,11 +72,7 @@ class Page:
 
 @documented(Looking)
 def look(
-    models: Any = None,
-    text: str | None = None,
-    *,
-    statistics: Any = None,
-    **settings: Any,
+    models: Any = None, text: str | None = None, *, statistics: Any = None, **settings: Any
 ) -> Page:
     """Return a page that shows models reading `text`.
 

@@ -81,16 +81,9 @@ def read(
             if learn is not None:
                 learn(piece)
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return Reading(
-        losses=whole["losses"].astype(np.float64),
-        ranks=whole["ranks"] + 1,
-        likeliest=whole["likeliest"],
-        probabilities=np.exp(whole["log_probabilities"].astype(np.float64)),
-        favoured=whole.get("favoured"),
-        gates=whole.get("gates"),
-        shares=whole.get("shares"),
-        segment=segment,
-    )
+    whole |= {"losses": whole["losses"].astype(np.float64), "ranks": whole["ranks"] + 1}
+    log_probabilities = whole.pop("log_probabilities").astype(np.float64)
+    return Reading(**whole, probabilities=np.exp(log_probabilities), segment=segment)
 
 
 def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:

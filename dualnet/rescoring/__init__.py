@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dualnet.rescoring.bracket_f1 import BracketF1
 from dualnet.rescoring.formats import read_nbest, write_nbest
 from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.metrics import Bleu, Wer
+from dualnet.rescoring.metrics import Bleu, BracketF1, Wer
 from dualnet.rescoring.trees import (
     Candidate,
     Tree,
@@ -23,28 +22,10 @@ if TYPE_CHECKING:
     from dualnet.rescoring.rescoring import rescore as rescore
 
 __all__ = [
-    "Bleu",
-    "BracketF1",
-    "Candidate",
-    "Comparison",
-    "Figure",
-    "Hypothesis",
-    "NBest",
-    "Tree",
-    "Wer",
-    "clean",
-    "compare",
-    "linearize",
-    "load_weights",
-    "parse_tree",
-    "read_nbest",
-    "read_tree_nbest",
-    "read_trees",
-    "rescore",
-    "save_weights",
-    "tune",
-    "write_nbest",
-]
+    "Bleu", "BracketF1", "Candidate", "Comparison", "Figure", "Hypothesis", "NBest", "Tree", "Wer",
+    "clean", "compare", "linearize", "load_weights", "parse_tree", "read_nbest", "read_tree_nbest",
+    "read_trees", "rescore", "save_weights", "tune", "write_nbest",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,5 @@
 """Reads and writes n-best lists: of Moses, of Kaldi, JSON lines, and of trees."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
@@ -118,11 +116,9 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
                 if columns is None:
                     columns = {name: opened(f"{os.fspath(path)}.{name}") for name in numbers}
                 if columns.keys() != numbers.keys():
-                    raise ArgumentError(
-                        "lists",
-                        f"must have the same features throughout. Received: {sorted(numbers)} at "
-                        f"{key}, after {sorted(columns)}.",
-                    )
+                    required = "must have the same features throughout."
+                    received = f"Received: {sorted(numbers)} at {key}, after {sorted(columns)}."
+                    raise ArgumentError("lists", f"{required} {received}")
                 for name, value in numbers.items():
                     columns[name].write(f"{key} {value}\n")
 
@@ -186,11 +182,8 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
         lines = read_lines(Path(path))
     if format in ("jsonl", "trees"):
         if len(lines) != len(ids):
-            raise ArgumentError(
-                name,
-                f"must have one for each list. Received: {len(lines)} in {os.fspath(path)!r} for "
-                f"{len(ids)} lists.",
-            )
+            received = f"Received: {len(lines)} in {os.fspath(path)!r} for {len(ids)} lists."
+            raise ArgumentError(name, f"must have one for each list. {received}")
         return lines
     if format == "kaldi":
         try:
@@ -203,11 +196,8 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
         by_key = {str(number): line for number, line in enumerate(lines)}
     keys = [str(key) if format == "kaldi" else str(int(key)) for key in ids]
     if missing := [key for key in keys if key not in by_key]:
-        raise ArgumentError(
-            name,
-            f"must have a line for each id of the lists. Received: {os.fspath(path)!r} "
-            f"without one for {missing[0]!r}.",
-        )
+        received = f"Received: {os.fspath(path)!r} without one for {missing[0]!r}."
+        raise ArgumentError(name, f"must have a line for each id of the lists. {received}")
     return [by_key[key] for key in keys]
 
 
@@ -233,11 +223,9 @@ def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]
 def _trees(path: Path_) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
     for number, candidates in enumerate(numbered_nbest(path)):
         if not candidates:
-            raise ArgumentError(
-                "nbest",
-                f"must hold a tree in each list. Received: {os.fspath(path)!r}, whose list "
-                f"{number} has none. Write () for a sentence without a parse.",
-            )
+            received = f"Received: {os.fspath(path)!r}, whose list {number} has none."
+            way_out = "Write () for a sentence without a parse."
+            raise ArgumentError("nbest", f"must hold a tree in each list. {received} {way_out}")
         for line, (tree, score) in candidates:
             text = linearize(clean(tree))
             yield line, (number, Hypothesis(text, score=score, rest=str(tree)))
@@ -401,11 +389,8 @@ def _one_line(text: str) -> str:
 def check_name(name: str, pattern: str = r"[^\s=|/]+", argument: str = "lists") -> str:
     """Return the name of a feature if it fits `pattern`; every format can hold it by default."""
     if not re.fullmatch(pattern, name, re.ASCII):
-        raise ArgumentError(
-            argument,
-            "must name features without spaces, '=', '|' and '/', and none 'score'. Received: "
-            f"{name!r}.",
-        )
+        required = "must name features without spaces, '=', '|' and '/', and none 'score'."
+        raise ArgumentError(argument, f"{required} Received: {name!r}.")
     return name
 
 

@@ -1,7 +1,5 @@
 """The lines of files of lists and trees, their words and their numbers."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """N-best lists: the hypotheses of one utterance or sentence, and their features."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math
@@ -58,11 +56,9 @@ class Hypothesis:
             one = {feature: value}
             values: dict[str, Any] = {f"{feature}_{i}": number for i, number in several} or one
             if twice := numbers.keys() & values:
-                raise ArgumentError(
-                    "features",
-                    "must have different names, `x_1` for the first of several numbers. Received: "
-                    f"two that are named {min(twice)!r}. Rename {feature!r}.",
-                )
+                required = "must have different names, `x_1` for the first of several numbers."
+                received = f"Received: two that are named {min(twice)!r}. Rename {feature!r}."
+                raise ArgumentError("features", f"{required} {received}")
             numbers |= values
         return numbers
 
@@ -114,11 +110,9 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
         features.setdefault(LENGTH, float(len(hypothesis.text.split())))
         for name, column in scores.items():
             if name in features:  # `numbers` refuses one of the numbers of a feature
-                raise ArgumentError(
-                    "models",
-                    "must have names that no feature of the lists has. Received: "
-                    f"{name!r}. Give a dict of other names, or rename the RUN.",
-                )
+                required = "must have names that no feature of the lists has."
+                way_out = "Give a dict of other names, or rename the RUN."
+                raise ArgumentError("models", f"{required} Received: {name!r}. {way_out}")
             features[name] = next(column)
         hypotheses.append(_changed(hypothesis, features=features, score=None))
     return NBest(nbest.id, tuple(hypotheses))

@@ -1,14 +1,140 @@
-"""What weights are tuned on: BLEU and WER, from statistics that add up over sentences."""
+"""What weights are tuned on: BLEU, WER and bracket F1, from sums over sentences."""
 
-from __future__ import annotations
-
+import reprlib
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from dualnet._checks import check_choice, checked, extra
-from dualnet.rescoring.bracket_f1 import BracketF1, sums_of
+from dualnet._checks import ArgumentError, check_choice, checked, extra
+from dualnet.rescoring.lines import SPACES
+from dualnet.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
+
+
+def sums_of(sums: Any, count: int, *, axes: int = 1) -> np.ndarray:
+    """Return `sums`, of which the last axis has `count` statistics, as float64."""
+    try:
+        array = np.asarray(sums, "float64")
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape[-1:] != (count,) or array.ndim != axes:
+        message = f"must hold the sums of {count} statistics. Received: {reprlib.repr(sums)}."
+        raise ArgumentError("sums", message)
+    return array
+
+
+@dataclass(frozen=True, kw_only=True)
+class BracketF1:
+    """Labelled-bracket F1 in percent, by the rules of EVALB; a metric for tuning weights.
+
+    A bracket is the label of a constituent with its first and last word. Two trees of a sentence
+    match in a bracket as often as both have it. Sums over sentences, not means, give the F1:
+    2 x matched / (brackets of the hypotheses + brackets of the references).
+
+    The defaults are those of EVALB's COLLINS.prm, with the outer brackets of other parsers.
+    Functions are cut off: NP-SBJ is NP. Differs from EVALB where it would leave a sentence out:
+    a word that only one tree tags as punctuation stays in both (EVALB does so for the tags of
+    its QUOTE_LABEL), and a hypothesis without words has no brackets, so that its recall is 0.
+    A word without a tag, as in the linear form, has that of the other tree; so give references
+    in brackets.
+
+    Args:
+        roots: tuple of str. Labels whose brackets do not count (`DELETE_LABEL TOP`).
+        traces: tuple of str. Tags of words that are deleted from each tree (`DELETE_LABEL -NONE-`).
+        punctuation: tuple of str. Tags of words that are deleted where both trees have them
+            (`DELETE_LABEL ,` and so on). A bracket without words does not count.
+        equivalent: tuple of pairs of str. Labels that count as one (`EQ_LABEL ADVP PRT`).
+        labeled: bool. Whether labels must match (`LABELED 1`).
+        longest: int or None. Sentences of more words, punctuation included, do not count
+            (`CUTOFF_LEN`). None: all do.
+
+    Source: the README of EVALB, https://nlp.cs.nyu.edu/evalb.
+
+    Example:
+
+    >>> from dualnet.rescoring import BracketF1
+    >>> reference = "(S (NP (NNS dogs)) (VP (VBP bark) (PRT (RP up))) (. .))"
+    >>> hypothesis = "(S (NP dogs )NP (VP bark (NP up )NP )VP . )S"
+    >>> metric = BracketF1()
+    >>> metric.statistics(hypothesis, reference)
+    array([3., 4., 4.])
+    >>> metric.value(metric.statistics(hypothesis, reference))
+    75.0
+    """
+
+    roots: tuple[str, ...] = ROOTS
+    traces: tuple[str, ...] = (TRACE,)
+    punctuation: tuple[str, ...] = (",", ":", "``", "''", ".")
+    equivalent: tuple[tuple[str, str], ...] = (("ADVP", "PRT"),)
+    labeled: bool = True
+    longest: int | None = None
+    higher_is_better: ClassVar[bool] = True
+
+    @checked
+    def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
+        """Return the brackets of a sentence that match, of its hypothesis, of its reference.
+
+        Args:
+            hypothesis: str. A tree in brackets or in the linear form.
+            reference: str. Likewise.
+
+        Returns:
+            float64 `(3,)`.
+
+        Raises:
+            ValueError: if either is not one tree, or their words differ.
+        """
+        trees = [parse_tree(text) if text.strip(SPACES) else Tree("", ())
+                 for text in (hypothesis, reference)]  # fmt: skip
+        leaves = [[leaf for leaf in tree.leaves() if leaf.label not in self.traces]
+                  for tree in trees]  # fmt: skip
+        ours, theirs = ([leaf.word for leaf in side] for side in leaves)
+        if ours and ours != theirs:
+            received = f"Received: {' '.join(map(str, ours))!r} for {' '.join(map(str, theirs))!r}."
+            raise ArgumentError("hypothesis", f"must have the words of its reference. {received}")
+        if self.longest is not None and len(theirs) > self.longest:
+            return np.zeros(3)
+        kept = [self._stays({tag.label for tag in tags}) for tags in zip(*leaves)]
+        if not ours:
+            kept = [self._stays({leaf.label}) for leaf in leaves[1]]
+        counts = [self._brackets(tree, kept) for tree in trees]
+        return np.array([(counts[0] & counts[1]).total(), *(c.total() for c in counts)], "float64")
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return the F1 in percent of statistics summed over sentences; 0 without brackets.
+
+        Precision is `sums[0] / sums[1]`, recall `sums[0] / sums[2]`.
+        """
+        matched, of_hypotheses, of_references = sums_of(sums, 3).tolist()
+        return 200 * matched / max(of_hypotheses + of_references, 1.0)
+
+    def _stays(self, tags: set[str]) -> bool:
+        known = tags - {TAG}
+        return not known or not known <= {*self.punctuation}
+
+    def _brackets(self, tree: Tree, kept: list[bool]) -> Counter[Any]:
+        """Return the brackets of `tree`, where `kept` says which words but traces count."""
+        names = {second: first for first, second in self.equivalent}
+        words = iter(kept)
+        brackets: Counter[Any] = Counter()
+
+        def count(tree: Tree, start: int) -> int:
+            """Count the brackets of a tree of which `start` words stand before; return its end."""
+            if tree.word is not None:
+                return start + (tree.label not in self.traces and next(words))
+            end = start
+            for child in tree.trees:
+                end = count(child, end)
+            label = category(tree.label)
+            if end > start and label not in self.roots:
+                brackets[names.get(label, label) if self.labeled else "", start, end] += 1
+            return end
+
+        count(tree, 0)
+        return brackets
+
 
 EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
 

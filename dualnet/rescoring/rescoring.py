@@ -1,7 +1,5 @@
 """N-best lists rescored by language models and translators."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -150,11 +148,9 @@ class _Scorer:
         self.vocabulary: Tokenizer
         if isinstance(model, TranslationModel):
             if model.vocabulary is None or model.source_vocabulary is None:
-                raise ArgumentError(
-                    "models",
-                    "must have `vocabulary` and `source_vocabulary`. Received: "
-                    f"{name!r} without. Set them, or train it on a corpus of pairs.",
-                )
+                required = "must have `vocabulary` and `source_vocabulary`."
+                way_out = "Set them, or train it on a corpus of pairs."
+                raise ArgumentError("models", f"{required} Received: {name!r} without. {way_out}")
             self.vocabulary = model.vocabulary
             self.eos_id = self.vocabulary.require_eos()
         else:
@@ -177,11 +173,10 @@ class _Scorer:
         try:
             return np.round(log_probabilities(self.model, streams, **reading), DIGITS)
         except NotFiniteError:
-            raise ArgumentError(
-                "models",
-                f"must compute finite log-probabilities. Received: {self.name!r}, which does not. "
-                "Train it, or let it adapt, with a smaller learning_rate.",
-            ) from None
+            required = "must compute finite log-probabilities."
+            received = f"Received: {self.name!r}, which does not."
+            way_out = "Train it, or let it adapt, with a smaller learning_rate."
+            raise ArgumentError("models", f"{required} {received} {way_out}") from None
 
     def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
@@ -215,9 +210,7 @@ def _with_sources(
         yield one_list, source
 
 
-def _blocks(
-    lists: Iterable[tuple[NBest, str | None]],
-) -> Iterator[list[tuple[NBest, str | None]]]:
+def _blocks(lists: Iterable[tuple[NBest, str | None]]) -> Iterator[list[tuple[NBest, str | None]]]:
     """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
     block: list[tuple[NBest, str | None]] = []
     length = 0

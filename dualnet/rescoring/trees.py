@@ -65,18 +65,13 @@ class Tree:
             )
         outer = self.label in ROOTS and len(self.children) == 1
         if not outer and any(not tree.label for tree in self.trees):
-            raise ArgumentError(
-                "children",
-                "must have labels, but for one that is alone in the outer bracket. Received: a "
-                f"bracket without a label in the bracket {self.label!r}.",
-            )
+            required = "must have labels, but for one that is alone in the outer bracket."
+            received = f"Received: a bracket without a label in the bracket {self.label!r}."
+            raise ArgumentError("children", f"{required} {received}")
         for name, text in [("label", self.label or "X"), *(("children", word) for word in words)]:
             if _TOKEN.fullmatch(text) is None or text in "()":
-                raise ArgumentError(
-                    name,
-                    f"must hold no spaces and no brackets. Received: {text!r}. "
-                    "Write a bracket in a text as -LRB- or -RRB-.",
-                )
+                received = f"Received: {text!r}. Write a bracket in a text as -LRB- or -RRB-."
+                raise ArgumentError(name, f"must hold no spaces and no brackets. {received}")
         depth = 1 + max((vars(tree)["depth"] for tree in self.trees), default=0)
         if depth > DEEPEST:
             message = f"must have at most {DEEPEST} levels. Received: a tree with more."

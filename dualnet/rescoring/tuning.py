@@ -1,7 +1,5 @@
 """Weights of features, learnt on lists with references by line search on the metric itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -230,11 +228,9 @@ def check_features(weights: Mapping[str, float], known: Collection[str]) -> None
     known = sorted(known)
     for name, weight in weights.items():
         if check_finite(f"weights[{name!r}]", weight) and name not in known:
-            raise ArgumentError(
-                "weights",
-                f"must be of features of the lists, which are {', '.join(known)}. Received: "
-                f"{name!r}.{did_you_mean(name, known)}",
-            )
+            required = f"must be of features of the lists, which are {', '.join(known)}."
+            received = f"Received: {name!r}.{did_you_mean(name, known)}"
+            raise ArgumentError("weights", f"{required} {received}")
 
 
 def checked_lists(
@@ -259,11 +255,8 @@ def _statistics(
 ) -> list[np.ndarray]:
     """Return the statistics of each list, `(hypotheses, n)`."""
     if not lists or len(lists) != len(references):
-        raise ArgumentError(
-            "references",
-            f"must be one for each list, at least one. Received: {len(references)} references "
-            f"for {len(lists)} lists.",
-        )
+        received = f"Received: {len(references)} references for {len(lists)} lists."
+        raise ArgumentError("references", f"must be one for each list, at least one. {received}")
     return [statistics_of(*pair, metric) for pair in zip(lists, references)]
 
 

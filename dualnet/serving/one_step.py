@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from dualnet._checks import extra
+from dualnet._contexts import dtype_policy
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
 
@@ -82,12 +82,9 @@ def in_float32(model: LanguageModel) -> LanguageModel:
     """Return `model`, or a float32 copy of it: LiteRT handles no other type well."""
     if all(layer.compute_dtype == "float32" for layer in model.core.layers):
         return model
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float32")
-    try:
+    with dtype_policy("float32"):
         copy = LanguageModel.from_config(model.get_config())
-    finally:
-        keras.config.set_dtype_policy(policy)
+
     copy.core.set_weights(model.core.get_weights())
     return copy
 

@@ -9,14 +9,6 @@ from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
 __all__ = [
-    "DOCUMENTS",
-    "EOS",
-    "UNK",
-    "ByteTokenizer",
-    "LibraryTokenizer",
-    "Tokenizer",
-    "Vocabulary",
-    "from_config",
-    "load_tokenizer",
-    "train_tokenizer",
-]
+    "DOCUMENTS", "EOS", "UNK", "ByteTokenizer", "LibraryTokenizer", "Tokenizer", "Vocabulary",
+    "from_config", "load_tokenizer", "train_tokenizer",
+]  # fmt: skip

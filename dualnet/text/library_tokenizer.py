@@ -81,11 +81,10 @@ class LibraryTokenizer(Tokenizer):
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
             if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():
-                raise ArgumentError(
-                    "special",
-                    f"units must not be spelt as a unit of bytes is. Received: {text!r}, which is "
-                    f"also the unit of {_bytes_of(text)!r}. Leave it out, or change its spelling.",
-                )
+                required = "units must not be spelt as a unit of bytes is."
+                received = f"Received: {text!r}, which is also the unit of {_bytes_of(text)!r}."
+                way_out = "Leave it out, or change its spelling."
+                raise ArgumentError("special", f"{required} {received} {way_out}")
 
     def __repr__(self) -> str:
         return f"LibraryTokenizer({self.kind}, {len(self)} units, sha256={self.sha256[:12]}…)"
@@ -302,11 +301,9 @@ def read_library_file(path: str | os.PathLike[str]) -> str:
         raise ArgumentError("tokenizer", message) from None
     except ValueError as error:
         reason = str(error).rpartition("Received: ")[2].rstrip(".")
-        raise ArgumentError(
-            "tokenizer",
-            "must be the file tokenizer.json of Hugging Face's `tokenizers`. Received: "
-            f"{os.fspath(path)!r}, which is none ({reason}).",
-        ) from None
+        required = "must be the file tokenizer.json of Hugging Face's `tokenizers`."
+        received = f"Received: {os.fspath(path)!r}, which is none ({reason})."
+        raise ArgumentError("tokenizer", f"{required} {received}") from None
     return text
 
 

@@ -98,11 +98,7 @@ def check_line_ends(path: str | os.PathLike[str]) -> None:
 
 
 def blocks(
-    path: str | os.PathLike[str],
-    *,
-    start: int = 0,
-    end: int | None = None,
-    **settings: Any,
+    path: str | os.PathLike[str], *, start: int = 0, end: int | None = None, **settings: Any
 ) -> Iterator[str]:
     """Yield the marked text of the file at `path`, from byte `start` to `end`, in blocks.
 

@@ -8,15 +8,6 @@ from dualnet.training.seeds import train_seeds
 from dualnet.training.start import batches_of, card_for
 
 __all__ = [
-    "Recipe",
-    "Run",
-    "batches_of",
-    "card_for",
-    "combine_runs",
-    "load_corpus",
-    "split_overrides",
-    "train",
-    "train_gate",
-    "train_seeds",
-    "versions",
-]
+    "Recipe", "Run", "batches_of", "card_for", "combine_runs", "load_corpus", "split_overrides",
+    "train", "train_gate", "train_seeds", "versions",
+]  # fmt: skip

@@ -13,6 +13,7 @@ import keras
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._contexts import dtype_policy
 from dualnet._files import claim, is_used, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
@@ -296,7 +297,7 @@ def _prepare(
 
 def compiled_model(card: Card, recipe: Recipe, corpus: Corpus | PairCorpus) -> LanguageModel:
     """Return the model of `card`, compiled, with the vocabulary of `corpus`."""
-    with _dtype_policy(policy_of(recipe)):
+    with dtype_policy(policy_of(recipe)):
         model = BUILDERS[card.builder](**card.config, name=card.name)
     model.vocabulary = corpus.vocabulary
     if isinstance(corpus, PairCorpus):
@@ -310,16 +311,6 @@ def compiled_model(card: Card, recipe: Recipe, corpus: Corpus | PairCorpus) -> L
 def policy_of(recipe: Recipe) -> str:
     """Return the dtype policy of `recipe`, that of Keras if it names none."""
     return recipe.dtype_policy or keras.config.dtype_policy().name
-
-
-@contextlib.contextmanager
-def _dtype_policy(policy: str) -> Iterator[None]:
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 # --- resuming
@@ -391,12 +382,10 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
 
 def evaluated_epochs(folder: Path) -> int:
     """Return the number of epochs after which the run was evaluated, 0 if it never was."""
-    if not (folder / run_folder.RESULTS).is_file():
-        return 0
-    try:
+    missing_or_damaged = (OSError, ValueError, KeyError, TypeError, OverflowError)
+    with contextlib.suppress(*missing_or_damaged):
         return int(json.loads((folder / run_folder.RESULTS).read_text("utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):  # damaged
-        return 0
+    return 0
 
 
 def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:

@@ -2,7 +2,7 @@
 
 The room has three parts:
 
-- the search, here: `space` and `job` say what is searched, and `job_checks` checks it; `begin`
+- the search, here: `job` says what is searched, and `job_checks` checks it; `begin`
   begins or resumes a search, whose processes share `search_folder`;
   `search_run` runs it to its end; `trial` is one of its trials, done by `trial_process`;
 - `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief;

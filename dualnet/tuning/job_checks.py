@@ -10,8 +10,7 @@ from dualnet.builders.stations import GATES, Cache, Gate, Stations
 from dualnet.requests import DynamicEvaluating, Evaluating, Learning
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import is_gated
-from dualnet.tuning.job import SCHEMA, Job
-from dualnet.tuning.space import JobError, decided, holds
+from dualnet.tuning.job import SCHEMA, Job, JobError, decided, holds
 
 EVALUATIONS = ("static", "dynamic")
 STATIC = ("batch_size", "window")

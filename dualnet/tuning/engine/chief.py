@@ -25,10 +25,9 @@ def role() -> str:
         return ""
     missing = [name for name in VARIABLES if name not in present]
     if missing:
-        raise ValueError(
-            f"{', '.join(VARIABLES)} must be set together. Received: {', '.join(present)} without "
-            f"{', '.join(missing)}. Set all of them, or none to search on this machine only."
-        )
+        received = f"Received: {', '.join(present)} without {', '.join(missing)}."
+        way_out = "Set all of them, or none to search on this machine only."
+        raise ValueError(f"{', '.join(VARIABLES)} must be set together. {received} {way_out}")
     return "chief" if "chief" in os.environ["KERASTUNER_TUNER_ID"] else "worker"
 
 

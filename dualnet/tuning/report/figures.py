@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import Job, Parameter
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, text_of
-from dualnet.tuning.space import Parameter
 
 LEAST = 10  # completed trials needed to estimate importances
 IMPORTANCE = "importance.png"

@@ -8,9 +8,8 @@ from typing import Any
 
 from dualnet import _tensorboard
 from dualnet._files import folder_beside
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import Job, Parameter
 from dualnet.tuning.report.tables import Row, text_of
-from dualnet.tuning.space import Parameter
 from dualnet.tuning.trial import TRIALS, read_epochs
 
 
