@@ -8,12 +8,23 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
-from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
+from dualnet.serving.graph_bpe import GraphBPE
+from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
 from dualnet.serving.served_reader import ServedReader
+from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 
-TextReader = GraphTokenizer | GraphByteTokenizer
+TextReader = GraphTokenizer | GraphByteTokenizer | GraphBPE
+
+
+def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextReader:
+    """Return `tokenizer` for use inside a graph."""
+    if isinstance(tokenizer, LibraryTokenizer):
+        return GraphBPE(tokenizer)
+    if isinstance(tokenizer, ByteTokenizer):
+        return GraphByteTokenizer(tokenizer)
+    return GraphTokenizer(tokenizer)
 
 
 def write_saved_model(
