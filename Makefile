@@ -13,7 +13,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 SLOW := $(wildcard tests/*_kills.py) $(addprefix tests/test_,averaging.py cli_rescoring.py cli_text.py \
 	cli_translation.py combinations.py demo.py docstrings.py fuzz.py lm_eval.py look_browser.py notebooks.py pages.py \
-	pretrained.py resume.py serving_translation.py tuning_limits.py tuning_report.py)
+	pretrained.py resume.py serving_bpe.py serving_translation.py tuning_limits.py tuning_report.py)
 
 .PHONY: demo test test-all lint docs wheel tables clean
 

@@ -491,7 +491,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperat
     }
     settings["seed"] = tf.range(count)
     rows = tf.constant(np.repeat(logits[None], count, axis=0))
-    draw = tf.function(lambda step: sampling.draw(rows, step, settings, UNK_ID))
+    draw = tf.function(lambda step: sampling.draw(rows, step, settings, [UNK_ID]))
     first, second = (draw(tf.constant(step)).numpy() for step in (0, 1))
     expected = drawing(logits.astype("float64"), temperature, top_k, top_p, excluded=[UNK_ID])
     for drawn in (first, second):

@@ -10,13 +10,7 @@ import tensorflow as tf
 
 from dualnet.serving.graph_tokenizer import GraphLower, joined_text
 from dualnet.text import LibraryTokenizer
-from dualnet.text.byte_level import (
-    OTHER,
-    SPACE,
-    ByteLevelBPE,
-    character_classes,
-    lower_case,
-)
+from dualnet.text.byte_level import OTHER, SPACE, ByteLevelBPE, character_classes, lower_case
 from dualnet.text.plain_text import BLANK_LINES
 
 # Characters of private use, each of which stands for something else where a NUL follows it: a
@@ -41,17 +35,17 @@ class GraphBPE(tf.Module):
     def __init__(self, tokenizer: LibraryTokenizer):
         super().__init__(name="tokenizer")
         parts = ByteLevelBPE.of(tokenizer)
-        self.eos_id, self.unk_id = tokenizer.require_eos(), tokenizer.unk_id
+        self.eos_id = tokenizer.require_eos()
         self.words = tf.constant(tokenizer.words)
         self._spelling = tf.constant(parts.spelling)
-        self._bytes = tf.constant(parts.bytes)
+        self._bytes = tf.constant(parts.byte_ids)
         self._divides = parts.divides
         self._end = {"line": "\n", "blank-line": BLANK_LINES.pattern}.get(tokenizer.documents)
         self._added = parts.added
         self._row = len(tokenizer)  # what ends a row
         units = [u for texts in parts.added for u in texts.values() if u is not None]
         self._codes = {unit: ADDED + i for i, unit in enumerate(units)}
-        self._marked = tf.constant([parts.bytes[0], self._row, self.eos_id, 0, 0, *units])
+        self._marked = tf.constant([parts.byte_ids[0], self._row, self.eos_id, 0, 0, *units])
         starts, classes = character_classes()
         self._class_starts = tf.constant([-1, *starts])
         self._classes = tf.constant([NONE, *classes])
@@ -73,7 +67,7 @@ class GraphBPE(tf.Module):
 
     def encode(self, texts: Any, name: str) -> Any:
         """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`."""
-        replace, rows = tf.strings.regex_replace, tf.size(texts)
+        replace, rows = tf.strings.regex_replace, tf.size(texts, tf.int64)
         texts = replace(texts, "\0", _mark(NUL))
         if self._end is not None:
             texts = replace(texts, self._end, _mark(END))
@@ -82,7 +76,7 @@ class GraphBPE(tf.Module):
         text = tf.strings.reduce_join(texts + _mark(ROW))
         ids = self._merge(*self._words(text))
         ends_row = tf.equal(ids, self._row)
-        row_of = tf.cumsum(tf.cast(ends_row, tf.int32), exclusive=True)
+        row_of = tf.cumsum(tf.cast(ends_row, tf.int64), exclusive=True)
         ids, row_of = tf.boolean_mask(ids, ~ends_row), tf.boolean_mask(row_of, ~ends_row)
         return tf.RaggedTensor.from_value_rowids(ids, row_of, nrows=rows, validate=False)
 

@@ -72,7 +72,7 @@ class GraphByteTokenizer(tf.Module):
 
     def __init__(self, tokenizer: ByteTokenizer):
         super().__init__(name="tokenizer")
-        self.eos_id, self.unk_id = tokenizer.eos_id, tokenizer.unk_id
+        self.eos_id = tokenizer.eos_id
         self.words = tf.constant(tokenizer.words)
         self._spelling = tf.constant(tokenizer.spelling)
         self._documents = tokenizer.documents

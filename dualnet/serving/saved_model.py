@@ -45,7 +45,9 @@ def write_saved_model(
         tokenizer = in_graph(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
+        built["generate_text"] = _generate_text(
+            reader, tokenizer, model.vocabulary.unknown_ids, max_tokens
+        )
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
@@ -124,13 +126,14 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
     return score_text, {"texts": spec("texts", tf.string)}
 
 
-def _generate_text(reader: ServedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
+def _generate_text(
+    reader: ServedReader, tokenizer: TextReader, excluded_ids: list[int], max_tokens: int
+) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}
         settings = checked(inputs["prompts"], settings, min(max_tokens, tf.int32.max))
-        ids = tokenizer.eos_id, tokenizer.unk_id
-        drawn, scores = draw_words(reader, prompts, settings, *ids)
+        drawn, scores = draw_words(reader, prompts, settings, tokenizer.eos_id, excluded_ids)
         return {
             "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),

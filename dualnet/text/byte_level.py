@@ -28,7 +28,7 @@ class ByteLevelBPE:
     """The parts of a tokeniser for which `why_no_parts` has no reason.
 
     Attributes:
-        bytes: The id of each of the 256 bytes.
+        byte_ids: The id of each of the 256 bytes.
         merges: Left, right and merged id of each merge, in the order of their ranks.
         divides: Whether a document is divided into words first.
         lowercases: Whether the file itself lower-cases text, between the two steps of `added`.
@@ -37,7 +37,7 @@ class ByteLevelBPE:
         spelling: The bytes that each id stands for.
     """
 
-    bytes: list[int]
+    byte_ids: list[int]
     merges: list[tuple[int, int, int]]
     divides: bool
     lowercases: bool
@@ -57,9 +57,12 @@ class ByteLevelBPE:
                 text = normalizer.normalize_str(text)
             added[token["normalized"]][text] = None if token["special"] else i
         spelling = [*tokenizer._spelt]
+        for i in tokenizer._added:  # one that is matched in lower case may be written so
+            unit = tokenizer._library.decode([i], skip_special_tokens=False)
+            spelling[i] = unit.encode()
         spelling[tokenizer.require_eos()] = ENDS[tokenizer.documents].encode()
         return cls(
-            bytes=[vocabulary[c] for c in sorted(alphabet(), key=alphabet().__getitem__)],
+            byte_ids=[vocabulary[c] for c in sorted(alphabet(), key=alphabet().__getitem__)],
             merges=[(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in pairs],
             divides=_steps(data["pre_tokenizer"])[-1]["use_regex"],
             lowercases=normalizer is not None,
