@@ -16,6 +16,7 @@ CLIENT = """
 import functools, json, resource, sys
 sys.modules["dualnet"] = sys.modules["keras"] = None
 import tensorflow as tf
+text_of = lambda x: x.decode() if isinstance(x, bytes) else [text_of(each) for each in x]
 load = functools.cache(lambda folder: tf.saved_model.load(folder).signatures)
 for line in sys.stdin:
     folder, name, columns = json.loads(line)
@@ -23,7 +24,7 @@ for line in sys.stdin:
     specs = endpoint.structured_input_signature[1]
     inputs = {key: tf.constant(value, specs[key].dtype) for key, value in columns.items()}
     answer = {
-        key: (value.numpy().astype("U") if value.dtype == tf.string else value.numpy()).tolist()
+        key: text_of(value.numpy()) if value.dtype == tf.string else value.numpy().tolist()
         for key, value in endpoint(**inputs).items()
     }
     answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

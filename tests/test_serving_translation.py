@@ -208,7 +208,7 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
     def search(states, *settings):
         settings = dict(zip(translator_endpoints.SETTINGS, settings))
         found = graph.beam_search(
-            in_graph, [states], states < kinds, settings, eos_id=eos_id, unk_id=unk_id
+            in_graph, [states], states < kinds, settings, eos_id=eos_id, excluded_ids=[unk_id]
         )
         return found._asdict()
 

@@ -1,6 +1,6 @@
 """`dualnet.generation.beam_search` inside a TensorFlow graph, each sentence with its own beam."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,13 +34,13 @@ def beam_search(
     settings: dict[str, Any],
     *,
     eos_id: int,
-    unk_id: int | None,
+    excluded_ids: Sequence[int],
 ) -> Hypotheses:
     """Return the likeliest continuations of `<eos>` in `states`, one row for each sentence.
 
     What ties, what finishes and when a sentence ends is as in `dualnet.generation.beam_search`.
-    A sentence that is not `running` has one empty continuation, of score 0. `unk_id` is never
-    taken. `settings` are int32 `beam`, `n_best` and `max_tokens`, and float32
+    A sentence that is not `running` has one empty continuation, of score 0. `excluded_ids` are
+    never taken. `settings` are int32 `beam`, `n_best` and `max_tokens`, and float32
     `length_normalization`, each `(batch,)`. The loop has as many rows for each sentence as the
     widest beam.
     """
@@ -58,8 +58,7 @@ def beam_search(
         log_p, states = step(tf.reshape(tokens, (-1, 1)), states)
         words, length = log_p.shape[-1], length + 1
         totals = tf.cast(tf.reshape(log_p, (batch, width, words)), tf.float64) + scores[..., None]
-        if unk_id is not None:
-            totals = tf.where(tf.equal(tf.range(words), unk_id), NONE, totals)
+        totals = tf.where(np.isin(range(words), excluded_ids), NONE, totals)
         # Of equal values, `top_k` takes those that come first: the lower id, then the likelier
         # hypothesis.
         totals = tf.reshape(tf.transpose(totals, (0, 2, 1)), (batch, words * width))

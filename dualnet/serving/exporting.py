@@ -19,7 +19,8 @@ from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.requests import SUFFIXES, Exporting, format_of
-from dualnet.text import EOS, ByteTokenizer, LibraryTokenizer, Vocabulary
+from dualnet.text import EOS, LibraryTokenizer, Vocabulary
+from dualnet.text.byte_level import why_no_parts
 from dualnet.text.plain_text import check_text
 
 TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
@@ -70,10 +71,10 @@ def why_no_text(model: LanguageModel) -> str:
         return "a translator takes ids, which the tokenisers in assets.extra make."
     if tokenizer is None:
         return "they need a tokeniser, and the model has none."
-    if not isinstance(tokenizer, Vocabulary | ByteTokenizer):
+    if isinstance(tokenizer, LibraryTokenizer) and (reason := why_no_parts(tokenizer)):
         return (
-            f"a TensorFlow graph holds tokenisers of words and of bytes, and that of the model is "
-            f"{tokenizer.kind!r}. Send ids, which the package `tokenizers` makes with "
+            "a TensorFlow graph holds tokenisers of words, of bytes and of byte-level BPE, and the "
+            f"model's {reason}. Send ids, which the package `tokenizers` makes with "
             f"assets.extra/{tokenizer.file_name}."
         )
     if tokenizer.eos_id is None:
@@ -117,11 +118,12 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
       Each row draws with its own seed, independently of the rest of the batch.
 
     `score_text` and `generate_text` read text as the tokeniser of the model does, if that is one
-    of words or of bytes. A word that is unknown or not UTF-8 is `<unk>`, or fails the request if
-    the vocabulary has no `<unk>`. Bytes are read as they are; `texts` are UTF-8 all the same, as
-    JSON must be: where a text ends within a character, it has the replacement character. The two
-    endpoints are omitted for other tokenisers, for a vocabulary without `<eos>` and for a model
-    without vocabulary. `score` and `score_text` read in chunks, so long texts need little
+    of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have it. A word that is
+    unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has no `<unk>`. Bytes
+    are read as they are; `texts` are UTF-8 all the same, as JSON must be: where a text ends within
+    a character, it has the replacement character. The two endpoints are omitted for other
+    tokenisers, of which `why_no_text` says the reason, for a vocabulary without `<eos>` and for a
+    model without vocabulary. `score` and `score_text` read in chunks, so long texts need little
     memory. For clients that send ids, the tokeniser is also a file: the words in
     `assets.extra/vocabulary.txt`, any other in `assets.extra/tokenizer.json`, which the package
     `tokenizers` reads.

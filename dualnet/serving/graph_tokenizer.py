@@ -72,7 +72,7 @@ class GraphByteTokenizer(tf.Module):
 
     def __init__(self, tokenizer: ByteTokenizer):
         super().__init__(name="tokenizer")
-        self.eos_id, self.unk_id = tokenizer.eos_id, tokenizer.unk_id
+        self.eos_id = tokenizer.eos_id
         self.words = tf.constant(tokenizer.words)
         self._spelling = tf.constant(tokenizer.spelling)
         self._documents = tokenizer.documents
@@ -101,24 +101,27 @@ class GraphByteTokenizer(tf.Module):
 
         What is not UTF-8 becomes the replacement character, as in `ByteTokenizer.decode`.
         """
-        spelt = tf.ragged.map_flat_values(lambda flat: tf.gather(self._spelling, flat), ids)
-        texts = tf.strings.reduce_join(spelt, axis=-1)
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        return joined_text(self._spelling, ids)
 
 
-def in_graph(tokenizer: Vocabulary | ByteTokenizer) -> GraphTokenizer | GraphByteTokenizer:
-    """Return `tokenizer` for use inside a graph."""
-    if isinstance(tokenizer, ByteTokenizer):
-        return GraphByteTokenizer(tokenizer)
-    return GraphTokenizer(tokenizer)
+def joined_text(spelling: Any, ids: Any) -> Any:
+    """Return the texts of ragged ids that stand for bytes, with the replacement character."""
+    spelt = tf.ragged.map_flat_values(lambda flat: tf.gather(spelling, flat), ids)
+    texts = tf.strings.reduce_join(spelt, axis=-1)
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 class GraphLower(tf.Module):
-    """Applies `str.lower` to `words`, string `(words,)`; those that are not UTF-8 are unchanged."""
+    """Applies `str.lower` to `words`, string `(words,)`; those that are not UTF-8 are unchanged.
 
-    def __init__(self) -> None:
+    With `letters`, these alone are replaced, wherever they stand.
+    """
+
+    def __init__(self, letters: dict[str, str] | None = None) -> None:
         super().__init__(name="lower")
-        letters, self._final_sigma = _lower_case()
+        self._final_sigma = ""
+        if letters is None:
+            letters, self._final_sigma = _lower_case()
         self.letters = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(list(letters), list(letters.values())),
             default_value="",
@@ -127,13 +130,15 @@ class GraphLower(tf.Module):
     def __call__(self, words: Any) -> Any:
         decoded = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="ignore")
         is_utf8 = tf.equal(decoded, words)
-        has_sigma = tf.reduce_any(tf.strings.regex_full_match(words, f"(?s).*{CAPITAL_SIGMA}.*"))
-        sigmas = tf.cond(
-            has_sigma,
-            lambda: tf.strings.regex_replace(decoded, self._final_sigma, rf"\1{FINAL_SIGMA}\2"),
-            lambda: decoded,
-        )
-        letters = tf.strings.unicode_split(sigmas, "UTF-8", errors="ignore")
+        if self._final_sigma:
+            has_sigma = tf.strings.regex_full_match(words, f"(?s).*{CAPITAL_SIGMA}.*")
+            replaced = tf.strings.regex_replace
+            decoded = tf.cond(
+                tf.reduce_any(has_sigma),
+                lambda: replaced(decoded, self._final_sigma, rf"\1{FINAL_SIGMA}\2"),
+                lambda: decoded,
+            )
+        letters = tf.strings.unicode_split(decoded, "UTF-8", errors="ignore")
         lower = self.letters.lookup(letters.flat_values)
         lower = tf.where(tf.equal(lower, ""), letters.flat_values, lower)
         lower = tf.strings.reduce_join(letters.with_flat_values(lower), axis=-1)

@@ -1,7 +1,9 @@
 """Draws words one after another, carrying the state, inside a TensorFlow graph."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dualnet.serving import requests
@@ -41,14 +43,18 @@ def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any
 
 
 def draw_words(
-    reader: ServedReader, prompts: Any, settings: dict[str, Any], eos_id: int, unk_id: int | None
+    reader: ServedReader,
+    prompts: Any,
+    settings: dict[str, Any],
+    eos_id: int,
+    excluded_ids: Sequence[int],
 ) -> tuple[Any, Any]:
     """Return the words drawn after `prompts`, and their log-probabilities at temperature 1.
 
     Prompts and words are ragged int32 `(batch, time)`, log-probabilities ragged float32. Every
-    text begins after `eos_id`; `unk_id` is never drawn. Each row draws as if it were alone: it
-    has its own random numbers and its own end. With `stop_at_eos`, the `<eos>` that stopped a row
-    is in neither result.
+    text begins after `eos_id`; `excluded_ids` are never drawn. Each row draws as if it were alone:
+    it has its own random numbers and its own end. With `stop_at_eos`, the `<eos>` that stopped a
+    row is in neither result.
     """
     batch = prompts.nrows()
     start = tf.concat([tf.fill((batch, 1), eos_id), prompts.to_tensor(eos_id)], axis=1)
@@ -57,7 +63,7 @@ def draw_words(
     def body(
         step: Any, logits: Any, states: Any, running: Any, words: Any, scores: Any, lengths: Any
     ) -> tuple[Any, ...]:
-        drawn = draw(logits, step, settings, unk_id)
+        drawn = draw(logits, step, settings, excluded_ids)
         log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
         running &= ~(settings["stop_at_eos"] & tf.equal(drawn, eos_id))
         lengths += tf.cast(running, tf.int32)
@@ -85,11 +91,10 @@ def draw_words(
     return rows(words), rows(scores)
 
 
-def draw(logits: Any, step: Any, settings: dict[str, Any], unk_id: int | None) -> Any:
+def draw(logits: Any, step: Any, settings: dict[str, Any], excluded_ids: Sequence[int]) -> Any:
     """Return a word for each row of `logits`, `(batch, words)`: int32; see `dualnet.generate`."""
     words = logits.shape[-1]
-    if unk_id is not None:
-        logits = tf.where(tf.equal(tf.range(words), unk_id), -float("inf"), logits)
+    logits = tf.where(np.isin(range(words), excluded_ids), -float("inf"), logits)
     ordered, ids = tf.math.top_k(logits, k=words)  # the lower id first where logits are equal
     # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
     ordered = tf.cast(ordered, tf.float64)

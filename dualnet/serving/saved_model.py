@@ -8,12 +8,23 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
-from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer, in_graph
+from dualnet.serving.graph_bpe import GraphBPE
+from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
 from dualnet.serving.served_reader import ServedReader
+from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 
-TextReader = GraphTokenizer | GraphByteTokenizer
+TextReader = GraphTokenizer | GraphByteTokenizer | GraphBPE
+
+
+def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextReader:
+    """Return `tokenizer` for use inside a graph."""
+    if isinstance(tokenizer, LibraryTokenizer):
+        return GraphBPE(tokenizer)
+    if isinstance(tokenizer, ByteTokenizer):
+        return GraphByteTokenizer(tokenizer)
+    return GraphTokenizer(tokenizer)
 
 
 def write_saved_model(
@@ -34,7 +45,9 @@ def write_saved_model(
         tokenizer = in_graph(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(reader, tokenizer, max_tokens)
+        built["generate_text"] = _generate_text(
+            reader, tokenizer, model.vocabulary.unknown_ids, max_tokens
+        )
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
@@ -113,13 +126,14 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
     return score_text, {"texts": spec("texts", tf.string)}
 
 
-def _generate_text(reader: ServedReader, tokenizer: TextReader, max_tokens: int) -> Endpoint:
+def _generate_text(
+    reader: ServedReader, tokenizer: TextReader, excluded_ids: list[int], max_tokens: int
+) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         settings = {name: inputs[name] for name in SETTINGS}
         settings = checked(inputs["prompts"], settings, min(max_tokens, tf.int32.max))
-        ids = tokenizer.eos_id, tokenizer.unk_id
-        drawn, scores = draw_words(reader, prompts, settings, *ids)
+        drawn, scores = draw_words(reader, prompts, settings, tokenizer.eos_id, excluded_ids)
         return {
             "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),

@@ -47,8 +47,9 @@ def endpoints(
             return tf.nn.log_softmax(logits[:, -1]), states
 
         running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
+        excluded_ids = model.vocabulary.unknown_ids
         hypotheses = beam_search(
-            step, encoded[count:], running, settings, eos_id=eos_id, unk_id=model.vocabulary.unk_id
+            step, encoded[count:], running, settings, eos_id=eos_id, excluded_ids=excluded_ids
         )
         return _outputs(hypotheses, eos_id)
 

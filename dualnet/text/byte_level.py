@@ -1,0 +1,120 @@
+"""A byte-level BPE in parts, for programs that read text without the library."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from dualnet.text.library_tokenizer import LibraryTokenizer, _steps, alphabet
+from dualnet.text.plain_text import ENDS
+
+# What `ByteLevel` tells apart when it divides a document into words.
+LETTER, NUMBER, SPACE, OTHER = range(4)
+PATTERNS = {LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s"}
+PRIVATE = "\U000f0000"  # from here on, characters are free for programs to use
+FLAGS = ("single_word", "lstrip", "rstrip")  # of an added unit: what it needs or takes around it
+CHANGES = {  # keys of the model that make it more than merges of bytes
+    "dropout": "drops merges at random",
+    "ignore_merges": "looks words up before it merges",
+    "continuing_subword_prefix": "marks what continues a word",
+    "end_of_word_suffix": "marks the end of a word",
+}
+
+
+@dataclass(frozen=True)
+class ByteLevelBPE:
+    """The parts of a tokeniser for which `why_no_parts` has no reason.
+
+    Attributes:
+        byte_ids: The id of each of the 256 bytes.
+        merges: Left, right and merged id of each merge, in the order of their ranks.
+        divides: Whether a document is divided into words first.
+        lowercases: Whether the file itself lower-cases text, between the two steps of `added`.
+        added: Texts that are units of their own, and their ids; those of the first dictionary
+            are found first. Those that are special have None: they are read as text.
+        spelling: The bytes that each id stands for.
+    """
+
+    byte_ids: list[int]
+    merges: list[tuple[int, int, int]]
+    divides: bool
+    lowercases: bool
+    added: tuple[dict[str, int | None], dict[str, int | None]]
+    spelling: list[bytes]
+
+    @classmethod
+    def of(cls, tokenizer: LibraryTokenizer) -> ByteLevelBPE:
+        """Return the parts of `tokenizer`."""
+        data, normalizer = tokenizer._data, tokenizer._library.normalizer
+        vocabulary, merges = data["model"]["vocab"], data["model"]["merges"]
+        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
+        added: tuple[dict[str, int | None], dict[str, int | None]] = ({}, {})
+        for i, token in tokenizer._added.items():
+            text = token["content"]
+            if token["normalized"] and normalizer is not None:
+                text = normalizer.normalize_str(text)
+            added[token["normalized"]][text] = None if token["special"] else i
+        spelling = [*tokenizer._spelt]
+        for i in tokenizer._added:  # one that is matched in lower case may be written so
+            unit = tokenizer._library.decode([i], skip_special_tokens=False)
+            spelling[i] = unit.encode()
+        spelling[tokenizer.require_eos()] = ENDS[tokenizer.documents].encode()
+        return cls(
+            byte_ids=[vocabulary[c] for c in sorted(alphabet(), key=alphabet().__getitem__)],
+            merges=[(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in pairs],
+            divides=_steps(data["pre_tokenizer"])[-1]["use_regex"],
+            lowercases=normalizer is not None,
+            added=added,
+            spelling=spelling,
+        )
+
+
+def why_no_parts(tokenizer: LibraryTokenizer) -> str:
+    """Return the reason why `tokenizer` is not a `ByteLevelBPE`, or ""."""
+    if not tokenizer._byte_level:
+        return f"is {tokenizer.kind!r}, and not byte-level"
+    data = tokenizer._data
+    if len(steps := _steps(data["pre_tokenizer"])) > 1:
+        return f"divides text by {steps[0]['type']!r} before `ByteLevel`"
+    if changes := [text for key, text in CHANGES.items() if data["model"].get(key)]:
+        return changes[0]
+    if (data["decoder"] or {}).get("type") != "ByteLevel":
+        return "has a decoder that is not `ByteLevel`"
+    for token in tokenizer._added.values():
+        if flag := next((name for name in FLAGS if token[name] and not token["special"]), None):
+            return f"has the unit {token['content']!r} with {flag!r}"
+        if any(c == "\0" or c >= PRIVATE for c in token["content"]):
+            return f"has the unit {token['content']!r}, with a character of private use"
+    return ""
+
+
+@functools.cache
+def character_classes() -> tuple[list[int], list[int]]:
+    """Return the codes at which a run of characters of one class begins, and their classes.
+
+    They are those of the library's regular expressions, whose Unicode is not that of Python.
+    """
+    from tokenizers import Regex, normalizers
+
+    classes = np.full(0x110000, OTHER)
+    for number, pattern in PATTERNS.items():
+        others = normalizers.Replace(Regex(f"[^{pattern}]+"), "")
+        classes[[ord(c) for c in others.normalize_str(_characters())]] = number
+    starts = np.flatnonzero(np.diff(classes, prepend=-1))
+    return starts.tolist(), classes[starts].tolist()
+
+
+@functools.cache
+def lower_case() -> dict[str, str]:
+    """Return the lower case of the characters that the library's `Lowercase` changes."""
+    from tokenizers import normalizers
+
+    characters = _characters().replace("\n", "")
+    lower = normalizers.Lowercase().normalize_str("\n".join(characters)).split("\n")
+    return {c: changed for c, changed in zip(characters, lower) if c != changed}
+
+
+def _characters() -> str:
+    return "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF)
