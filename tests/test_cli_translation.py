@@ -212,6 +212,28 @@ def test_pairs_that_a_card_is_for_have_its_tokeniser_and_a_difference_is_said(cl
     assert runs.read_card(tmp_path / "OTHER").trained_on["tokenizer"] == "bpe:10000"
 
 
+def test_pairs_that_no_card_knows_get_the_small_recipe_and_it_is_said(cli, pairs_folder, tmp_path):
+    settings = "units=4 depth=1 batch_size=12 learning_rate=30 label_smoothing=0"
+    command = f"train attention_gru --pairs {pairs_folder} {SIDES} --epochs 1 --set {settings}"
+    _, _, err = cli.call(f"{command} --output {tmp_path}/RUN")
+    assert f"does not list '{pairs_folder.name}': sizes and recipe are those for multi30k" in err
+    assert "Validation is worse than the uniform distribution over" in err
+    small = zoo.card("attention_gru", "multi30k").recipe
+    assert runs.read_card(tmp_path / "RUN").recipe["optimizer"] == small["optimizer"] == "adam"
+    _, _, err = cli.call(f"{command} --card-for btec --output {tmp_path}/OTHER")
+    assert "sizes and recipe" not in err
+
+
+def test_translations_are_written_to_a_file_whole_or_not_at_all(cli, translator_run, tmp_path):
+    command = f"translate {translator_run} --beam 2 --text 1"
+    shown = cli(command)
+    assert cli(f"{command} --output {tmp_path}/out.txt") == ""
+    assert (tmp_path / "out.txt").read_text("utf-8") == shown
+    assert "--output" in cli.refused(f"{command} --output {tmp_path}")
+    cli(f"{command} --output {tmp_path}/out.json --json")
+    assert "translations" in (tmp_path / "out.json").read_text("utf-8")
+
+
 def test_files_name_their_sides_source_and_target(pairs_folder):
     files = {split: (f"{split}.digits", f"{split}.words") for split in corpora.SPLITS}
     pairs = corpora.load_pairs(pairs_folder, files=files, tokenizer="words")

@@ -136,7 +136,7 @@ def _model_to_train(options: Train) -> str | Card:
 
 
 def _card_of_pairs(model: str | Card, pairs: str | None) -> Card | None:
-    """Return the card that is for `pairs`: that of `--card-for`, or that of the folder's name."""
+    """Return the card whose tokeniser `pairs` get: of `--card-for`, or of the folder's name."""
     if isinstance(model, Card) or pairs is None:
         return model if isinstance(model, Card) else None
     name = Path(pairs).resolve().name

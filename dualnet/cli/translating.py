@@ -1,11 +1,13 @@
 """The command `translate`, and `evaluate` for a model that translates."""
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import check_output_file, is_used, make_folder
+from dualnet._files import check_output_file, is_used, make_folder, write_whole
 from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfTexts
 from dualnet.cli.pair_corpora import pairs_to_evaluate
@@ -21,12 +23,14 @@ class Translate(OfTexts, Translating):
 
     Args:
         texts: Text to translate; repeatable.
+        output: Write to FILE, whole or not at all, instead of standard output.
         ensemble: Further RUNs, with which to average the probabilities.
         format: text, or moses: 'number ||| translation ||| features ||| score'.
         plot: Draw the attention of the best translation: for one text, into a file ending in
             .png; else into a new folder, with a picture for each line that is not empty.
     """
 
+    output: str | None = field(None, metavar="FILE")
     ensemble: list[str] = field([], nargs="+", metavar="RUN")
     format: str = choice("text", FORMATS)
     plot: str | None = field(None, metavar="PNG")
@@ -37,8 +41,10 @@ def translate(options: Translate) -> None:
     """Translate texts, line by line.
 
     Examples:
-        dualnet translate runs/de-en german.txt --beam 5
+        dualnet translate runs/de-en german.txt --beam 5 --output english.txt
     """
+    if options.output is not None:
+        check_output_file("--output", options.output)
     folders = [options.run_folder, *options.ensemble]
     lines = texts_of("--text", options, may_be_empty=True)
     texts = [line.removesuffix("\n") for line in lines]
@@ -55,6 +61,18 @@ def translate(options: Translate) -> None:
     translated = generation.translations(models, texts, **settings)
     if options.plot is not None:
         _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
+    if options.output is None:
+        _show(options, texts, translated, settings)
+        return
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        _show(options, texts, translated, settings)
+    write_whole(options.output, shown.getvalue())
+
+
+def _show(
+    options: Translate, texts: list[str], translated: list[Any], settings: dict[str, Any]
+) -> None:
+    """Print the translations in the form that is asked for."""
     if options.json:
         fields = ("text", "score", "normalized_score")
         rows = [

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from dualnet import zoo
 from dualnet._checks import check_count, checked
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -34,7 +35,14 @@ from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
 from dualnet.training.schedule import plan, watched
-from dualnet.training.start import Request, Start, begin, evaluated_epochs, policy_of
+from dualnet.training.start import (
+    PAIRS_OF_ONES_OWN,
+    Request,
+    Start,
+    begin,
+    evaluated_epochs,
+    policy_of,
+)
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
@@ -170,6 +178,8 @@ def train(
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
         if progress and not resume:
+            if isinstance(start.corpus, PairCorpus) and not isinstance(name, Card):
+                _say_which_card(name, start.corpus.name)
             _warn_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
@@ -190,6 +200,18 @@ def train(
             raise Stopped(interrupts.at_once)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
+
+
+def _say_which_card(name: str, pairs: str) -> None:
+    """Print whose sizes and recipe pairs have that the card of model `name` does not list."""
+    if pairs not in (listed := zoo.card(name).corpora) and PAIRS_OF_ONES_OWN in listed:
+        print(
+            f"The card of {name!r} does not list {pairs!r}: sizes and recipe are those for "
+            f"{PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for, and in "
+            "Python with `zoo.card(name, corpus)` as the name.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _warn_of_text(corpus: Corpus | PairCorpus) -> None:

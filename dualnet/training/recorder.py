@@ -145,6 +145,13 @@ class Recorder(keras.callbacks.Callback):
                 highlight=False,
                 soft_wrap=True,
             )
+            if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
+                self.bar.console.print(
+                    f"Validation is worse than the uniform distribution over {units:,} units. Try "
+                    f"a smaller learning_rate than {plan.learning_rate:g}, or clip the gradients.",
+                    highlight=False,
+                    soft_wrap=True,
+                )
 
     def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
         """Return the averages to validate by name; None stands for the weights themselves."""

@@ -30,6 +30,7 @@ from dualnet.training.schedule import is_round, plan
 
 AnyCorpus = Corpus | PairCorpus
 NO_LIMIT = 2**31 - 1
+PAIRS_OF_ONES_OWN = "multi30k"  # whose card suits any pairs
 MOST_POSITIONS = 2**14  # of a batch of pairs to validate on, where the recipe has no limit
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 RESUMABLE = (  # settings of the recipe that may change on resuming
@@ -215,6 +216,9 @@ def fit_to_corpus(
 def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
+    A model that translates gets its card for Multi30k, of small sizes and a careful recipe, for
+    all pairs that its own card does not list.
+
     Example:
 
     >>> from dualnet import training
@@ -222,7 +226,11 @@ def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
     'wikitext-2'
     """
     corpus_name = corpus if isinstance(corpus, str) else corpus.name
-    return zoo.card(name, corpus_name if corpus_name in zoo.card(name).corpora else None)
+    listed = zoo.card(name).corpora
+    for choice in (corpus_name, PAIRS_OF_ONES_OWN):
+        if choice in listed:
+            return zoo.card(name, choice)
+    return zoo.card(name)
 
 
 @checked
