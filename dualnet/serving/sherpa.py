@@ -210,11 +210,9 @@ def _read_tokens(path: str | os.PathLike[str]) -> list[str]:
             raise ArgumentError("tokens", f"{required} {received}")
         names[int(last)] = name[0] if name else " "
     if not names or max(names) != len(names) - 1:
-        raise ArgumentError(
-            "tokens",
-            f"must number its tokens from 0 on, without gaps. Received: {Path(path).name!r} with "
-            f"{len(names)} tokens" + (f", the last of id {max(names)}." if names else "."),
-        )
+        last = f", the last of id {max(names)}" if names else ""
+        received = f"Received: {Path(path).name!r} with {len(names)} tokens{last}."
+        raise ArgumentError("tokens", f"must number its tokens from 0 on, without gaps. {received}")
     return [names[i] for i in range(len(names))]
 
 
