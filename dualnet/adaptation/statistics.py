@@ -89,11 +89,8 @@ def gradient_statistics(
         names = names_of(model, learner.trainable_variables)
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     if not all(np.isfinite(square).all() for square in squares):
-        raise ArgumentError(
-            "model",
-            "must have finite gradients. Received: a model that does not. Train it again with a "
-            "smaller learning_rate.",
-        )
+        received = "Received: a model that does not. Train it again with a smaller learning_rate."
+        raise ArgumentError("model", f"must have finite gradients. {received}")
     return GradientStatistics([np.sqrt(square) for square in squares], batches, names)
 
 
@@ -121,9 +118,7 @@ def in_order(
             if root.shape != shapes.get(name, root.shape)
         ]
     if faults:
-        raise ArgumentError(
-            "statistics",
-            "must be those of this model's trainable weights, by name and shape. Received: "
-            f"{'; '.join(faults)}. Call gradient_statistics with this model.",
-        )
+        required = "must be those of this model's trainable weights, by name and shape."
+        way_out = "Call gradient_statistics with this model."
+        raise ArgumentError("statistics", f"{required} Received: {'; '.join(faults)}. {way_out}")
     return GradientStatistics([roots[name] for name in names], statistics.batches, names)

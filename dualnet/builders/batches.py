@@ -19,12 +19,10 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
-            raise ArgumentError(
-                "x",
-                "must hold a multiple of `batch_size` rows, since each row continues the stream "
-                f"of the row `batch_size` before it. Received: {rows} rows, "
-                f"batch_size={batch_size}.",
-            )
+            required = "must hold a multiple of `batch_size` rows,"
+            reason = "since each row continues the stream of the row `batch_size` before it."
+            received = f"Received: {rows} rows, batch_size={batch_size}."
+            raise ArgumentError("x", f"{required} {reason} {received}")
         if isinstance(data, np.ndarray) and data.size:
             check_range("x", data, lowest, vocabulary_size)
         return data, batch_size

@@ -41,11 +41,9 @@ class TranslationStations(CommonStations):
             raise ArgumentError("padded", f"{required} Received: padded=False. Leave it out.")
         cell = self.recurrent.cell
         if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
-            raise ArgumentError(
-                "cell",
-                "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder, whose "
-                f"attention runs its parts. Received: cell={cell!r}.",
-            )
+            required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
+            reason = f"whose attention runs its parts. Received: cell={cell!r}."
+            raise ArgumentError("cell", f"{required} {reason}")
         self.check_memory(vocabulary_size=1)
         self.layer_sizes()
 

@@ -53,11 +53,8 @@ def ensemble_model(
             "members", f"must be a list of at least one model. Received: members={members!r}."
         )
     if gate.gate == "input_and_hidden":
-        raise ArgumentError(
-            "gate",
-            "must be 'input' or 'lstm' for an ensemble, whose members have hidden states of "
-            "their own. Received: gate='input_and_hidden'.",
-        )
+        reason = "whose members have hidden states of their own. Received: gate='input_and_hidden'."
+        raise ArgumentError("gate", f"must be 'input' or 'lstm' for an ensemble, {reason}")
     arguments = {**gate.arguments(), **cache.arguments()}
     arguments["members"] = [
         {"builder": member["builder"], "arguments": dict(member["arguments"])} for member in members

@@ -694,17 +694,14 @@ def _check_takes_logits(loss):
     if isinstance(resolved, keras.losses.Loss):
         takes_logits = resolved.get_config().get("from_logits", True)
     else:  # a function, whose `from_logits` is False by default
-        takes_logits = "from_logits" not in _parameters_of(resolved)
+        names = inspect.signature(resolved).parameters if callable(resolved) else ()
+        takes_logits = "from_logits" not in names
     if not takes_logits:
         raise ArgumentError(
             "loss",
             f"must take logits, the output of the model. Received: loss={loss!r}. Leave it out, "
             "or give keras.losses.SparseCategoricalCrossentropy(from_logits=True).",
         )
-
-
-def _parameters_of(function):
-    return inspect.signature(function).parameters if callable(function) else ()
 
 
 def _as_tuple(value):

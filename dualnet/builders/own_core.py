@@ -54,11 +54,9 @@ def core_model(
     """
     for key, value in others.items():
         if value:
-            raise ArgumentError(
-                key,
-                "must be left out of a model from LanguageModel.from_core, whose parts are those "
-                f"of its Keras model. Received: {key}={value!r}.",
-            )
+            required = "must be left out of a model from LanguageModel.from_core,"
+            reason = f"whose parts are those of its Keras model. Received: {key}={value!r}."
+            raise ArgumentError(key, f"{required} {reason}")
     graph = _graph(_rebuilt(core) if isinstance(core, str) else core)
     words = int(graph.word_logits.shape[-1])
     if vocabulary_size not in (None, words):

@@ -658,11 +658,9 @@ class Encoder(Station):
             return list(layer_units)
         odd = [units for units in layer_units if units % 2]
         if odd and self.encoder == "bidirectional":
-            raise ArgumentError(
-                "recurrent_units",
-                "must be even with encoder_merge='concatenate', where each direction has half of "
-                f"them. Received: {odd[0]}.",
-            )
+            required = "must be even with encoder_merge='concatenate',"
+            reason = f"where each direction has half of them. Received: {odd[0]}."
+            raise ArgumentError("recurrent_units", f"{required} {reason}")
         return [units // 2 for units in layer_units]
 
     def read(
@@ -992,11 +990,8 @@ class CommonStations:
         elif self.connection.is_dual:
             name, size = "dual_units", sizes.dual
         if self.output.tied and size != sizes.embedding:
-            raise ArgumentError(
-                name,
-                f"must equal `embedding_units`, {sizes.embedding}, since the output is tied to the "
-                f"embedding. Received: {name}={size}.",
-            )
+            reason = f"since the output is tied to the embedding. Received: {name}={size}."
+            raise ArgumentError(name, f"must equal `embedding_units`, {sizes.embedding}, {reason}")
 
     def check_memory(self, **words: int) -> None:
         """Raise `ArgumentError` if this machine cannot hold the model.

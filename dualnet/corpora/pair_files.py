@@ -26,10 +26,9 @@ def find(
 ) -> dict[str, tuple[Path, Path]]:
     """Return the paths of source and target of each split, see `load_pairs`."""
     if not folder.is_dir():
-        raise FileNotFoundError(
-            "The folder of pairs must exist, or be 'numbers'. Received: "
-            f"{str(folder)!r}." + did_you_mean(str(folder), ["numbers"])
-        )
+        hint = did_you_mean(str(folder), ["numbers"])
+        message = "The folder of pairs must exist, or be 'numbers'."
+        raise FileNotFoundError(f"{message} Received: {str(folder)!r}.{hint}")
     if files is not None:
         return _given(folder, files)
     if not any(_named(folder, "train", side) for side in (source, target)):
@@ -41,12 +40,10 @@ def find(
     )
     for side, language, other in (("source", source, target), ("target", target, source)):
         if not _named(folder, "train", language):
-            raise ArgumentError(
-                side,
-                f"must be a language of the folder {str(folder)!r}, which has "
-                f"{', '.join(languages) or 'none'}. Received: {side}={language!r}."
-                + did_you_mean(language, [each for each in languages if each != other]),
-            )
+            known = ", ".join(languages) or "none"
+            required = f"must be a language of the folder {str(folder)!r}, which has {known}."
+            hint = did_you_mean(language, [each for each in languages if each != other])
+            raise ArgumentError(side, required, hint, **{side: language})
     paths = {}
     for split in SPLITS:
         pairs = [[_named(folder, stem, side) for side in (source, target)] for stem in STEMS[split]]

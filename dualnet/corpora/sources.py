@@ -216,10 +216,8 @@ def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path
         return Path(path).expanduser()
     if data := os.environ.get("DUALNET_DATA"):
         if not Path(data).expanduser().is_dir():
-            raise FileNotFoundError(
-                "The environment variable DUALNET_DATA must name an existing folder. "
-                f"Received: {data!r}."
-            )
+            message = "The environment variable DUALNET_DATA must name an existing folder."
+            raise FileNotFoundError(f"{message} Received: {data!r}.")
         folder = Path(data).expanduser() / name
         if folder.is_dir():
             return folder

@@ -28,12 +28,10 @@ def check_tokens(
     """Return `tokens`, the argument `name`, as an int32 vector of ids."""
     tokens = check_ids(name, tokens, least=least)
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
-        raise ArgumentError(
-            name,
-            f"must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}. "
-            f"Received: {tokens.min()} to {tokens.max()}. Load the corpus with "
-            "vocabulary=model.vocabulary.",
-        )
+        required = f"must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}."
+        received = f"Received: {tokens.min()} to {tokens.max()}."
+        way_out = "Load the corpus with vocabulary=model.vocabulary."
+        raise ArgumentError(name, f"{required} {received} {way_out}")
     return tokens.astype(np.int32, copy=False)
 
 
@@ -43,11 +41,8 @@ def vocabulary_of(model: Any) -> Tokenizer:
         check_language_model("model", model)
     vocabulary = getattr(model, "vocabulary", None)
     if vocabulary is None:
-        raise ArgumentError(
-            "model",
-            "must be a LanguageModel with a vocabulary. Received: one without. Set "
-            "model.vocabulary, or train it on a corpus.",
-        )
+        received = "Received: one without. Set model.vocabulary, or train it on a corpus."
+        raise ArgumentError("model", f"must be a LanguageModel with a vocabulary. {received}")
     return vocabulary
 
 
@@ -65,9 +60,7 @@ def check_sentences(model: Any) -> tuple[Tokenizer, int]:
     """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
     vocabulary, eos_id = vocabulary_with_eos(model, way_out="Leave `by_sentence` False.")
     if model.cache_size:
-        raise ArgumentError(
-            "by_sentence",
-            "must be False for a model with a cache, which each sentence would empty. Received: "
-            f"by_sentence=True, a cache of {model.cache_size} words.",
-        )
+        required = "must be False for a model with a cache, which each sentence would empty."
+        received = f"Received: by_sentence=True, a cache of {model.cache_size} words."
+        raise ArgumentError("by_sentence", f"{required} {received}")
     return vocabulary, eos_id

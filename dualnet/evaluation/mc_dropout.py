@@ -24,11 +24,9 @@ class DropoutReader(Reader):
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
         arguments, active = _scaled_rates(model.arguments, dropout_scale)
         if not active:
-            raise ArgumentError(
-                "mc_dropout_samples",
-                "must be 0 for a model without dropout, all passes of which are equal. Received: a "
-                "model whose dropout rates are all 0.",
-            )
+            required = "must be 0 for a model without dropout, all passes of which are equal."
+            received = "Received: a model whose dropout rates are all 0."
+            raise ArgumentError("mc_dropout_samples", f"{required} {received}")
         random_state = random.getstate()  # a new model draws its seeds from it
         try:
             copy = BUILDERS[model.builder](**arguments)

@@ -159,11 +159,8 @@ def check_packages(protocol: str) -> list[Any]:
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:
     pairs = as_texts(hypotheses), as_texts(references)
     if len(pairs[0]) != len(pairs[1]):
-        raise ArgumentError(
-            "references",
-            f"must be as many as the hypotheses. Received: {len(pairs[1])} references for "
-            f"{len(pairs[0])} hypotheses.",
-        )
+        received = f"Received: {len(pairs[1])} references for {len(pairs[0])} hypotheses."
+        raise ArgumentError("references", f"must be as many as the hypotheses. {received}")
     if not pairs[0]:
         raise ArgumentError("hypotheses", "must hold at least one text. Received: none.")
     return pairs

@@ -1,10 +1,8 @@
 """Layer normalisation inside a cell."""
 
-import math
-
 from keras import backend, ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, is_number
+from dualnet._checks import check_choice, check_count, check_flag, check_positive
 from dualnet.layers._configured import Role
 from dualnet.layers._recurrent_cell import RecurrentCell
 
@@ -22,14 +20,10 @@ class NormalisedCell(RecurrentCell):
         placement = check_choice("placement", placement, self.normalised)
         # A single feature minus its mean is 0: the output of a cell of one unit would be constant.
         units = check_count("units", units, least=1 if placement == "none" else 2)
-        if not is_number(epsilon) or not 0 < epsilon < math.inf:
-            raise ArgumentError(
-                "epsilon", f"must be a finite number above 0. Received: epsilon={epsilon!r}."
-            )
         super().__init__(units, **kwargs)
         self.placement = placement
         self.affine = check_flag("affine", affine)
-        self.epsilon = float(epsilon)
+        self.epsilon = check_positive("epsilon", epsilon)
 
     def build(self, input_shape):
         super().build(input_shape)

@@ -16,7 +16,9 @@ class TiedLayer(ConfiguredLayer):
 
     def __init__(self, *, tied_to, **kwargs):
         super().__init__(**kwargs)
-        self.tied_to = check_embedding(tied_to)
+        if not isinstance(tied_to, (keras.layers.Embedding, type(None))):
+            raise ArgumentError("tied_to", "must be a `keras.layers.Embedding`.", tied_to=tied_to)
+        self.tied_to = tied_to
 
     def build_output(self, units):
         """Add `kernel` (units, vocabulary) unless it is tied, and `bias` if used."""
@@ -39,13 +41,6 @@ class TiedLayer(ConfiguredLayer):
         matrix = self.kernel if self.tied_to is None else self.tied_to.embeddings
         bias = ops.cast(self.bias, "float32") if self.use_bias else None
         return ops.cast(matrix, self.compute_dtype), bias
-
-
-def check_embedding(tied_to):
-    """Return `tied_to` if it is an embedding or None, else raise `ValueError`."""
-    if not isinstance(tied_to, (keras.layers.Embedding, type(None))):
-        raise ArgumentError("tied_to", "must be a `keras.layers.Embedding`.", tied_to=tied_to)
-    return tied_to
 
 
 def check_tied_size(argument, value, size, of):

@@ -126,13 +126,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:
-            raise ArgumentError(
-                "units",
-                f"must be one size, or one for each of the {depth} layers of `depth`. Received: "
-                f"units={units_argument!r}."
-                + f" With lower_units={sizes}."
-                * isinstance(units_argument, int),
-            )
+            required = f"must be one size, or one for each of the {depth} layers of `depth`."
+            beside = f" With lower_units={sizes}." * isinstance(units_argument, int)
+            raise ArgumentError("units", required, beside, units=units_argument)
         self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = check_flag("coupled", coupled)

@@ -76,12 +76,10 @@ class FeatureGate(ConfiguredLayer):
             raise ArgumentError("inputs", f"{required} Received: shapes {shapes!r}.")
         for shape in logits:
             if len(shape) != 3 or shape[-1] != self.vocabulary_size:
-                raise ArgumentError(
-                    "inputs",
-                    f"must hold logits (batch, time, {self.vocabulary_size}) after {names}, since "
-                    f"`vocabulary_size` is {self.vocabulary_size}. Received: logits of shape "
-                    f"{tuple(shape)!r}.",
-                )
+                required = f"must hold logits (batch, time, {self.vocabulary_size}) after {names},"
+                reason = f"since `vocabulary_size` is {self.vocabulary_size}."
+                received = f"Received: logits of shape {tuple(shape)!r}."
+                raise ArgumentError("inputs", f"{required} {reason} {received}")
 
     def add_gate(self, features):
         """Add the weights of a gate that reads vectors of size `features`."""

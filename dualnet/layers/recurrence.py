@@ -97,12 +97,10 @@ class Recurrence(SeededLayer):
         **kwargs,
     ):
         if not hasattr(cell, "mask_specs"):
-            raise ArgumentError(
-                "cell",
-                "must have `mask_specs()`, as the cells of `dualnet.layers` do: its masks are "
-                f"drawn before the loop. Received: cell={cell!r}. Run other cells with "
-                "`keras.layers.RNN`.",
-            )
+            required = "must have `mask_specs()`,"
+            reason = "as the cells of `dualnet.layers` do: its masks are drawn before the loop."
+            received = f"Received: cell={cell!r}. Run other cells with `keras.layers.RNN`."
+            raise ArgumentError("cell", f"{required} {reason} {received}")
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.return_sequences = check_flag("return_sequences", return_sequences)

@@ -192,11 +192,8 @@ def numbered_nbest(path: str | os.PathLike[str]) -> Iterator[list[tuple[int, Can
             elif words:
                 _no_words(before[-len(words) :], path)
         if header and header[0] != str(len(candidates)):
-            raise _malformed(
-                path,
-                line,
-                f"the list of {header[1]!r} has {len(candidates)} trees, not {header[0]}",
-            )
+            reason = f"the list of {header[1]!r} has {len(candidates)} trees, not {header[0]}"
+            raise _malformed(path, line, reason)
         yield candidates
 
 

@@ -124,11 +124,9 @@ def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
             "recogniser's units.",
         )
     if unknown and unk_id is None:
-        raise ArgumentError(
-            "tokens",
-            f"must be a file with units of the model alone, since it has no <unk>. {place}, where "
-            f"{len(unknown)} are others{_some(unknown)}.",
-        )
+        required = "must be a file with units of the model alone, since it has no <unk>."
+        received = f"{place}, where {len(unknown)} are others{_some(unknown)}."
+        raise ArgumentError("tokens", f"{required} {received}")
     used = {*scored, eos_id, unk_id}
     return TokenMap(
         read=np.array([*read, eos_id], "int64"),
@@ -207,18 +205,14 @@ def _read_tokens(path: str | os.PathLike[str]) -> list[str]:
             continue
         *name, last = parts
         if len(name) > 1 or re.fullmatch("[0-9]+", last) is None or int(last) in names:
-            raise ArgumentError(
-                "tokens",
-                "must hold a token and its id on each line, each id once. Received: "
-                f"{os.fspath(path)}, line {number}: {line.strip()!r}.",
-            )
+            required = "must hold a token and its id on each line, each id once."
+            received = f"Received: {os.fspath(path)}, line {number}: {line.strip()!r}."
+            raise ArgumentError("tokens", f"{required} {received}")
         names[int(last)] = name[0] if name else " "
     if not names or max(names) != len(names) - 1:
-        raise ArgumentError(
-            "tokens",
-            f"must number its tokens from 0 on, without gaps. Received: {Path(path).name!r} with "
-            f"{len(names)} tokens" + (f", the last of id {max(names)}." if names else "."),
-        )
+        last = f", the last of id {max(names)}" if names else ""
+        received = f"Received: {Path(path).name!r} with {len(names)} tokens{last}."
+        raise ArgumentError("tokens", f"must number its tokens from 0 on, without gaps. {received}")
     return [names[i] for i in range(len(names))]
 
 
