@@ -196,10 +196,14 @@ class Looking(Scoring, Adapting):
     """
 
     rule: str | None = choice(None, RULES)  # type: ignore[assignment]
+        split_punctuation: bool. With `words`, make the punctuation at the beginning and at the
+            end of a word a record of its own.
     sequence_length: int | None = count(None, least=1, hidden=True)
 
 
 MISSING = ("zero", "lowest")
+    split_punctuation: bool = False
+    needs = {"words": ["split_punctuation"]}
 
 
 class Rescoring(Adapting):

@@ -67,6 +67,15 @@ class Run:
     history: History
 
 
+    def __repr__(self) -> str:
+        figures = [
+            f"{name}={self.results[key]:.2f}"
+            for name, key in (("valid", "valid_perplexity"), ("test", "test_perplexity"))
+            if key in self.results
+        ]
+        parts = [repr(str(self.folder)), f"epochs={len(self.history)}", *figures]
+        return f"Run({self.model.name!r}, {', '.join(parts)})"
+
 @checked
 def train(
     name: str | Card,
