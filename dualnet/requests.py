@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_factor, check_fraction, checked, number_check
+from dualnet._checks import (
+    ArgumentError,
+    check_factor,
+    check_fraction,
+    check_positive,
+    checked,
+    number_check,
+)
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
 
@@ -78,9 +85,9 @@ class Evaluating(Measuring, Reading):
 
 # --- weights that learn at test time
 
-# Default settings of the rules of dynamic evaluation. The step sizes of "nadam" (within the
-# paper's range) and "sgd" are our choice, tuned on PTB's validation text with 200 units; those of
-# "rms" are the released defaults of Krause et al.
+# Default settings of the rules of dynamic evaluation, where the search for a learning rate begins.
+# The step sizes of "nadam" (within the paper's range) and "sgd" are our choice, tuned on PTB's
+# validation text with 200 units; those of "rms" are the released defaults of Krause et al.
 RULES: dict[str, dict[str, Any]] = {
     "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
@@ -88,21 +95,34 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+AUTO = "auto"
+
+
+def check_rate_or_auto(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a positive number or "auto"."""
+    if isinstance(value, str) and value != AUTO:
+        raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
+    if not isinstance(value, str):
+        check_positive(name, value)
+
+
 class Learning(Settings):
     """The rule by which weights learn from a text.
 
     Args (learning while reading):
-        rule: "nadam", "sgd" or "rms".
-        learning_rate: float above 0. Step size; default by rule, see `RULES`. Tune it on the
-            validation text for each model.
+        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
+            figures, and "nadam" for any other.
+        learning_rate: float above 0, or "auto": found on validation text, see the guide, and kept
+            in the RUN. By default "auto" for the model of a RUN whose text is at hand; for any
+            other that of the rule, see `RULES`.
         decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
         epsilon: float above 0. Added to the divisor of the gradient ("nadam", "rms").
         beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
         clipnorm: float above 0. Clip each weight's gradient to this norm.
     """
 
-    rule: str = choice("nadam", RULES)
-    learning_rate: float | None = positive(None, hidden=True)
+    rule: str | None = choice(None, RULES)
+    learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
     decay: float | None = field(None, hidden=True)
     epsilon: float | None = positive(None, hidden=True)
     beta_1: float | None = field(None, check_fraction, hidden=True)
@@ -110,7 +130,7 @@ class Learning(Settings):
 
     def check(self) -> None:
         super().check()
-        if self.rule in RULES:  # else it depends on the model
+        if self.rule in RULES:  # else it depends on the model; of a command, "published"
             self.of_rule()
 
     def of_rule(self) -> dict[str, Any]:
@@ -122,16 +142,15 @@ class Learning(Settings):
         >>> Learning(rule="sgd", decay=0.1).of_rule()
         {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
         """
-        known = {*RULES[self.rule], "clipnorm", *["epsilon"] * (self.rule == "nadam")}
-        settings = dict(RULES[self.rule])
+        rule = self.rule or "nadam"
+        known = {*RULES[rule], "clipnorm", *["epsilon"] * (rule == "nadam")}
+        settings = dict(RULES[rule])
         for name in ("learning_rate", "sequence_length", "decay", "epsilon", "beta_1", "clipnorm"):
             value = getattr(self, name, None)
             if value is not None and name not in known:
-                message = (
-                    f"is not a setting of the rule {self.rule!r}, which takes {sorted(known)}."
-                )
+                message = f"is not a setting of the rule {rule!r}, which takes {sorted(known)}."
                 self.refuse(name, message)
-            if value is not None:
+            if value is not None and value != AUTO:  # which begins at the default
                 settings[name] = value
         settings["learning_rate"] = float(settings["learning_rate"])  # Keras takes no int
         return settings
@@ -190,8 +209,6 @@ class Looking(Scoring, Adapting):
         adapt: bool. Read the text with each model a second time, in which it learns from each
             segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights are
             restored.
-        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
-            figures, and "nadam" for any other.
         sequence_length: int. Tokens per update; default by rule.
     """
 

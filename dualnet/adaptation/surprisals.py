@@ -133,7 +133,10 @@ def _read(
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
     if request.adapt:
-        with learning(model, request, temperature=temperature, **adapting) as (learn, _):
+        with learning(model, request, temperature=temperature, by_text=True, **adapting) as (
+            learn,
+            _,
+        ):
             for stream in streams:
                 [values] = read([stream])
                 if len(stream) > 1:

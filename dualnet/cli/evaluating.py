@@ -70,7 +70,7 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
     split: str = choice("test", SPLITS)
     plot: str | None = field(None, metavar="PNG")
     dynamic: bool = False
-    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+    rule: str | None = choice(None, [*RULES, "published"])
     keep: str | None = field(None, metavar="RUN")
     temperature: float | str = field(  # type: ignore[assignment]
         1.0,
@@ -139,11 +139,15 @@ def evaluate(options: Evaluate) -> None:
         # Of a text, a cache remembers no more words than it has.
         longest = max(len(corpus.split(split)) for split in SPLITS)
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        model = builders.with_cache(model, **{**notes["cache"], "size": size})
+        model = remember(
+            builders.with_cache(model, **{**notes["cache"], "size": size}), run_of(model)
+        )
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
+    from dualnet.adaptation.step_size import LEAST_GAIN
     if options.temperature == "best":
+    from dualnet.runs.loading import remember, run_of
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
         shared = settings.keys() & {"by_sentence", "window"}
@@ -192,6 +196,11 @@ def _lines(result: Mapping[str, Any], trained_by_sentence: bool) -> Iterator[str
     static = result.get("static_perplexity")
     beside = "" if static is None else f", where static evaluation has {static:.2f}"
     yield (f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
+        if (gain := 1 - dynamic.perplexity / static.perplexity) < LEAST_GAIN:
+            lines.append(
+                f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule "
+                "or --set learning_rate=auto"
+            )
            f"{result['corpus']} {result['split']}{beside}")  # fmt: skip
     yield comparison(result)
     for metric in METRICS:

@@ -6,11 +6,11 @@ from typing import Any
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
-from dualnet._fields import choice, count, field
+from dualnet._fields import count, field
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.requests import RULES, Adapting
+from dualnet.requests import Adapting
 from dualnet.runs import Run
 
 
@@ -171,7 +171,6 @@ class Setting(Options):
 class AdaptingOptions(Setting, Adapting):
     """A command whose models may learn while they read."""
 
-    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
     needs = {"adapt": ["set"]}
 
 

@@ -39,7 +39,7 @@ class Score(OfTexts, AdaptingOptions, Surprising):
     """
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal")
-    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+    rule: str | None = choice(None, [*RULES, "published"])
     needs = {"format": ["entropy", "words", "adapt"]}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from dualnet import runs
 from dualnet._checks import check_count, checked
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -25,7 +26,7 @@ from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
-from dualnet.runs.loading import load_weights
+from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.shipped import source_of
 from dualnet.text import Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
@@ -66,7 +67,6 @@ class Run:
     results: dict[str, Any]
     history: History
 
-
     def __repr__(self) -> str:
         figures = [
             f"{name}={self.results[key]:.2f}"
@@ -75,6 +75,7 @@ class Run:
         ]
         parts = [repr(str(self.folder)), f"epochs={len(self.history)}", *figures]
         return f"Run({self.model.name!r}, {', '.join(parts)})"
+
 
 @checked
 def train(
@@ -229,6 +230,7 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
+    remember(model, runs.Run.open_folder(folder))
     return Run(model, folder, results, history)
 
 
