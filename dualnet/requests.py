@@ -196,10 +196,14 @@ class Surprising(Scoring, Adapting):
         entropy: bool. Add the entropy, in bits, of the distribution that each token was predicted
             from.
         words: bool. Make a record for each word, shown as the text has it, instead of each token.
+        split_punctuation: bool. With `words`, make the punctuation at the beginning and at the
+            end of a word a record of its own.
     """
 
     entropy: bool = False
     words: bool = False
+    split_punctuation: bool = False
+    needs = {"words": ["split_punctuation"]}
 
 
 class Looking(Scoring, Adapting):
@@ -212,15 +216,10 @@ class Looking(Scoring, Adapting):
         sequence_length: int. Tokens per update; default by rule.
     """
 
-    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
-        split_punctuation: bool. With `words`, make the punctuation at the beginning and at the
-            end of a word a record of its own.
     sequence_length: int | None = count(None, least=1, hidden=True)
 
 
 MISSING = ("zero", "lowest")
-    split_punctuation: bool = False
-    needs = {"words": ["split_punctuation"]}
 
 
 class Rescoring(Adapting):
@@ -288,6 +287,10 @@ class Drawing(Beaming):
             is greedy: it takes the likeliest token; ties go to the lower id.
         top_k: int, at least 1. Draw from so many of the likeliest tokens (default: all).
         top_p: float above 0, at most 1. Draw from the fewest tokens whose probabilities reach it.
+        min_p: float above 0, at most 1. Draw from the tokens that are at least so likely, as a
+            share of the likeliest.
+        repetition_penalty: float above 0. Divide the logits of tokens that the text has already by
+            it, or multiply them if they are below 0: above 1 against repetition.
         seed: int, at least 0. Random seed: equal ones give equal texts (default: a new one each
             time).
         stop_at_eos: bool. End a text before the first `<eos>` drawn. With `beam`, it always does.
@@ -296,18 +299,22 @@ class Drawing(Beaming):
     Args (beam search):
         beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
             search finds with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`,
-            `top_p` and `seed`.
+            `top_p`, `min_p`, `repetition_penalty` and `seed`.
     """
 
     max_tokens: int = count(50, least=1)
     temperature: float = field(1.0, metavar="T")
     top_k: int | None = count(None, least=1)
     top_p: float | None = field(None, check_factor, metavar="P")
+    min_p: float | None = field(None, check_factor, metavar="P")
+    repetition_penalty: float = positive(1.0, metavar="R")
     seed: int | None = None
     stop_at_eos: bool = False
     allow_unknown: bool = False
     needs = {"beam": ["n_best", "length_normalization"]}
-    excludes = {"beam": ["temperature", "top_k", "top_p", "seed"]}  # a beam draws nothing
+    excludes = {  # a beam draws nothing
+        "beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]
+    }
 
 
 class Translating(Beaming):

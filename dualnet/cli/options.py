@@ -213,7 +213,12 @@ def open_language_model(
     return run
 
 
-def corpus_of(run: Run, model: Any, name: str | None) -> Any:
+def name_of(run: Run, model: Any) -> str:
+    """Return the name of a shipped model, or that of the card of any other."""
+    return run.source if run.is_shipped else model.name
+
+
+def corpus_of(run: Run, model: Any, name: str | None, fractions: list[float] | None = None) -> Any:
     """Return the corpus `name`, as `model` reads it; by default that which it was trained on."""
     if name is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
@@ -221,7 +226,7 @@ def corpus_of(run: Run, model: Any, name: str | None) -> Any:
         return run.corpus()
     words = model.vocabulary
     lowercase = words is not None and words.lowercase
-    return corpora.load(name, lowercase=lowercase, vocabulary=words)
+    return corpora.load(name, lowercase=lowercase, vocabulary=words, fractions=fractions)
 
 
 def check_corpus(

@@ -182,7 +182,7 @@ def minimal_pairs(options: MinimalPairs) -> None:
         "unknown": result.unknown,
         "UID": {name: _accuracy(each) for name, each in result.by_uid.items()},
         "field": {name: _accuracy(each) for name, each in result.by_field.items()},
-        "model": model.name,
+        "model": name_of(run, model),
     }
     groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
     rows = []

@@ -51,9 +51,10 @@ def generate(
     the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is
     never drawn unless `allow_unknown`.
 
-    Logits are divided by `temperature`. Then `top_k` keeps the likeliest tokens, and of these
-    `top_p` keeps the fewest, likeliest first, whose probabilities reach it. One is drawn from
-    the rest with its renormalised probability. All of this is float64.
+    Logits are divided by `temperature`. Then `min_p` keeps the tokens that are likely enough beside
+    the likeliest one, `top_k` keeps the likeliest, and of these `top_p` keeps the fewest, likeliest
+    first, whose probabilities reach it. One is drawn from the rest with its renormalised
+    probability. All of this is float64.
 
     Args:
         model: `LanguageModel` with a vocabulary.
