@@ -6,9 +6,12 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from dualnet._quiet import quiet as _quiet
+
 # TensorFlow reads this when it is imported. By default it leaves oneDNN's matrix products off on
 # processors without AVX-512, where they are faster, too.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+_quiet()
 
 if TYPE_CHECKING:
     from dualnet import analysis as analysis

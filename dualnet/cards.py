@@ -128,6 +128,11 @@ class Card:
     trained_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: str = ""
 
+    def __repr__(self) -> str:
+        shown = {"corpus": self.corpus, "parameters": self.parameters, "paper": self.paper}
+        values = [f"{name}={value!r}" for name, value in shown.items() if value]
+        return f"Card({', '.join([repr(self.name), *values])})"
+
 
 @contextlib.contextmanager
 def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_factor, check_fraction, checked, number_check
+from dualnet._checks import (
+    ArgumentError,
+    check_factor,
+    check_fraction,
+    check_positive,
+    checked,
+    number_check,
+)
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
 
@@ -78,9 +85,9 @@ class Evaluating(Measuring, Reading):
 
 # --- weights that learn at test time
 
-# Default settings of the rules of dynamic evaluation. The step sizes of "nadam" (within the
-# paper's range) and "sgd" are our choice, tuned on PTB's validation text with 200 units; those of
-# "rms" are the released defaults of Krause et al.
+# Default settings of the rules of dynamic evaluation, where the search for a learning rate begins.
+# The step sizes of "nadam" (within the paper's range) and "sgd" are our choice, tuned on PTB's
+# validation text with 200 units; those of "rms" are the released defaults of Krause et al.
 RULES: dict[str, dict[str, Any]] = {
     "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
@@ -88,21 +95,34 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+AUTO = "auto"
+
+
+def check_rate_or_auto(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a positive number or "auto"."""
+    if isinstance(value, str) and value != AUTO:
+        raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
+    if not isinstance(value, str):
+        check_positive(name, value)
+
+
 class Learning(Settings):
     """The rule by which weights learn from a text.
 
     Args (learning while reading):
-        rule: "nadam", "sgd" or "rms".
-        learning_rate: float above 0. Step size; default by rule, see `RULES`. Tune it on the
-            validation text for each model.
+        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
+            figures, and "nadam" for any other.
+        learning_rate: float above 0, or "auto": found on validation text, see the guide, and kept
+            in the RUN. By default "auto" for the model of a RUN whose text is at hand; for any
+            other that of the rule, see `RULES`.
         decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
         epsilon: float above 0. Added to the divisor of the gradient ("nadam", "rms").
         beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
         clipnorm: float above 0. Clip each weight's gradient to this norm.
     """
 
-    rule: str = choice("nadam", RULES)
-    learning_rate: float | None = positive(None, hidden=True)
+    rule: str | None = choice(None, RULES)
+    learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
     decay: float | None = field(None, hidden=True)
     epsilon: float | None = positive(None, hidden=True)
     beta_1: float | None = field(None, check_fraction, hidden=True)
@@ -110,7 +130,7 @@ class Learning(Settings):
 
     def check(self) -> None:
         super().check()
-        if self.rule in RULES:  # else it depends on the model
+        if self.rule in RULES:  # else it depends on the model; of a command, "published"
             self.of_rule()
 
     def of_rule(self) -> dict[str, Any]:
@@ -122,16 +142,15 @@ class Learning(Settings):
         >>> Learning(rule="sgd", decay=0.1).of_rule()
         {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
         """
-        known = {*RULES[self.rule], "clipnorm", *["epsilon"] * (self.rule == "nadam")}
-        settings = dict(RULES[self.rule])
+        rule = self.rule or "nadam"
+        known = {*RULES[rule], "clipnorm", *["epsilon"] * (rule == "nadam")}
+        settings = dict(RULES[rule])
         for name in ("learning_rate", "sequence_length", "decay", "epsilon", "beta_1", "clipnorm"):
             value = getattr(self, name, None)
             if value is not None and name not in known:
-                message = (
-                    f"is not a setting of the rule {self.rule!r}, which takes {sorted(known)}."
-                )
+                message = f"is not a setting of the rule {rule!r}, which takes {sorted(known)}."
                 self.refuse(name, message)
-            if value is not None:
+            if value is not None and value != AUTO:  # which begins at the default
                 settings[name] = value
         settings["learning_rate"] = float(settings["learning_rate"])  # Keras takes no int
         return settings
@@ -177,10 +196,14 @@ class Surprising(Scoring, Adapting):
         entropy: bool. Add the entropy, in bits, of the distribution that each token was predicted
             from.
         words: bool. Make a record for each word, shown as the text has it, instead of each token.
+        split_punctuation: bool. With `words`, make the punctuation at the beginning and at the
+            end of a word a record of its own.
     """
 
     entropy: bool = False
     words: bool = False
+    split_punctuation: bool = False
+    needs = {"words": ["split_punctuation"]}
 
 
 class Looking(Scoring, Adapting):
@@ -190,12 +213,9 @@ class Looking(Scoring, Adapting):
         adapt: bool. Read the text with each model a second time, in which it learns from each
             segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights are
             restored.
-        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
-            figures, and "nadam" for any other.
         sequence_length: int. Tokens per update; default by rule.
     """
 
-    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
     sequence_length: int | None = count(None, least=1, hidden=True)
 
 
@@ -267,6 +287,10 @@ class Drawing(Beaming):
             is greedy: it takes the likeliest token; ties go to the lower id.
         top_k: int, at least 1. Draw from so many of the likeliest tokens (default: all).
         top_p: float above 0, at most 1. Draw from the fewest tokens whose probabilities reach it.
+        min_p: float above 0, at most 1. Draw from the tokens that are at least so likely, as a
+            share of the likeliest.
+        repetition_penalty: float above 0. Divide the logits of tokens that the text has already by
+            it, or multiply them if they are below 0: above 1 against repetition.
         seed: int, at least 0. Random seed: equal ones give equal texts (default: a new one each
             time).
         stop_at_eos: bool. End a text before the first `<eos>` drawn. With `beam`, it always does.
@@ -275,18 +299,22 @@ class Drawing(Beaming):
     Args (beam search):
         beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
             search finds with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`,
-            `top_p` and `seed`.
+            `top_p`, `min_p`, `repetition_penalty` and `seed`.
     """
 
     max_tokens: int = count(50, least=1)
     temperature: float = field(1.0, metavar="T")
     top_k: int | None = count(None, least=1)
     top_p: float | None = field(None, check_factor, metavar="P")
+    min_p: float | None = field(None, check_factor, metavar="P")
+    repetition_penalty: float = positive(1.0, metavar="R")
     seed: int | None = None
     stop_at_eos: bool = False
     allow_unknown: bool = False
     needs = {"beam": ["n_best", "length_normalization"]}
-    excludes = {"beam": ["temperature", "top_k", "top_p", "seed"]}  # a beam draws nothing
+    excludes = {  # a beam draws nothing
+        "beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]
+    }
 
 
 class Translating(Beaming):

@@ -71,6 +71,10 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
     ours = values(model)
     assert any((one != two).any() for one, two in zip(ours, prior))
     model.set_weights(prior)
+    first = dualnet.evaluate(model, tokens[:6]).token_losses
+    np.testing.assert_allclose(found.token_losses[:5], first, rtol=1e-4)
+    means = [part.mean() for part in np.split(found.token_losses, [5, 10, 15, 20])]
+    np.testing.assert_allclose(means, found.segment_losses, rtol=1e-5)
     expected = by_hand(
         model, tokens, 5, lambda i, now, slope: now - 0.3 * slope + 0.1 * (prior[i] - now)
     )
@@ -181,9 +185,9 @@ def test_sentences_of_many_lengths_are_learnt_from_in_few_shapes(model, monkeypa
     model.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
     shapes = set()
 
-    def step(self, segment):
+    def step(self, segment, *, return_dict):
         shapes.add(segment["tokens"].shape)
-        return 1.0
+        return {"loss": 1.0, "losses": np.ones(segment["tokens"].shape)}
 
     monkeypatch.setattr(SegmentLearner, "train_on_batch", step)
     text = model.vocabulary.encode("".join("a " * length + "\n" for length in range(60)))
@@ -265,10 +269,10 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     step = SegmentLearner.train_on_batch
     calls = []
 
-    def failing(self, *arguments):
+    def failing(self, *arguments, **options):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(step(self, *arguments))
+        calls.append(step(self, *arguments, **options))
         return calls[-1]
 
     monkeypatch.setattr(SegmentLearner, "train_on_batch", failing)

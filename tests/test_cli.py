@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -47,7 +48,9 @@ def run(trained):
 def test_a_command_is_silent_about_the_start_of_the_backend(trained):
     _, process = trained
     lines = process.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("epoch 1/1  train perplexity"), process.stderr
+    first, last = lines
+    assert re.fullmatch(r"epoch 1/1  0 of \d+,\d+ tokens, compiling", first), process.stderr
+    assert last.startswith("epoch 1/1  train perplexity")
     assert len(process.stdout.splitlines()) == 4
     assert "character or word: the white space between words is lost\n" in process.stdout
 
@@ -783,3 +786,21 @@ def test_a_run_whose_text_has_changed_is_refused(cli, run, folder, tmp_path):
     assert cli.json(f"evaluate {copy} --corpus {text}")["tokens"] == 9 * 6 - 1
     dualnet.load(run).save(tmp_path / "model.keras")
     assert "perplexity" in cli(f"evaluate {tmp_path}/model.keras --corpus {folder}")
+
+
+def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_path):
+    (tmp_path / "own.txt").write_text("the cat sees the dog\n" * 40)
+    evaluate = f"evaluate {run} --corpus {tmp_path}/own.txt"
+    whole = cli.json(evaluate)
+    assert (whole["split"], whole["tokens"]) == ("whole", 40 * 6 - 1)
+    assert cli.json(f"{evaluate} --split test")["tokens"] == 2 * 6 - 1
+    assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 40 * 6 - 1
+    assert cli.json(f"{evaluate} --fractions 50 25 25 --split valid")["tokens"] == 10 * 6 - 1
+    assert "--fractions needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
+
+
+def test_quiet_hides_what_the_search_for_a_learning_rate_says(cli, run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "RUN")
+    code, out, err = cli.call(f"evaluate {copy} --dynamic --quiet")
+    assert (code, err) == (0, "") and (copy / "learning.json").is_file()
+    assert "rule nadam: learning_rate=" in out

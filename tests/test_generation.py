@@ -228,6 +228,24 @@ def test_only_candidates_of_the_definition_are_drawn(logits, temperature, top_k,
     assert greedy == logits.index(max(logits))
 
 
+def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
+    scores, random = np.log([0.5, 0.3, 0.1, 0.1]), np.random.default_rng(0)
+    drawn = {sampling.draw(scores.copy(), random, min_p=0.5) for _ in range(60)}
+    assert drawn == {0, 1}
+    flat = {sampling.draw(scores.copy(), random, 3.0, min_p=0.5) for _ in range(200)}
+    assert flat == {0, 1, 2, 3}  # at this temperature all are likely enough
+
+
+def test_repetition_is_penalised_for_the_tokens_of_the_text(model):
+    greedy = {"temperature": 0.0, "max_tokens": 30}
+    tokens = dualnet.generate(model, "w1", **greedy).split()
+    varied = dualnet.generate(model, "w1", repetition_penalty=1e9, **greedy).split()
+    assert len({*varied}) > len({*tokens})
+    assert dualnet.generate(model, "w1", repetition_penalty=1.0, **greedy).split() == tokens
+    with pytest.raises(ValueError, match="`repetition_penalty` must be .* above 0"):
+        dualnet.generate(model, "w1", repetition_penalty=0)
+
+
 def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
     class Zero:
         def random(self):

@@ -154,8 +154,7 @@ def test_pairs_that_are_none_are_refused(words, tmp_path):
     for pairs, match in [
         ([], "at least one pair"),
         (3, "`pairs` must be a path"),
-        (PAIRS[0], "`pairs` must be a path"),
-        ([("a", "b")], "`pairs` must be a path"),
+        (PAIRS[0], "`pairs` must be a sequence of pairs, or a table.*Give one pair as"),
         ([PAIRS[0], {"sentence_good": "a"}], "no 'sentence_bad' in pair 2"),
         (tmp_path / "none.jsonl", "No such file"),
         (tmp_path, "Is a directory"),
@@ -183,6 +182,11 @@ def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
     lines = cli(command).splitlines()
     assert lines[0].split() == ["accuracy", "95%", "interval", "pairs", "ties"]
     assert lines[-1].startswith(f"accuracy {result.overall.accuracy:.1%} on 5 pairs")
+    head, *rows = cli(f"{command} --format pairs").splitlines()
+    assert head.split("\t") == [*result.rows()[0]] and len(rows) == 5
+    assert rows[2].split("\t")[1] == "repeated"
+    printed = cli.json(f"{command} --format pairs")
+    assert printed[0]["log_probability_good"] == result.log_probabilities[0, 0]
 
 
 @once

@@ -138,7 +138,7 @@ REFUSED = {
         ({"top_k": [1], "mc_dropout_samples": 2}, "`top_k` cannot be combined with `mc_d"),
     ],
     DynamicEvaluating: [
-        ({"decay": 0.1}, "`decay` is not a setting of the rule 'nadam'"),
+        ({"rule": "nadam", "decay": 0.1}, "`decay` is not a setting of the rule 'nadam'"),
         ({"rule": "sgd", "beta_1": 0.1}, "`beta_1` is not a setting of the rule 'sgd'"),
         ({"rule": "sgd", "epsilon": 1.0}, "`epsilon` is not a setting of the rule 'sgd'"),
         ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),

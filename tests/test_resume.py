@@ -118,6 +118,17 @@ def stopped(trained, tmp_path):
     return before, newest
 
 
+def test_a_run_whose_text_has_moved_knows_its_new_place_after_resuming(folder, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(folder, old)
+    run = train(str(old), tmp_path / "RUN", epochs=1, evaluate=False)
+    old.rename(new)
+    with pytest.raises(FileNotFoundError, match="may have moved"):
+        runs.corpus_of_run(run.folder)
+    train(str(new), run.folder, resume=True, epochs=2, evaluate=False)
+    assert runs.corpus_of_run(run.folder).source == str(new)
+
+
 def test_a_run_that_was_killed_before_its_card_was_written_begins_on_resuming(corpus, tmp_path):
     (tmp_path / "RUN").mkdir()
     (tmp_path / "RUN" / "vocabulary.txt").write_text("the\n")

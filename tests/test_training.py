@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import tomllib
 import zipfile
@@ -141,6 +142,25 @@ def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
         has_bar = isinstance(stream, Terminal)
         assert all((text in shown) == has_bar for text in ("\x1b[", "left", "50%", "━"))
         assert has_bar or all(line.startswith("epoch ") for line in shown.splitlines())
+        assert re.search(r"\d of \d[\d,]* tokens", shown)
+        if not has_bar:  # the first line comes at once, the next after a minute
+            first, *rest = shown.splitlines()
+            assert re.fullmatch(r"epoch 1/2  0 of \d[\d,]* tokens, compiling", first)
+            assert all("train perplexity" in line for line in rest)
+
+
+def test_without_a_terminal_a_line_tells_of_the_tokens_now_and_then(corpus, tmp_path, monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(recorder, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "REFRESH_SECONDS", 0.0)
+    settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 1}
+    dualnet.train("lstm", corpus, output=tmp_path / "RUN", evaluate=False, **settings)
+    found = re.findall(
+        r"epoch 1/1  (\d+) of (\d+) tokens  [\d,]+ tokens/s  perpl", stream.getvalue()
+    )
+    counts = [int(count) for count, _ in found]
+    assert len(counts) > 2 and counts == sorted(counts) and counts[-1] == int(found[0][1])
 
 
 def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpus):

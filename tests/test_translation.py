@@ -212,6 +212,11 @@ def test_a_long_text_among_short_ones_changes_nothing(model):
         patch.setattr(translation, "POSITIONS", 100)
         several = dualnet.translate(model, texts, **settings)
     assert several == [dualnet.translate(model, text, **settings) for text in texts]
+    lists = dualnet.translate(model, {"en": texts}, column="en", n_best=2, **settings)
+    assert [of_text[0] for of_text in lists] == several and len(lists[0]) == 2
+    assert dualnet.translate(model, texts[0], n_best=2, **settings) == lists[0]
+    with pytest.raises(dualnet.ArgumentError, match="`texts` must be texts, or a table"):
+        dualnet.translate(model, {"en": texts})
 
 
 def test_a_model_beside_itself_translates_as_it_does_alone(model):

@@ -37,7 +37,9 @@ def test_a_search_stops_where_all_fail_and_says_why(tmp_path, cli, monkeypatch, 
     tune = f"tune {write_job(tmp_path, max_trials=20)} --corpus {folder} --max-hours 1 --quiet"
     with in_this_process() as begun:
         said = cli.refused(f"{tune} --output {tmp_path}/DIR --set {setting}")
-    assert said.startswith("dualnet tune: All 2 trials failed. Trial 00: ")
+    assert said.startswith(
+        "dualnet tune: All 2 trials failed, and a search ends if its first 2 do. Trial 00: "
+    )
     assert FAILING[setting] in said
     assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["failed"] * 2
 

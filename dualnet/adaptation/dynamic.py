@@ -16,6 +16,7 @@ from dualnet._fields import documented
 from dualnet.adaptation.learner import make_learner, unfrozen
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
 from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics, in_order
+from dualnet.adaptation.step_size import StepSize, with_own_settings
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.sharing import changing
@@ -40,6 +41,7 @@ class DynamicEvaluation(Comparable):
         rule: Name of the rule.
         settings: The values that the rule ran with.
         by_sentence: Whether each segment was a sentence, read from the zero state.
+        token_losses: float32 `(tokens,)`, -log p of each token in nats, as in `Evaluation`.
 
     Example:
 
@@ -57,6 +59,9 @@ class DynamicEvaluation(Comparable):
     rule: str
     settings: dict[str, Any]
     by_sentence: bool = False
+    token_losses: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.zeros(0, np.float32), repr=False
+    )
 
     @checked
     def plot(
@@ -81,6 +86,7 @@ def dynamic_evaluation(
     tokens: Any,
     *,
     statistics: Any = None,
+    valid: Any = None,
     keep: bool = False,
     **settings: Any,
 ) -> DynamicEvaluation:
@@ -113,6 +119,8 @@ def dynamic_evaluation(
         statistics: for "rms", the result of `gradient_statistics`, for this model or another
             one with the same names and shapes of weights, or the int tokens of the training
             text, from which it is computed.
+        valid: int array `(num_tokens,)`. A validation text, on which to find the learning rate if
+            that is not given or "auto"; by default that of the model's RUN.
         keep: bool. Whether to leave the adapted weights in the model.
 
     Example:
@@ -136,9 +144,10 @@ def dynamic_evaluation(
     if by_sentence:
         vocabulary, eos_id = check_sentences(model)
     with learning(
-        model, request, temperature=request.temperature, statistics=statistics, keep=keep
-    ) as (learn, used):
-        length = used.pop("sequence_length")
+        model, request, temperature=request.temperature, statistics=statistics, keep=keep,
+        by_text=by_sentence, valid=valid,
+    ) as (learn, used):  # fmt: skip
+        rule, length = used.pop("rule"), used.pop("sequence_length")
         if by_sentence:
             length = None
             ends = sentence_ends(tokens, vocabulary)
@@ -146,21 +155,23 @@ def dynamic_evaluation(
         else:
             starts = np.arange(0, len(tokens) - 1, length)
             ends = np.minimum(starts + length, len(tokens) - 1)
-        losses = np.zeros(len(starts))
+        losses, lengths = np.zeros(len(starts)), ends - starts
+        token_losses = np.zeros(int(lengths.sum()), np.float32)
         for i, (start, end) in enumerate(zip(starts, ends)):
+            own = token_losses[start:end]
             if by_sentence:
-                losses[i] = learn(np.append(eos_id, tokens[start:end]), alone=True)
+                losses[i] = learn(np.append(eos_id, tokens[start:end]), alone=True, into=own)
             else:
-                losses[i] = learn(tokens[start : end + 1])
-    lengths = ends - starts
+                losses[i] = learn(tokens[start : end + 1], into=own)
     return DynamicEvaluation(
         perplexity=perplexity_of(np.repeat(losses, lengths)),
         tokens=int(lengths.sum()),
         segment_losses=losses,
         segment_lengths=lengths,
-        rule=request.rule,
+        rule=rule,
         settings={**used, "sequence_length": length, "temperature": request.temperature},
         by_sentence=bool(by_sentence),
+        token_losses=token_losses,
         **figures_of(model, tokens[len(tokens) - int(lengths.sum()) :], losses @ lengths),
     )
 
@@ -173,15 +184,21 @@ def learning(
     temperature: float = 1.0,
     statistics: Any = None,
     keep: bool = False,
+    by_text: bool = False,
+    valid: Any = None,
 ) -> Iterator[tuple[Callable[..., float], dict[str, Any]]]:
-    """Yield the function that learns a segment, and the settings of the rule of `request`.
+    """Yield the function that learns a segment, and the rule and settings that it learns with.
 
-    `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
-    mean loss, and returns it; state is carried from segment to segment, or if `alone` is that of
-    `states`, by default zero. When the context ends, the weights are restored, unless `keep` and
-    there was no error.
+    `learn(ids, alone=False, states=None, into=None)` scores the ids but the first, takes one step
+    on their mean loss, and returns it; the losses are written `into` an array, if there is one.
+    State is carried from segment to segment, or if `alone` is that of `states`, by default zero.
+    When the context ends, the weights are restored, unless `keep` and there was no error.
+
+    `by_text` says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
-    rule, settings = request.rule, request.of_rule()
+    request = with_own_settings(model, request, by_text=by_text)
+    step_size = StepSize(model, request, by_text=by_text, valid=valid)
+    rule, settings = step_size.rule, step_size.settings
     with unfrozen(model):
         weights = model.graph.without_past_decode().core.trainable_variables
     with changing(weights), _restored(weights, keep=keep):
@@ -189,7 +206,10 @@ def learning(
         with unfrozen(model), whole_batches():
             learner = make_learner(model, optimizer, batch_size=1)
 
-            def learn(ids: np.ndarray, *, alone: bool = False, states: Any = None) -> float:
+            def learn(
+                ids: np.ndarray, *, alone: bool = False, states: Any = None,
+                into: np.ndarray | None = None,
+            ) -> float:  # fmt: skip
                 segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:]}
                 if alone:
                     learner.stream_state.restart()
@@ -206,12 +226,18 @@ def learning(
                     }
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
-                loss = float(learner.train_on_batch(segment))
+                logs = learner.train_on_batch(segment, return_dict=True)
+                loss = float(logs["loss"])
+                if into is not None:
+                    into[:] = logs["losses"][0, : len(into)]
                 if not math.isfinite(loss):
                     raise _not_finite("losses", rule, settings)
                 return loss
 
-            yield learn, settings
+            if step_size.is_open:
+                settings["learning_rate"] = step_size.rate(learner, learn)
+                optimizer.learning_rate = settings["learning_rate"]
+            yield learn, {"rule": rule, **settings}
         if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
             raise _not_finite("weights", rule, settings)
         if skipped := int(optimizer.skipped):

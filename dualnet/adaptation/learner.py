@@ -47,6 +47,10 @@ class SegmentLearner(ClearsAllGradients):
         weights = ops.convert_to_tensor(x["weights"])
         return ops.sum(y_pred * weights) / ops.sum(weights)
 
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**logs, "losses": ops.stop_gradient(y_pred)}
+
 
 @contextlib.contextmanager
 def unfrozen(model: LanguageModel) -> Iterator[None]:

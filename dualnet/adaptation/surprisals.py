@@ -1,13 +1,14 @@
 """The surprisal of each token or word of texts, with fixed weights or with weights that adapt."""
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from dualnet._checks import as_texts
+from dualnet._columns import Results, texts_of
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, questions
@@ -25,12 +26,13 @@ LOGITS = 2**24  # computed by a call at most, where entropies need all of a toke
 @documented(Surprising)
 def surprisal(
     model: LanguageModel,
-    texts: str | Sequence[str],
+    texts: Any,
     *,
+    column: str | None = None,
     statistics: Any = None,
     keep: bool = False,
     **settings: Any,
-) -> list[dict[str, Any]]:
+) -> Results[dict[str, Any]]:
     """Return the surprisal of each token, or of each word, of each text, in bits.
 
     A text, such as a sentence, is read from the zero state after `<eos>`, so that its first
@@ -41,17 +43,21 @@ def surprisal(
     its first character that is no white space; one of white space alone to the word after it,
     at the end of the text to the last word. Surprisal and entropy of a word are the sums over
     its tokens. Should a token reach into the next word, and leave that without a token of its
-    own, the two are one record.
+    own, the two are one record. With `split_punctuation`, the punctuation marks at the beginning
+    and at the end of a word are words of their own.
 
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
-        texts: str, or a sequence of str.
+        texts: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
+        column: str. Name of the column that holds the texts, if `texts` is a table: a DataFrame
+            or a dict of columns.
         {arguments}
         statistics, keep: As for `dynamic_evaluation`; only with `adapt`.
 
     Returns:
-        A list of dicts, which `pandas.DataFrame` takes, with the keys `sentence_id` (of the
-        text) and `token_id`, both from 1 on, `token`, `surprisal` and, if asked for, `entropy`.
+        A list of dicts with the keys `sentence_id` (of the text) and `token_id`, both from 1 on,
+        `token`, `surprisal` and, if asked for, `entropy`. Its method `to_frame()` makes a
+        `pandas.DataFrame` of it, under the labels of the texts.
 
     Example:
 
@@ -67,24 +73,26 @@ def surprisal(
     https://aclanthology.org/2020.acl-demos.10
     """
     request = Surprising.of(settings)
-    return list(records(model, texts, request, statistics=statistics, keep=keep))
+    given, labels, _ = texts_of("texts", texts, column)
+    return Results(records(model, given, request, statistics=statistics, keep=keep), labels)
 
 
 def records(
     model: LanguageModel,
-    texts: str | Sequence[str],
+    texts: Sequence[str],
     request: Surprising,
     *,
     statistics: Any = None,
     keep: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of `surprisal` one by one, all texts being checked before the first."""
-    texts = as_texts(texts)
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     vocabulary, eos_id = vocabulary_with_eos(model)
     if request.adapt:
         check_sentences(model)
-    split = words_of if request.words else _tokens
+    split: Callable[[Tokenizer, str], Words] = _tokens
+    if request.words:
+        split = functools.partial(words_of, split_punctuation=request.split_punctuation)
     units = [split(vocabulary, text) for text in texts]
     streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
     values = _read(model, streams, request, statistics=statistics, keep=keep)
@@ -125,7 +133,10 @@ def _read(
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
     if request.adapt:
-        with learning(model, request, temperature=temperature, **adapting) as (learn, _):
+        with learning(model, request, temperature=temperature, by_text=True, **adapting) as (
+            learn,
+            _,
+        ):
             for stream in streams:
                 [values] = read([stream])
                 if len(stream) > 1:

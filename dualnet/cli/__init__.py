@@ -49,13 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
         0
     """
     open_streams()
-    # Hides what TensorFlow logs, even as errors: "oneDNN supports DT_BOOL only on platforms with
-    # AVX-512. Falling back ...". What fails raises an exception.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # hides warnings about retracing
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for programmers
     arguments = sys.argv[1:] if arguments is None else arguments
     if hint := _unknown_command(arguments):
         print("dualnet:", printable(hint), file=sys.stderr)

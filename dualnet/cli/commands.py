@@ -110,7 +110,10 @@ class Generate(OfTexts, Drawing):
 
 
 # What the JSON of `generate` holds of its settings.
-DRAWN = ("max_tokens", "temperature", "top_k", "top_p", "stop_at_eos", "allow_unknown", "seed")
+DRAWN = (
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop_at_eos",
+    "allow_unknown", "seed",
+)  # fmt: skip
 SEARCHED = ("max_tokens", "allow_unknown", *Beaming.names())
 
 

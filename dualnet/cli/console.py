@@ -206,7 +206,8 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
         try:
             settings[key] = tomllib.loads(f"value = {value}")["value"]
         except ValueError:  # not TOML, or an integer of thousands of digits
-            settings[key] = value
+            short = re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", value, re.IGNORECASE)
+            settings[key] = float(value) if short else value  # .01 and 1. are no TOML
     return settings
 
 

@@ -1,18 +1,32 @@
 """The command `evaluate`: static or dynamic, with a cache, Monte Carlo dropout, by sentence."""
 
+import contextlib
 import dataclasses
 import inspect
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
 from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
-from dualnet.cli.options import OfCorpus, OfRun, Pairs, Setting, check_corpus, corpus_of, number_or
+from dualnet.cli.options import (
+    Fractions,
+    OfCorpus,
+    OfRun,
+    Pairs,
+    Setting,
+    check_corpus,
+    corpus_of,
+    name_of,
+    number_or,
+)
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
 from dualnet.metrics import METRICS
@@ -31,11 +45,13 @@ def check_temperature_or_best(name: str, value: Any) -> None:
         check_temperature(name, value)
 
 
-class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
+class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEvaluating):
     """Options of `evaluate`.
 
     Args:
-        split: train, valid or test.
+        split: train, valid or test (default: test; a text file that is not the RUN's own is read
+            whole, unless --fractions divides it).
+        quiet: Do not say what learning rate --dynamic finds.
         plot: Plot the perplexity of --dynamic by position.
     Args (learning while reading):
         dynamic: Dynamic evaluation: learn from each segment after scoring it.
@@ -67,10 +83,11 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
             tokens) or rouge (headlines) (default: sacrebleu).
     """
 
-    split: str = choice("test", SPLITS)
+    split: str | None = choice(None, SPLITS)
+    quiet: bool = False
     plot: str | None = field(None, metavar="PNG")
     dynamic: bool = False
-    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+    rule: str | None = choice(None, [*RULES, "published"])
     keep: str | None = field(None, metavar="RUN")
     temperature: float | str = field(  # type: ignore[assignment]
         1.0,
@@ -82,7 +99,11 @@ class Evaluate(Pairs, OfCorpus, OfRun, Setting, Evaluating, DynamicEvaluating):
     cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
     beam: int | None = count(None, least=1)
     protocol: str | None = choice(None, PROTOCOLS)
-    needs = {"dynamic": ["plot", "keep", *Learning.names()], "mc_dropout_samples": ["seed"]}
+    needs = {
+        "corpus": ["fractions"],
+        "dynamic": ["plot", "keep", *Learning.names()],
+        "mc_dropout_samples": ["seed"],
+    }
     excludes = {"dynamic": [*{*Evaluating.names()} - {*DynamicEvaluating.names()}],
                 "keep": ["cache"]}  # fmt: skip
 
@@ -116,13 +137,15 @@ def evaluate(options: Evaluate) -> None:
         _check_kind(options, run.translates)
     if options.keep is not None:
         _check_keep(options.keep, run)
-    check_corpus(options.corpus)
+    check_corpus(options.corpus, {"fractions": options.fractions})
     settings = options.evaluation()
     if options.dynamic and options.rule != "published":
         DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, evaluation
+    from dualnet.adaptation.step_size import LEAST_GAIN
     from dualnet.evaluation.arguments import vocabulary_of
+    from dualnet.runs.loading import remember, run_of
 
     model = run.model()
     translates = isinstance(model, builders.TranslationModel)
@@ -130,16 +153,20 @@ def evaluate(options: Evaluate) -> None:
     if translates:
         evaluate_translator(options, run, model)
         return
-    corpus = corpus_of(run, model, options.corpus)
+    corpus = corpus_of(run, model, options.corpus, options.fractions)
     vocabulary_of(model)
-    tokens = corpus.split(options.split)
+    split = options.split or ("whole" if _is_whole(options, run) else "test")
+    of_split = [corpus.split(name) for name in (SPLITS if split == "whole" else [split])]
+    tokens = of_split[0] if len(of_split) == 1 else np.concatenate(of_split)
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
         notes["cache"] = _cache_settings(options.cache, run, corpus.name)
         # Of a text, a cache remembers no more words than it has.
-        longest = max(len(corpus.split(split)) for split in SPLITS)
+        longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        model = builders.with_cache(model, **{**notes["cache"], "size": size})
+        model = remember(
+            builders.with_cache(model, **{**notes["cache"], "size": size}), run_of(model)
+        )
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
@@ -159,17 +186,24 @@ def evaluate(options: Evaluate) -> None:
         # Read before --keep changes the weights.
         shared = settings.keys() & {"temperature", "by_sentence"}
         static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
-        dynamic = adaptation.dynamic_evaluation(
-            model, tokens, keep=options.keep is not None, statistics=statistics, **settings
-        )
+        hiding = contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext()
+        with hiding:
+            dynamic = adaptation.dynamic_evaluation(
+                model, tokens, keep=options.keep is not None, statistics=statistics, **settings
+            )
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
         used = ", ".join(f"{k}={v:g}" for k, v in dynamic.settings.items() if v is not None)
         used = f"rule {dynamic.rule}: {used}"
         lines.append(f"dynamic evaluation, {used}")
+        if (gain := 1 - dynamic.perplexity / static.perplexity) < LEAST_GAIN:
+            lines.append(
+                f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule "
+                "or --set learning_rate=auto"
+            )
         if options.keep is not None:
             by_sentence = "by sentence, " if dynamic.by_sentence else ""
-            _keep(options.keep, options, run, model, by_sentence + used)
+            _keep(options, split, run, model, by_sentence + used)
             notes["keep"] = options.keep
             lines.append(f"the adapted model is in {options.keep}")
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
@@ -183,7 +217,7 @@ def evaluate(options: Evaluate) -> None:
         names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
         result = {name: getattr(static, name) for name in names}
         result |= {"samples": static.mc_dropout_samples, **static.figures()}
-    result |= {**notes, "split": options.split, "corpus": corpus.name, "model": model.name}
+    result |= {**notes, "split": split, "corpus": corpus.name, "model": name_of(run, model)}
     report(options, result, *_lines(result, trained_by_sentence), *lines)
 
 
@@ -262,14 +296,25 @@ def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     return zoo.card(name, corpus).evaluation
 
 
-def _keep(folder: str, options: Evaluate, run: Run, model: Any, how: str) -> None:
-    """Write the model, which was adapted as `how` says, into the RUN folder `folder`."""
+def _is_whole(options: Evaluate, run: Run) -> bool:
+    """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
+    corpus = options.corpus
+    needs_splits = options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
+    if corpus is None or options.fractions or needs_splits:
+        return False
+    own = os.path.realpath(run.trained_on.get("source", ""))
+    return os.path.isfile(corpus) and os.path.realpath(corpus) != own
+
+
+def _keep(options: Evaluate, split: str, run: Run, model: Any, how: str) -> None:
+    """Write the model, which was adapted as `how` says, into the RUN folder of --keep."""
+    assert options.keep is not None
     from dualnet.runs.loading import write_run
 
-    text = options.split if options.corpus is None else f"{options.split} of {options.corpus}"
+    text = split if options.corpus is None else f"{split} of {options.corpus}"
     note = f"Adapted on {text} by dynamic evaluation, {how}."
     card = dataclasses.replace(run.card, note=note, weights=run.source)
-    write_run(Path(folder), model, card, sources=[run.path])
+    write_run(Path(options.keep), model, card, sources=[run.path])
 
 
 def _check_keep(keep: str, run: Run) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
-from dualnet._fields import choice, count, field
+from dualnet._fields import count, field
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.requests import RULES, Adapting
+from dualnet.requests import Adapting
 from dualnet.runs import Run
 from dualnet.runs.folder import READ_AS
 
@@ -179,7 +179,6 @@ class Setting(Options):
 class AdaptingOptions(Setting, Adapting):
     """A command whose models may learn while they read."""
 
-    rule: str | None = choice(None, RULES)  # type: ignore[assignment]
     needs = {"adapt": ["set"]}
 
 
@@ -222,7 +221,12 @@ def open_language_model(
     return run
 
 
-def corpus_of(run: Run, model: Any, name: str | None) -> Any:
+def name_of(run: Run, model: Any) -> str:
+    """Return the name of a shipped model, or that of the card of any other."""
+    return run.source if run.is_shipped else model.name
+
+
+def corpus_of(run: Run, model: Any, name: str | None, fractions: list[float] | None = None) -> Any:
     """Return the corpus `name`, as `model` reads it; by default that which it was trained on."""
     if name is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
@@ -230,7 +234,7 @@ def corpus_of(run: Run, model: Any, name: str | None) -> Any:
         return run.corpus()
     words = model.vocabulary
     lowercase = words is not None and words.lowercase
-    return corpora.load(name, lowercase=lowercase, vocabulary=words)
+    return corpora.load(name, lowercase=lowercase, vocabulary=words, fractions=fractions)
 
 
 def check_corpus(

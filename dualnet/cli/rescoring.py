@@ -39,7 +39,8 @@ class Rescore(AdaptingOptions, Rescoring):
             translate.
         nbest: File of n-best lists.
         format: moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl
-            (objects with id and text) or trees (in brackets, a blank line between sentences).
+            (objects with id and text) or trees (in brackets, a blank line between sentences)
+            (default: jsonl for a file with that suffix, else moses).
         scores: Scores of Kaldi lists, 'utterance-n number': a feature for each FILE.
         input: The source texts, a line for each list.
         feature_weights: Weights of the features, as --save-weights writes them (default: 1 for
@@ -80,6 +81,8 @@ class Rescore(AdaptingOptions, Rescoring):
 
     def check(self) -> None:
         super().check()
+        if self.format == "moses" and self.nbest.endswith(".jsonl"):
+            object.__setattr__(self, "format", "jsonl")
         table = self.tune or self.compare
         changed = self.changed()
         for name in ("metric", "seed", "json") if not table else ():

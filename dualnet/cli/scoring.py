@@ -4,14 +4,14 @@ import itertools
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dualnet._fields import choice
-from dualnet.cli.command import argument
+from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, comparison, number, printable, quietly, report, texts_of
 from dualnet.cli.evaluating import learning_of
-from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, open_language_model
+from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import RULES, Surprising
 from dualnet.runs import Run
@@ -31,6 +31,8 @@ class Score(OfTexts, AdaptingOptions, Surprising):
         entropy: With --format surprisal: add the entropy, in bits, of each prediction.
         words: With --format surprisal: print a row for each word, with the sum over its tokens;
             white space separates words.
+        split_punctuation: With --words: print the punctuation before and after a word as rows of
+            its own.
         adapt: With --format surprisal: learn from each text, in one step, after scoring it.
         rule: Update rule of --adapt: nadam, sgd, rms or published (default: nadam; shipped models
             have a rule of their own).
@@ -38,7 +40,7 @@ class Score(OfTexts, AdaptingOptions, Surprising):
     """
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal")
-    rule: str | None = choice(None, [*RULES, "published"])  # type: ignore[assignment]
+    rule: str | None = choice(None, [*RULES, "published"])
     needs = {"format": ["entropy", "words", "adapt"]}
 
 
@@ -111,12 +113,19 @@ def print_surprisal(options: Score, texts: list[str]) -> None:
 
     request = _surprising(options, run)
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
-    rows = records(run.model(), texts, request, statistics=statistics)
+    names = ["sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy]
+    _print_rows(options, records(run.model(), texts, request, statistics=statistics), names)
+
+
+def _print_rows(
+    options: Options, rows: Iterator[dict[str, Any]], names: Iterable[str] = ()
+) -> None:
+    """Print rows with tabs between their cells, under their `names`, or as JSON."""
     if options.json:
         report(options, list(rows))
         return
     first = next(rows, None)  # which is computed, and errors raised, before anything is printed
-    print("sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy, sep="\t")
+    print(*first or names, sep="\t")
     for row in itertools.chain([first] if first else [], rows):
         print(*map(_cell, row.values()), sep="\t")
 
@@ -143,9 +152,11 @@ class MinimalPairs(OfRun):
     Args:
         files: File with one JSON object per line: sentence_good, sentence_bad and, optionally,
             UID and field.
+        format: 'pairs': print a tab-separated row for each pair, with both log-probabilities.
     """
 
     files: list[str] = argument(nargs="+", metavar="FILE")
+    format: str | None = choice(None, ["pairs"], metavar="pairs")
 
 
 def minimal_pairs(options: MinimalPairs) -> None:
@@ -153,6 +164,7 @@ def minimal_pairs(options: MinimalPairs) -> None:
 
     Examples:
         dualnet minimal-pairs runs/dual blimp/*.jsonl
+        dualnet minimal-pairs runs/dual pairs.jsonl --format pairs
     """
     run = open_language_model(options.run_folder)
     pairs = read_pairs(options.files)
@@ -160,13 +172,16 @@ def minimal_pairs(options: MinimalPairs) -> None:
     model = run.model()
     result = evaluation.minimal_pairs(model, pairs)
     _warn(model.vocabulary, (pair.good for pair in pairs[:WARNING_PAIRS]), "the sentences")
+    if options.format == "pairs":
+        _print_rows(options, iter(result.rows()))
+        return
     as_json = {
         **_accuracy(result.overall),
         "mean_accuracy": result.mean_accuracy,
         "unknown": result.unknown,
         "UID": {name: _accuracy(each) for name, each in result.by_uid.items()},
         "field": {name: _accuracy(each) for name, each in result.by_field.items()},
-        "model": model.name,
+        "model": name_of(run, model),
     }
     groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
     rows = []

@@ -131,8 +131,9 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     check_translators([model])
     corpus = pairs_to_evaluate(options, run, model)
     Translating(beam=beam).check_width(len(model.vocabulary))
-    pairs = corpus.split(options.split)
-    evaluated = evaluate_pairs(model, corpus, options.split)
+    split = options.split or "test"
+    pairs = corpus.split(split)
+    evaluated = evaluate_pairs(model, corpus, split)
     lines = translate(model, pairs.source_lines, beam=beam)
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
@@ -148,7 +149,7 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
         **scores,
         "beam": beam,
         "pairs": len(pairs),
-        "split": options.split,
+        "split": split,
         "corpus": corpus.name,
         "source": corpus.source,
         "target": corpus.target,
@@ -156,7 +157,7 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     }
     lines = [
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
-        f"{corpus.name} {options.split}, {corpus.source} to {corpus.target}"
+        f"{corpus.name} {split}, {corpus.source} to {corpus.target}"
     ]
     for name, value in scores.items():
         if name.startswith("rouge"):

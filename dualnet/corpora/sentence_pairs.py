@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._columns import column_of, columns_of
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.text.plain_text import SURROGATE, text_of
 
 # The keys of a record, and the attributes of its pair.
 KEYS = {"sentence_good": "good", "sentence_bad": "bad", "UID": "uid", "field": "field"}
+SENTENCES = ("sentence_good", "sentence_bad")
 LARGEST_FILE = 10**9  # bytes; a file of BLiMP has 400,000
 
 
@@ -35,17 +37,17 @@ class SentencePair:
     place: str
 
 
-Pairs = str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Mapping[str, Any] | SentencePair]
-
-
-def read_pairs(pairs: Pairs) -> list[SentencePair]:
+def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[SentencePair]:
     """Return the minimal pairs of files, or of records.
 
     Args:
-        pairs: The path of a file with one JSON object per line, or a sequence of such paths or
-            of such objects. An object has the keys `sentence_good` and `sentence_bad`, and may
-            have `UID` and `field`, which default to the name of the file (of a record: "pairs").
-            Other keys and blank lines are ignored. What was read already is taken as it is.
+        pairs: The path of a file with one JSON object per line, or a sequence of such paths, of
+            such objects, or of tuples of the two sentences. An object has the keys
+            `sentence_good` and `sentence_bad`, and may have `UID` and `field`, which default to
+            the name of the file (of a record: "pairs"). Other keys and blank lines are ignored.
+            Or a table, a DataFrame or a dict of columns, with these names. What was read already
+            is taken as it is.
+        column: The names of the two columns of a table that have the sentences.
 
     Raises:
         ValueError: if a file cannot be read or has no pairs, or if a pair lacks a sentence; with
@@ -59,8 +61,13 @@ def read_pairs(pairs: Pairs) -> list[SentencePair]:
     'The cats sleep.'
     """
     items = [pairs] if isinstance(pairs, (str, os.PathLike)) else pairs
-    if isinstance(items, Mapping) or not isinstance(items, Iterable):
-        required = "must be a path, or a sequence of paths or of objects."
+    names = columns_of(pairs)
+    if names is not None:
+        items = _rows(pairs, names, column)
+    elif column is not None:
+        raise ArgumentError("column", "is for a table, such as a DataFrame.", column=column)
+    if not isinstance(items, Iterable) or isinstance(items, bytes):
+        required = "must be a path, a table, or a sequence of paths, of objects or of tuples."
         raise ArgumentError("pairs", f"{required} Received: {pairs!r}.")
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(items, 1):
@@ -69,10 +76,29 @@ def read_pairs(pairs: Pairs) -> list[SentencePair]:
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
+            if isinstance(item, (tuple, list)) and len(item) == 2:
+                item = dict(zip(KEYS, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number}"))
     if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
     return sentence_pairs
+
+
+def _rows(table: Any, names: list[Any], column: Sequence[str] | None) -> Iterable[dict[str, Any]]:
+    """Return the rows of a table as objects of the keys above."""
+    keys = [key for key in KEYS if key in names]
+    if column is None and not {*SENTENCES} <= {*keys}:
+        message = f"must have the columns {', '.join(SENTENCES)}. Received: a table of {names}."
+        raise ArgumentError("pairs", message, " Name its two columns with `column`.")
+    if column is not None and not (isinstance(column, (tuple, list)) and len(column) == 2):
+        message = "must be the names of two columns: of the acceptable sentences and of the others."
+        raise ArgumentError("column", message, column=column)
+    places = dict(zip(keys, keys)) | dict(zip(SENTENCES, column or SENTENCES))
+    columns = [column_of(table, names, place) for place in places.values()]
+    if any(isinstance(values, str) for values in columns):
+        message = f"must be a sequence of pairs, or a table. Received: {table!r}."
+        raise ArgumentError("pairs", message, " Give one pair as [pair].")
+    return (dict(zip(places, values)) for values in zip(*columns, strict=True))
 
 
 def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:
@@ -101,7 +127,7 @@ def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:
 
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:
     if not isinstance(record, Mapping):
-        raise ValueError(f"Each pair must be a JSON object. Received: {place}.")
+        raise ValueError(f"Each pair must be a JSON object or a tuple of two. Received: {place}.")
     values = {"UID": default, "field": default, **record}
     for key in KEYS:
         value = values.get(key)

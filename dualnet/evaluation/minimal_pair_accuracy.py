@@ -2,13 +2,16 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dualnet._checks import checked
+from dualnet._columns import labels_of, to_frame
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
-from dualnet.corpora.sentence_pairs import Pairs, read_pairs
+from dualnet.corpora.sentence_pairs import SentencePair, read_pairs
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
 
@@ -35,11 +38,18 @@ class Accuracy:
     >>> result = Accuracy(pairs=10, correct=7, ties=0)
     >>> result.accuracy, [round(bound, 3) for bound in result.interval]
     (0.7, [0.397, 0.892])
+    >>> result
+    Accuracy(70.0% of 10 pairs, 39.7% to 89.2%, ties=0)
     """
 
     pairs: int
     correct: int
     ties: int
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        share = f"{self.accuracy:.1%} of {self.pairs:,} pairs, {low:.1%} to {high:.1%}"
+        return f"Accuracy({share}, ties={self.ties})"
 
     @property
     def accuracy(self) -> float:
@@ -67,21 +77,47 @@ class MinimalPairs:
         log_probabilities: float64 `(pairs, 2)`: log p in nats of the acceptable and the
             unacceptable sentence of each pair, in the order of the pairs.
         unknown: float. The share of the tokens that the model reads as `<unk>`.
+        pairs: The pairs, each with `good`, `bad`, `uid` and `field`.
+        labels: Index of the DataFrame that they come from, or None.
     """
 
     overall: Accuracy
-    by_uid: dict[str, Accuracy]
-    by_field: dict[str, Accuracy]
+    by_uid: dict[str, Accuracy] = dataclasses.field(repr=False)
+    by_field: dict[str, Accuracy] = dataclasses.field(repr=False)
     log_probabilities: np.ndarray = dataclasses.field(repr=False, compare=False)
     unknown: float
+    pairs: Sequence[SentencePair] = dataclasses.field(default=(), repr=False)
+    labels: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def mean_accuracy(self) -> float:
         return math.fsum(uid.accuracy for uid in self.by_uid.values()) / len(self.by_uid)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dict for each pair: sentences, log-probabilities, and whether it is correct.
+
+        `difference` is by how many nats the acceptable sentence is likelier; 0 for a tie.
+        """
+        good, bad = self.log_probabilities.T
+        differences = np.where(_are_ties(good, bad), 0.0, good - bad).tolist()
+        return [
+            {"sentence_id": number, "UID": pair.uid, "field": pair.field,
+             "sentence_good": pair.good, "sentence_bad": pair.bad, "log_probability_good": first,
+             "log_probability_bad": second, "difference": difference, "correct": difference > 0}
+            for number, (pair, (first, second), difference) in enumerate(
+                zip(self.pairs, self.log_probabilities.tolist(), differences), 1
+            )
+        ]  # fmt: skip
+
+    def to_frame(self) -> Any:
+        """Return `rows` as a `pandas.DataFrame`, under the labels of the pairs."""
+        return to_frame(self.rows(), self.labels)
+
 
 @checked
-def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
+def minimal_pairs(
+    model: LanguageModel, pairs: Any, *, column: Sequence[str] | None = None
+) -> MinimalPairs:
     """Return the share of pairs whose acceptable sentence `model` gives the higher probability.
 
     The probability is that of the whole sentence. It is read after `<eos>` from the zero state,
@@ -95,12 +131,17 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
         pairs: The path of a file with one JSON object per line, as those of BLiMP, or a sequence
-            of such paths or of such objects (dicts). An object has the keys `sentence_good` and
-            `sentence_bad`, and may have `UID` and `field`, which default to the name of the file.
+            of such paths, of such objects (dicts), or of tuples of two sentences, the acceptable
+            one first. An object has the keys `sentence_good` and `sentence_bad`, and may have
+            `UID` and `field`, which default to the name of the file. Or a table with such
+            columns: a DataFrame or a dict of columns.
+        column: Two str. The columns of the table that have the acceptable sentences and the
+            others, if they have other names.
 
     Returns:
         `MinimalPairs`: the accuracy overall, per UID and per field, each with the number of
-        pairs and ties and a 95 % interval.
+        pairs and ties and a 95 % interval. Its methods `rows()` and `to_frame()` give the figures
+        of each pair.
 
     Raises:
         ValueError: if a file cannot be read or has no pairs; if a pair lacks a sentence or has
@@ -118,14 +159,14 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
     >>> dualnet.minimal_pairs(model, [pair]).overall.pairs
     1
     """
-    sentence_pairs = read_pairs(pairs)
+    sentence_pairs = read_pairs(pairs, column)
     vocabulary, eos_id = vocabulary_with_eos(model)
     places: dict[bytes, int] = {}  # of each sequence of ids in `streams`
     streams: list[np.ndarray] = []
     columns = np.empty((len(sentence_pairs), 2), np.int64)
     tokens = unknown = 0
     for row, pair in enumerate(sentence_pairs):
-        for column, sentence in enumerate((pair.good, pair.bad)):
+        for side, sentence in enumerate((pair.good, pair.bad)):
             ids = vocabulary.encode(sentence)
             if not len(ids):
                 raise ValueError(
@@ -137,12 +178,12 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
             place = places.setdefault(ids.tobytes(), len(streams))
             if place == len(streams):
                 streams.append(np.insert(ids, 0, eos_id))
-            columns[row, column] = place
+            columns[row, side] = place
     losses = scoring.read(reader_of(model, questions.losses), streams)["losses"]
     sums = np.array([-math.fsum(row) for row in losses])
     log_probabilities = sums[columns]
     good, bad = log_probabilities.T
-    ties = np.isclose(good, bad, rtol=ROUNDING, atol=0.0)
+    ties = _are_ties(good, bad)
     correct = (good > bad) & ~ties
 
     def accuracies(key: str) -> dict[str, Accuracy]:
@@ -157,7 +198,13 @@ def minimal_pairs(model: LanguageModel, pairs: Pairs) -> MinimalPairs:
         by_field=accuracies("field"),
         log_probabilities=log_probabilities,
         unknown=unknown / tokens,
+        pairs=tuple(sentence_pairs),
+        labels=labels_of(pairs),
     )
+
+
+def _are_ties(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    return np.isclose(good, bad, rtol=ROUNDING, atol=0.0)
 
 
 def _accuracy(correct: np.ndarray, ties: np.ndarray) -> Accuracy:

@@ -1,12 +1,14 @@
 """Scores of texts, word by word."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import overload
+import reprlib
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 
-from dualnet._checks import as_texts, checked
+from dualnet._checks import checked
+from dualnet._columns import Results, texts_of
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
@@ -43,6 +45,25 @@ class Score(Comparable):
         default_factory=lambda: np.zeros(0), repr=False, compare=False
     )
 
+    def __repr__(self) -> str:
+        words = reprlib.repr(self.words)
+        return f"Score(words={words}, perplexity={self.perplexity:.4g}, tokens={self.tokens})"
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each token; needs the extra `pandas`."""
+        return Scores([self]).to_frame()
+
+
+class Scores(Results[Score]):
+    """A list of `Score`, of which `to_frame` makes a table with a row for each token."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for sentence_id, score in enumerate(self, 1):
+            pairs = zip(score.words, score.log_probabilities.tolist())
+            for token_id, (token, log_probability) in enumerate(pairs, 1):
+                ids = {"sentence_id": sentence_id, "token_id": token_id, "token": token}
+                yield {**ids, "log_probability": log_probability}
+
 
 @overload
 def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
@@ -52,14 +73,18 @@ def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
 
 @overload
 def score(
-    model: LanguageModel, text: Sequence[str], *, temperature: float = 1.0
-) -> list[Score]: ...
+    model: LanguageModel,
+    text: Sequence[str] | Any,
+    *,
+    temperature: float = 1.0,
+    column: str | None = None,
+) -> Scores: ...
 
 
 @checked
 def score(
-    model: LanguageModel, text: str | Sequence[str], *, temperature: float = 1.0
-) -> Score | list[Score]:
+    model: LanguageModel, text: Any, *, temperature: float = 1.0, column: str | None = None
+) -> Score | Scores:
     """Return the log-probability of each word of a text, or of each of several texts.
 
     A text begins after `<eos>`, in the zero state, so that its first word is scored, too; each
@@ -69,11 +94,14 @@ def score(
 
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
-        text: str, or a sequence of str.
+        text: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
         temperature: float above 0; logits are divided by it.
+        column: str. Name of the column that holds the texts, if `text` is a table: a DataFrame or
+            a dict of columns.
 
     Returns:
-        `Score` for a str; for a sequence a list of them, in its order.
+        `Score` for a str; for any other a list of them, in its order. `to_frame()` of either is a
+        `pandas.DataFrame` with a row for each token, under the labels of the texts.
 
     Example:
 
@@ -84,7 +112,7 @@ def score(
     >>> dualnet.score(model, "the cat sat").words
     ('the', 'cat', '<unk>')
     """
-    texts = as_texts(text)
+    texts, labels, is_one = texts_of("text", text, column)
     Scoring(temperature=temperature)
     vocabulary, eos_id = vocabulary_with_eos(model)
     start = np.array([eos_id], np.int32)
@@ -104,4 +132,4 @@ def score(
         )
         for item, stream, row in zip(words, streams, losses)
     ]
-    return scores[0] if isinstance(text, str) else scores
+    return scores[0] if is_one else Scores(scores, labels)

@@ -1,6 +1,7 @@
 """The words of a text, and the tokens that belong to each."""
 
 import re
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,10 @@ class Words(NamedTuple):
         return np.add.reduceat(values.astype("float64"), self.starts) if self.words else np.zeros(0)
 
 
-def words_of(tokenizer: Tokenizer, text: str) -> Words:
+def words_of(tokenizer: Tokenizer, text: str, *, split_punctuation: bool = False) -> Words:
     """Return the words of `text`, which white space separates, and their tokens.
+
+    With `split_punctuation`, the marks before and after a word are words of their own.
 
     A token belongs to the word of its first character that is no white space; one of white
     space alone to the word after it, which may be `<eos>`, or at the end of the text to the
@@ -49,15 +52,28 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     spans, names = [], []  # of the words, `<eos>` among them
     for begin, first, last in documents_of(text, tokenizer.documents):
         for match in re.finditer(r"\S+", text[begin:first]):
-            spans.append((begin + match.start(), begin + match.end()))
-            names.append(match[0])
+            start = begin + match.start()
+            parts = _parts(match[0]) if split_punctuation else [match[0]]
+            for i, part in enumerate(parts):
+                spans.append((start, start + len(part)))
+                names.append(part if i else f" {part}")
+                start += len(part)
         if last > first:
             spans.append((first, last))
-            names.append(EOS)
+            names.append(f" {EOS}")
     if not spans:  # white space alone
         return Words(ids, (text,), np.zeros(1, "int64"))
     ends = np.array([end for _, end in spans])
     owners = np.searchsorted(ends, offsets[:, 0], side="right").clip(max=len(spans) - 1)
     owned, starts = np.unique(np.maximum.accumulate(owners), return_index=True)
-    joined = [" ".join(names[i:j]) for i, j in zip(owned, [*owned[1:], len(names)])]
+    joined = ["".join(names[i:j]).strip(" ") for i, j in zip(owned, [*owned[1:], len(names)])]
     return Words(ids, tuple(joined), starts)
+
+
+def _parts(word: str) -> list[str]:
+    """Return the punctuation before a word, the word, and the punctuation after it."""
+    marks = [unicodedata.category(character)[0] == "P" for character in word]
+    if all(marks):
+        return [word]
+    first, after = marks.index(False), len(word) - marks[::-1].index(False)
+    return [part for part in (word[:first], word[first:after], word[after:]) if part]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, as_texts, checked
+from dualnet._checks import ArgumentError, checked
+from dualnet._columns import texts_of
 from dualnet.builders import TranslationModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
@@ -39,6 +40,9 @@ class Alignment:
     source: tuple[str, ...]
     target: tuple[str, ...]
     weights: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"Alignment(source={len(self.source)} tokens, target={len(self.target)} tokens)"
 
     def plot(self, path: str | Path) -> None:
         """Draw the weights as a PNG, one row for each target token."""
@@ -85,7 +89,7 @@ def alignments(
     Reference: Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, section 5.2.1
     """
     check_translators([model])
-    texts = [check_text("texts", text) for text in as_texts(texts)]
+    texts = [check_text("texts", text) for text in texts_of("texts", texts).texts]
     if translations is None:
         translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:

@@ -32,7 +32,9 @@ def continuations(
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
-    excluded_ids = excluded(model, request)
+    excluded_ids, penalty = excluded(model, request), request.repetition_penalty
+    first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
+    how = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")}
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
         randoms = [np.random.default_rng([seed, i]) for i in batch]
@@ -45,8 +47,11 @@ def continuations(
                 if ended[row]:
                     continue
                 scores = logits[row].astype(np.float64)
+                if penalty != 1:
+                    seen = np.unique([*streams[batch[row]][first:], *drawn[row]])
+                    scores[seen] *= np.where(scores[seen] > 0, 1 / penalty, penalty)
                 scores[excluded_ids] = -np.inf
-                word_id = draw(scores, random, request.temperature, request.top_k, request.top_p)
+                word_id = draw(scores, random, **how)
                 tokens[row] = word_id
                 if word_id != stop_id:
                     drawn[row].append(word_id)
@@ -115,6 +120,7 @@ def draw(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
 ) -> int:
     """Return the id of one token drawn from `random`; see `generate`.
 
@@ -126,6 +132,8 @@ def draw(
         return likeliest
     with np.errstate(over="ignore"):  # an overflow to infinity does no harm
         scores = (scores - scores[likeliest]) / temperature
+    if min_p is not None:
+        scores[scores < math.log(min_p)] = -np.inf
     ids = None
     if top_k is not None and top_k < len(scores):
         threshold = np.partition(scores, -top_k)[-top_k]

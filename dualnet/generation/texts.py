@@ -5,7 +5,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, as_texts
+from dualnet._checks import ArgumentError
+from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_of
@@ -21,8 +22,8 @@ def generate(model: LanguageModel, prompt: str, *, n_best: None = None, **settin
 
 @overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str], *, n_best: None = None, **settings: Any
-) -> list[str]: ...
+    model: LanguageModel, prompt: Sequence[str] | Any, *, n_best: None = None, **settings: Any
+) -> Results[str]: ...
 
 
 @overload
@@ -31,14 +32,14 @@ def generate(model: LanguageModel, prompt: str, *, n_best: int, **settings: Any)
 
 @overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str], *, n_best: int, **settings: Any
-) -> list[list[str]]: ...
+    model: LanguageModel, prompt: Sequence[str] | Any, *, n_best: int, **settings: Any
+) -> Results[list[str]]: ...
 
 
 @documented(Drawing)
 def generate(
-    model: LanguageModel, prompt: str | Sequence[str], **settings: Any
-) -> str | list[str] | list[list[str]]:
+    model: LanguageModel, prompt: Any, *, column: str | None = None, **settings: Any
+) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
 
     With `beam`, return each prompt with its likeliest continuation instead, as `beam_search` finds
@@ -50,14 +51,18 @@ def generate(
     the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is
     never drawn unless `allow_unknown`.
 
-    Logits are divided by `temperature`. Then `top_k` keeps the likeliest tokens, and of these
-    `top_p` keeps the fewest, likeliest first, whose probabilities reach it. One is drawn from
-    the rest with its renormalised probability. All of this is float64.
+    Logits are divided by `temperature`. Then `min_p` keeps the tokens that are likely enough beside
+    the likeliest one, `top_k` keeps the likeliest, and of these `top_p` keeps the fewest, likeliest
+    first, whose probabilities reach it. One is drawn from the rest with its renormalised
+    probability. All of this is float64.
 
     Args:
         model: `LanguageModel` with a vocabulary.
-        prompt: str, or a sequence of at least one str, which the tokeniser reads: a newline, or
-            what else ends its documents, is `<eos>`. An empty prompt starts a document.
+        prompt: str; a sequence, NumPy array or pandas column of at least one str; or a table
+            with `column`. The tokeniser reads them: a newline, or what else ends its documents,
+            is `<eos>`. An empty prompt starts a document.
+        column: str. Name of the column that holds the prompts, if `prompt` is a table: a
+            DataFrame or a dict of columns.
         {arguments}
 
     Returns:
@@ -65,7 +70,8 @@ def generate(
         spaces between them, what is unknown is `<unk>`, and `<eos>` is a newline (an empty line
         if blank lines end documents). The tokeniser of bytes, and byte-level BPE, give the prompt
         back unchanged; a character of which the last bytes are missing becomes the replacement
-        character. For a sequence, a list in the same order. With `n_best`, there is a list of at
+        character. For a sequence, a list in the same order, whose method `to_frame()` makes a
+        `pandas.DataFrame` under the labels of the prompts. With `n_best`, there is a list of at
         most `n_best` texts, the likeliest first, in place of each text.
 
     Raises:
@@ -85,7 +91,7 @@ def generate(
         >>> len(dualnet.generate(model, "the", max_tokens=5, beam=3, n_best=2))
         2
     """
-    prompts = as_texts(prompt)
+    prompts, labels, is_one = texts_of("prompt", prompt, column)
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     request = Drawing.of(settings)
@@ -106,9 +112,8 @@ def generate(
         for stream, several in zip(streams, generated)
     ]
     if request.n_best is None:
-        first_texts = [several[0] for several in texts]
-        return first_texts[0] if isinstance(prompt, str) else first_texts
-    return texts[0] if isinstance(prompt, str) else texts
+        return texts[0][0] if is_one else TextResults([first for first, *_ in texts], labels)
+    return texts[0] if is_one else TextResults(texts, labels)
 
 
 def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:

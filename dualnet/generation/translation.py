@@ -7,7 +7,8 @@ from typing import Any, overload
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, as_texts
+from dualnet._checks import ArgumentError
+from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
@@ -51,25 +52,50 @@ Models = TranslationModel | Sequence[TranslationModel]
 
 
 @overload
-def translate(model: Models, texts: str, **settings: Any) -> str: ...
+def translate(model: Models, texts: str, *, n_best: None = None, **settings: Any) -> str: ...
 
 
 @overload
-def translate(model: Models, texts: Sequence[str], **settings: Any) -> list[str]: ...
+def translate(model: Models, texts: str, *, n_best: int, **settings: Any) -> list[str]: ...
 
 
-def translate(model: Models, texts: str | Sequence[str], **settings: Any) -> str | list[str]:
+@overload
+def translate(
+    model: Models, texts: Sequence[str] | Any, *, n_best: None = None, **settings: Any
+) -> Results[str]: ...
+
+
+@overload
+def translate(
+    model: Models, texts: Sequence[str] | Any, *, n_best: int, **settings: Any
+) -> Results[list[str]]: ...
+
+
+def translate(
+    model: Models,
+    texts: Any,
+    *,
+    n_best: int | None = None,
+    column: str | None = None,
+    **settings: Any,
+) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return the translation of each text; an empty text gives an empty one.
 
     Args:
         model: `TranslationModel` with vocabularies, or a list of them with one target vocabulary,
             whose probabilities are averaged.
-        texts: str, or a sequence of them, a sentence each.
+        texts: str; a sequence, NumPy array or pandas column of str, a sentence each; or a table
+            with `column`.
+        n_best: int, from 1 to `beam`. Return a list of so many translations of each text, the
+            likeliest first; `translations` also has their scores.
+        column: str. Name of the column that holds the texts, if `texts` is a table: a DataFrame or
+            a dict of columns.
         **settings: `beam` (default 5), `length_normalization` (1.0), `max_tokens` and
-            `allow_unknown`, as for `translations`, which also gives several for each text.
+            `allow_unknown`, as for `translations`.
 
     Returns:
-        str for a str, else a list in the same order.
+        str for a str, else a list in the same order, whose method `to_frame()` makes a
+        `pandas.DataFrame`. With `n_best`, there is a list in place of each str.
 
     Example: an untrained model, so the words mean nothing.
 
@@ -83,9 +109,12 @@ def translate(model: Models, texts: str | Sequence[str], **settings: Any) -> str
 
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215
     """
-    best_of_each = translations(model, texts, n_best=1, **settings)
-    lines = [best.text for [best] in best_of_each]
-    return lines[0] if isinstance(texts, str) else lines
+    given, labels, is_one = texts_of("texts", texts, column)
+    several = translations(model, given, n_best=1 if n_best is None else n_best, **settings)
+    lines: list[Any] = [[each.text for each in of_text] for of_text in several]
+    if n_best is None:
+        lines = [best for [best] in lines]
+    return lines[0] if is_one else TextResults(lines, labels)
 
 
 @documented(Translating)
@@ -122,7 +151,7 @@ def translations(
     3
     """
     models = list(model) if isinstance(model, Sequence) else [model]
-    texts = as_texts(texts)
+    texts = texts_of("texts", texts).texts
     request = Translating.of(settings)
     beam = request.beam
     check_translators(models)

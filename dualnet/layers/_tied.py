@@ -1,5 +1,7 @@
 """Layers that may share the matrix of an embedding."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -18,7 +20,7 @@ class TiedLayer(ConfiguredLayer):
         super().__init__(**kwargs)
         if not isinstance(tied_to, (keras.layers.Embedding, type(None))):
             raise ArgumentError("tied_to", "must be a `keras.layers.Embedding`.", tied_to=tied_to)
-        self.tied_to = tied_to
+        self.tied_to: Any = tied_to
 
     def build_output(self, units):
         """Add `kernel` (units, vocabulary) unless it is tied, and `bias` if used."""

@@ -125,7 +125,7 @@ def rescored(
         for scorer in readers if adapt else []:
             of_all = not isinstance(statistics, Mapping)
             of_model = statistics if of_all else statistics.get(scorer.name)
-            context = learning(scorer.model, request, statistics=of_model)
+            context = learning(scorer.model, request, statistics=of_model, by_text=True)
             scorer.learn, _ = stack.enter_context(context)
         blocks = ([pair] for pair in lists) if readers else _blocks(lists)
         for block in blocks:

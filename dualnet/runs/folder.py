@@ -30,6 +30,7 @@ TOKENIZER = "tokenizer.json"  # of any other
 WEIGHTS = "model.weights.h5"  # of the best epoch
 PLAIN_WEIGHTS = "plain.weights.h5"  # with two-tailed averages: the best without averaging
 RESULTS = "results.json"
+LEARNING = "learning.json"  # the learning rates that were found for dynamic evaluation
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
 VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
@@ -297,6 +298,11 @@ class Run:
 
         if not self.is_folder:
             return loading.load_keras_file(self.path)
+        return loading.remember(self._folder_model(), self)
+
+    def _folder_model(self) -> LanguageModel:
+        from dualnet.runs import loading
+
         card = self.card
         if not (self.path / WEIGHTS).is_file():
             message = f"A RUN folder must hold {WEIGHTS}, which the first epoch writes. Received: "
@@ -417,6 +423,33 @@ class Run:
             if by_text or settings.get("by_sentence"):
                 own.pop("sequence_length", None)
         return {**own, **settings}
+
+    def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what `keep_rate` kept with the entries of `key`, of the weights of today."""
+        for record in self._found_rates():
+            if key.items() <= record.items():
+                return record
+        return None
+
+    def keep_rate(self, record: Mapping[str, Any]) -> None:
+        """Keep a learning rate in the folder, if that may be written to."""
+        records = [*self._found_rates(), {**record, "weights": self._weights}]
+        with contextlib.suppress(OSError):
+            write_whole(self.path / LEARNING, json.dumps(records, indent=2) + "\n")
+
+    def _found_rates(self) -> list[dict[str, Any]]:
+        file = self.path / LEARNING
+        try:
+            records = json.loads(file.read_text("utf-8")) if file.is_file() else []
+            return [record for record in records if record["weights"] == self._weights]
+        except (ValueError, TypeError, KeyError):  # damaged: they are found again
+            return []
+
+    @functools.cached_property
+    def _weights(self) -> str:
+        """The checksum of the weights."""
+        recorded = read_sums(self.path).get(WEIGHTS)
+        return recorded[0] if recorded else sha256_of(self.path / WEIGHTS)
 
     def training_text(self) -> Any:
         """Return the ids of the text that the model was trained on, for the rule "rms"."""

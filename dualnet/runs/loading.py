@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import warnings
+import weakref
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +16,14 @@ from dualnet._checks import ArgumentError
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.runs.folder import EARLY_FILES, WEIGHTS, checksummed, write_card, write_vocabulary
+from dualnet.runs.folder import (
+    EARLY_FILES,
+    WEIGHTS,
+    Run,
+    checksummed,
+    write_card,
+    write_vocabulary,
+)
 from dualnet.runs.shipped import check_own, copy_licences
 from dualnet.text import Tokenizer
 
@@ -64,6 +72,21 @@ def _check_config(path: Path) -> None:
     json.loads(config, object_hook=count)  # parsed, since JSON may spell a key in other ways
     if objects > MOST_OBJECTS:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
+
+
+_runs: weakref.WeakKeyDictionary[LanguageModel, Run] = weakref.WeakKeyDictionary()
+
+
+def remember(model: LanguageModel, run: Run | None) -> LanguageModel:
+    """Return `model`, of which `run_of` will tell that it has the weights of `run`."""
+    if run is not None:
+        _runs[model] = run
+    return model
+
+
+def run_of(model: LanguageModel) -> Run | None:
+    """Return the RUN folder that a model was loaded from, None for any other."""
+    return _runs.get(model)
 
 
 def build_with_weights(

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet import zoo
+from dualnet import runs, zoo
 from dualnet._checks import check_count, checked
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -27,7 +27,7 @@ from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
-from dualnet.runs.loading import load_weights
+from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
@@ -74,6 +74,15 @@ class Run:
     folder: Path
     results: dict[str, Any]
     history: History
+
+    def __repr__(self) -> str:
+        figures = [
+            f"{name}={self.results[key]:.2f}"
+            for name, key in (("valid", "valid_perplexity"), ("test", "test_perplexity"))
+            if key in self.results
+        ]
+        parts = [repr(str(self.folder)), f"epochs={len(self.history)}", *figures]
+        return f"Run({self.model.name!r}, {', '.join(parts)})"
 
 
 @checked
@@ -276,6 +285,7 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
+    remember(model, runs.Run.open_folder(folder))
     return Run(model, folder, results, history)
 
 

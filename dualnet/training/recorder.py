@@ -32,6 +32,7 @@ from dualnet.training.two_tailed import LONG, PLAIN, SHORT
 
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 REFRESH_SECONDS = 0.5  # reading a metric waits for the device
+LOG_SECONDS = 60.0  # between lines where there is no terminal
 
 
 class Recorder(keras.callbacks.Callback):
@@ -47,9 +48,10 @@ class Recorder(keras.callbacks.Callback):
         self.is_two_tailed = start.recipe.averaging == "two_tailed"  # from the first step on
         self.interrupts = interrupts
         self.checkpoint_steps = checkpoint_steps
-        self.show = show
+        self.show = show and sys.stderr is not None
+        self.draws = self.show and sys.stderr.isatty()
         self.unsaved_steps = 0
-        self.refreshed = self.drawn = -math.inf  # times
+        self.refreshed = self.drawn = self.logged = -math.inf  # times
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
         self.bar = Progress(
@@ -62,7 +64,7 @@ class Recorder(keras.callbacks.Callback):
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,  # else it would end up on standard error
-            disable=not (show and sys.stderr is not None and sys.stderr.isatty()),
+            disable=not self.draws,
         )
         self.task = self.bar.add_task("", completed=self._steps_so_far(), figures="")
 
@@ -92,6 +94,7 @@ class Recorder(keras.callbacks.Callback):
             epoch = f"epoch {plan.epoch}/{plan.last}"
             self.bar.update(self.task, description=epoch, total=self.steps * plan.last)
             self.bar.start()
+            self._report(f"{self._tokens()}, compiling")
             model.fit(
                 _Remaining(batches, self.first_step),
                 steps_per_epoch=self.steps - self.first_step,
@@ -246,10 +249,8 @@ class Recorder(keras.callbacks.Callback):
             self.refreshed = now
             self._check_loss(logs["loss"])
             speed = self.state.step / self.steps * self.start.train_batches.num_tokens
-            figures = f"{speed / self.state.seconds:,.0f} tokens/s  "
-            figures += f"perplexity {float(logs['perplexity']):.1f}"
-            done = self._steps_so_far()
-            self.bar.update(self.task, completed=done, figures=figures, refresh=True)
+            figures = f"{self._tokens()}  {speed / self.state.seconds:,.0f} tokens/s  "
+            self._report(f"{figures}perplexity {float(logs['perplexity']):.1f}")
         due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
@@ -267,6 +268,21 @@ class Recorder(keras.callbacks.Callback):
             self._stop()
 
     # --- details
+
+    def _tokens(self) -> str:
+        """Return how many of the tokens of the epoch have been read."""
+        total = self.start.train_batches.num_tokens
+        return f"{total * self.state.step // self.steps:,} of {total:,} tokens"
+
+    def _report(self, figures: str) -> None:
+        """Show `figures` in the bar; without a terminal as a line, the first of them at once."""
+        done, now = self._steps_so_far(), time.perf_counter()
+        if self.draws:
+            self.bar.update(self.task, completed=done, figures=figures, refresh=True)
+        elif self.show and now - self.logged > LOG_SECONDS:
+            self.logged = now
+            line = f"epoch {self.plan.epoch}/{self.plan.last}  {figures}"
+            self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _steps_so_far(self) -> int:
         return self.steps * len(self.state.history) + self.state.step

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -149,6 +150,9 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         run = Run.open_folder(folder)
         card = resumed_card(request, run, may_be_finished=may_be_finished)
         corpus = resumed_corpus(request, run)
+        if isinstance(request.corpus, (str, os.PathLike)):  # which may have moved
+            moved = {**card.trained_on, "source": run_folder.corpus_table(corpus)["source"]}
+            card = dataclasses.replace(card, trained_on=moved)
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = initial_weights.load_source(card.weights, card.config, resume=True)

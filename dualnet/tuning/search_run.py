@@ -11,7 +11,7 @@ from typing import Any
 from dualnet._files import is_full, write_whole
 from dualnet.training import versions
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.engine import processes
+from dualnet.tuning.engine import oracles, processes
 from dualnet.tuning.engine.chief import Chief, chief_address, serve
 from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
@@ -201,7 +201,10 @@ class SearchRun:
         failed = [row for row in rows if row.status == "failed"]
         if failed:
             subject = f"All {len(failed)} trials" if len(failed) > 1 else "The only trial"
-            return f"{subject} failed. Trial {failed[0].trial}: {failed[0].message}"
+            rule = ""
+            if len(failed) >= oracles.FAILURES:
+                rule = f", and a search ends if its first {oracles.FAILURES} do"
+            return f"{subject} failed{rule}. Trial {failed[0].trial}: {failed[0].message}"
         limit = " within `max_hours`" if self.search.is_over() else ""
         return f"No trial was completed{limit}. {self._how_to_continue('more time')}"
 

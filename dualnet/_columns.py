@@ -1,0 +1,124 @@
+"""Texts as users hold them, in lists and in columns of tables; long tables of results."""
+
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from dualnet._checks import ArgumentError, did_you_mean, extra
+
+T = TypeVar("T")
+
+
+class Texts(NamedTuple):
+    """The texts of an argument.
+
+    Attributes:
+        texts: list of str.
+        labels: Index of the column of pandas that they come from; None for any other.
+        is_one: Whether the argument was a single str.
+    """
+
+    texts: list[str]
+    labels: Any
+    is_one: bool
+
+
+def texts_of(name: str, value: Any, column: str | None = None) -> Texts:
+    """Return the texts that the argument `name` holds.
+
+    Args:
+        value: str; a sequence, NumPy array or pandas column of str; or, with `column`, a table: a
+            DataFrame or a dict of columns.
+        column: Name of the column of a table that has the texts.
+
+    Example:
+
+    >>> from dualnet._columns import texts_of
+    >>> texts_of("texts", {"item": [1, 2], "sentence": ["a b", "c"]}, "sentence").texts
+    ['a b', 'c']
+    """
+    names = columns_of(value)
+    if names is not None:
+        if column is None:
+            raise ArgumentError(
+                name, f"must be texts, or a table with `column`. Received: a table of {names}.",
+                " Name the column that holds the texts.",
+            )  # fmt: skip
+        value = column_of(value, names, column)
+    elif column is not None:
+        message = "is for a table, such as a DataFrame."
+        raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
+    if isinstance(value, str):
+        return Texts([value], None, is_one=True)
+    texts = [*value] if isinstance(value, Iterable) and not isinstance(value, bytes) else [value]
+    for row, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            message = "must be a string or a sequence of strings. Received: "
+            where = f"{reprlib.repr(text)} of type {type(text).__name__} as text {row}."
+            raise ArgumentError(name, message + where)
+    return Texts([*map(str, texts)], labels_of(value), is_one=False)
+
+
+def columns_of(value: Any) -> list[Any] | None:
+    """Return the names of the columns of a table; None for what is none."""
+    if isinstance(value, Mapping):
+        return [*value]
+    names = getattr(value, "columns", getattr(value, "column_names", None))
+    return None if names is None or isinstance(value, type) else [*names]
+
+
+def column_of(table: Any, names: list[Any], column: str) -> Any:
+    """Return a column of a table, whose `names` are known."""
+    if not isinstance(column, str) or column not in names:
+        hint = did_you_mean(column, map(str, names))
+        raise ArgumentError("column", f"must be one of {names}.", hint, column=column)
+    return table[column]
+
+
+def labels_of(value: Any) -> Any:
+    """Return the index of a table or column of pandas, None for any other value."""
+    index = getattr(value, "index", None)
+    return None if callable(index) else index  # a list has a method of this name
+
+
+class Results(list[T]):
+    """A list of results, of which `to_frame` makes a long table.
+
+    Attributes:
+        labels: Index of the column of pandas that the texts came from, or None.
+    """
+
+    def __init__(self, results: Iterable[T] = (), labels: Any = None) -> None:
+        super().__init__(results)
+        self.labels = labels
+
+    def rows(self) -> Iterable[Any]:
+        """Yield the rows of the table: dicts, each with the `sentence_id` of its text."""
+        return self
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` with the rows; needs the extra `pandas`.
+
+        The index is that of the column that the texts came from, each label once for each row of
+        its text: `frame.join(results.to_frame())` adds the other columns of the texts.
+        """
+        return to_frame(self.rows(), self.labels)
+
+
+class TextResults(Results[Any]):
+    """Texts, one or several for each of the given ones, with a row for each in the table."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for sentence_id, several in enumerate(self, 1):
+            for rank, text in enumerate([several] if isinstance(several, str) else several, 1):
+                yield {"sentence_id": sentence_id, "rank": rank, "text": text}
+
+
+def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
+    """Return the `pandas.DataFrame` of `rows`, whose `sentence_id` counts the `labels` from 1."""
+    with extra("pandas", "`to_frame` needs pandas"):
+        import pandas
+    records = [*rows]
+    if labels is not None:
+        labels = labels.take([record["sentence_id"] - 1 for record in records])
+    return pandas.DataFrame(records, index=labels)

@@ -1,0 +1,178 @@
+"""The learning rate of dynamic evaluation: the model's own, or found on validation text."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from dualnet._checks import ArgumentError
+from dualnet.adaptation.learner import SegmentLearner
+from dualnet.builders import LanguageModel
+from dualnet.corpora.sentence_batches import sentence_ends
+from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
+from dualnet.requests import AUTO, Learning
+from dualnet.runs.folder import Run
+from dualnet.runs.loading import run_of
+
+TOKENS = 5000  # of the validation text that are read with each learning rate
+MOST = 6  # learning rates that are tried
+FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default of the rule
+LEAST_GAIN = 0.005  # of the perplexity
+
+Learn = Callable[..., float]
+
+
+def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool) -> Learning:
+    """Return `request` with the rule and settings of a shipped model, if it names no rule."""
+    run = run_of(model)
+    if request.rule is not None or run is None or not run.is_shipped:
+        return request
+    names = [*Learning.names()[1:], "sequence_length"]
+    given = request.given([name for name in names if name in request.names()])
+    own = run.learning(None, given, by_text=by_text)
+    fields = {name: value for name, value in own.items() if name in request.names()}
+    return dataclasses.replace(request, **fields)
+
+
+class StepSize:
+    """Finds the learning rate of a rule for a model, where that is to be found.
+
+    Args:
+        model: `LanguageModel`.
+        request: `Learning`, whose rule is known.
+        by_text: Whether texts or sentences are learnt from one by one.
+        valid: int tokens to find it on; None for the validation text of the model's RUN.
+    """
+
+    def __init__(
+        self, model: LanguageModel, request: Learning, *, by_text: bool, valid: Any = None
+    ) -> None:
+        self.model, self.by_text = model, by_text
+        self.rule, self.settings = request.rule or "nadam", request.of_rule()
+        self.run = run_of(model)
+        self.valid = valid
+        rate = request.learning_rate
+        self.is_asked = rate == AUTO or (rate is None and valid is not None)
+        self.is_open = self.is_asked or (rate is None and self._has_text())
+        if rate == AUTO and valid is None and (self.run is None or self.run.is_shipped):
+            raise ArgumentError(
+                "learning_rate",
+                "can be 'auto' for the model of a RUN folder of your own, whose validation text it "
+                "is found on. Received: another model.",
+                " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation.",
+            )
+
+    def _has_text(self) -> bool:
+        """Whether the model comes from a RUN of one's own whose text is still there."""
+        if self.run is None or not self.run.is_folder or self.run.is_shipped:
+            return False
+        place = self.run.trained_on["source"]
+        return place == "embedded" or os.path.exists(place)
+
+    def rate(self, learner: SegmentLearner, learn: Learn) -> float:
+        """Return the learning rate that `learner` is to have; its weights are as before."""
+        others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
+        key = {"rule": self.rule, **others, "by_text": self.by_text}
+        kept = self.run if self.valid is None else None
+        record = kept.found_rate(key) if kept is not None else None
+        if record is None:
+            try:
+                segments = [*self._segments()]
+            except (OSError, ValueError):  # the text of the RUN has changed, or has no two tokens
+                if self.is_asked:
+                    raise
+                return self.settings["learning_rate"]
+            record = {**key, **self._find(learner, learn, segments)}
+            if kept is not None:
+                kept.keep_rate(record)
+        gain = 1 - record["perplexity"] / record["static_perplexity"]
+        if gain < LEAST_GAIN:
+            _say(f"Learning with the rule {self.rule!r} lowers the perplexity of the validation "
+                 f"text by {max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
+        return record["learning_rate"]
+
+    def _find(
+        self, learner: SegmentLearner, learn: Learn, segments: list[np.ndarray]
+    ) -> dict[str, float]:
+        count = sum(len(ids) - 1 for ids in segments)
+        _say(f"Finding the learning rate of {self.rule!r} on {count:,} tokens of validation text")
+        state = [*learner.trainable_variables, *learner.optimizer.variables]
+        before = [np.array(ops.convert_to_numpy(variable)) for variable in state]
+
+        def restore() -> None:
+            for variable, value in zip(state, before):
+                variable.assign(value)
+            learner.stream_state.restart()
+
+        def loss_of(rate: float) -> float:
+            restore()
+            learner.optimizer.learning_rate = rate
+            try:
+                losses = [learn(ids, alone=self.by_text) for ids in segments]
+            except ArgumentError:  # they are not finite
+                return math.inf
+            return float(np.dot(losses, [len(ids) - 1 for ids in segments]) / count)
+
+        static = perplexity_of([loss_of(0.0)])
+        best, loss = best_rate(loss_of, self.settings["learning_rate"])
+        restore()
+        found = perplexity_of([loss])
+        _say(f"learning_rate {best:g}: perplexity {found:.2f}, {static:.2f} with fixed weights")
+        return {"learning_rate": best, "perplexity": found, "static_perplexity": static}
+
+    def _segments(self) -> Iterator[np.ndarray]:
+        valid = self.valid
+        if valid is None:
+            assert isinstance(self.run, Run)
+            valid = self.run.corpus().split("valid")
+        tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
+        if not self.by_text:
+            length, tokens = self.settings["sequence_length"], tokens[: TOKENS + 1]
+            for start in range(0, len(tokens) - 1, length):
+                yield tokens[start : start + length + 1]
+            return
+        vocabulary, eos_id = vocabulary_with_eos(self.model)
+        tokens = tokens[:TOKENS]
+        ends = sentence_ends(tokens, vocabulary)
+        for start, end in zip([0, *ends[:-1]], ends):
+            yield np.append(eos_id, tokens[start:end])
+
+
+def best_rate(loss_of: Callable[[float], float], default: float) -> tuple[float, float]:
+    """Return the best learning rate around `default`, and its loss: the first that is a minimum.
+
+    Example:
+
+    >>> from dualnet.adaptation.step_size import best_rate
+    >>> best_rate(lambda rate: abs(rate - 0.8), 0.1)
+    (1.0, 0.19999999999999996)
+    """
+    losses: dict[float, float] = {}
+
+    def tried(i: int) -> float:
+        rate = float(f"{default * FACTORS[i]:.6g}")
+        if rate not in losses:
+            losses[rate] = loss_of(rate)
+        return losses[rate]
+
+    start = FACTORS.index(1)
+    for step in (1, -1):
+        i = start
+        while 0 <= i + step < len(FACTORS) and len(losses) < MOST and tried(i + step) < tried(i):
+            i += step
+        if i != start:
+            break
+    best = min(losses, key=lambda rate: losses[rate])
+    return best, losses[best]
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
