@@ -198,6 +198,8 @@ def _begin(
         name = (place or "") if had_name and not read_as else name
         if corpus and before and written.is_dir():  # with the tokeniser that was learnt
             loaded = search_folder.resumed_corpus(written, corpus, read_as)
+        elif corpus and before and (run_of_trial := search_folder.run_of_a_trial(folder)):
+            loaded = search_folder.load_corpus(corpus, job.model, run_of_trial, {})
         else:
             loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
     if job.kind == "training":

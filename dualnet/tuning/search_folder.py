@@ -132,6 +132,12 @@ def load_corpus(corpus: str, model: str, run: Run | None, read_as: Mapping[str, 
     return cast(Corpus, run.corpus())  # a search takes no translators
 
 
+def run_of_a_trial(folder: Path) -> Run | None:
+    """Return the RUN of a trial, which read the corpus as the others do, or None."""
+    paths = sorted(folder.glob(f"trials/*/run/{WORDS}"))
+    return Run.open_folder(paths[0].parent) if paths else None
+
+
 def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:
     """Return the corpus that `write_corpus` wrote, with the hash that `corpus` has now."""
     written = read_corpus(folder)
