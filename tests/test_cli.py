@@ -628,7 +628,7 @@ COMMAND = 'kubectl --namespace=very-long-name-of-a-team/production logs "$pod" |
     [
         (
             "The cat sat, and the dog sat. Is it a dog? It is.\n",
-            "punctuation ends 33% of the words",
+            "punctuation ends 31% of the words",
         ),
         (f"{UNSPACED}\n", "the words have 16 letters on average"),
         ("cat\n", "there is only one word"),

@@ -20,7 +20,7 @@ from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.requests import SUFFIXES, Exporting, format_of
-from dualnet.text import EOS, UNK, LibraryTokenizer, Vocabulary
+from dualnet.text import EOS, UNK, LibraryTokenizer, Tokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.plain_text import check_text
 
@@ -81,6 +81,10 @@ def why_no_text(model: LanguageModel) -> str:
     if tokenizer.eos_id is None:
         return f"they need {EOS}, which the vocabulary does not hold."
     return ""
+
+
+def _is_closed(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
 
 
 def _has_no_end(model: TranslationModel) -> bool:
@@ -226,9 +230,7 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
             from dualnet.serving import saved_model
 
             names = endpoints(model)
-            tokenizer = model.vocabulary
-            is_closed = isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
-            if is_closed and "score_text" in names:
+            if "score_text" in names and _is_closed(model.vocabulary):
                 warnings.warn(
                     f"The vocabulary of this model is closed: it has no {UNK}, so `score_text` and "
                     "`generate_text` refuse a text with any other word. Train on byte-level BPE, "
