@@ -43,7 +43,8 @@ def search(folder, trials):
     (folder / "job.toml").write_text(JOB.format(trials=trials))
     for split in ("train", "valid", "test"):
         (folder / f"{split}.txt").write_text("the cat sees the dog\n" * 40)
-    command = ["tune", "job.toml", "--corpus", ".", "--output", "DIR", "--quiet"]
+    corpus = ["--corpus", ".", "--min-count", "1"]
+    command = ["tune", "job.toml", *corpus, "--output", "DIR", "--quiet"]
     process = subprocess.Popen([sys.executable, "-m", "dualnet", *command], cwd=folder)
     sizes = {}
     while process.poll() is None:

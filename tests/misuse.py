@@ -65,7 +65,7 @@ class Workshop:
         for name in ("text", "pairs"):
             (folder / name).mkdir()
         for split in corpora.SPLITS:
-            (folder / "text" / f"{split}.txt").write_text(lines)
+            (folder / "text" / f"{split}.txt").write_text(lines.replace("c", "<unk>"))
             for side in ("en", "de"):
                 (folder / "pairs" / f"{split}.{side}").write_text(lines)
         (folder / "list").write_text("0 ||| a b ||| tm= -1 ||| -1\n0 ||| a ||| tm= -2 ||| -2\n")

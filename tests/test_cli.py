@@ -615,19 +615,84 @@ def test_a_setting_of_too_many_digits_hides_no_other_mistake(cli, tmp_path):
     assert "Unknown corpus" in cli.refused(train)  # not told by Python's limit of digits
 
 
-def test_a_text_without_white_space_between_its_words_is_warned_of(cli, tmp_path):
-    line = "猫は魚を見ていて犬は鳥を見ている"
-    small(Vocabulary(("the", "cat", "<unk>", "<eos>"))).save(tmp_path / "model.keras")
-    code, _, err = cli.call(f"score {tmp_path}/model.keras --text {line}")
-    assert code == 0 and err.startswith("Warning: in the text, 100% of the words are unknown.")
-    assert cli.call(f"score {tmp_path}/model.keras --text 'the cat the dog'")[2] == ""
-    write_splits(tmp_path, "".join(f"{line}{i}\n" for i in range(12)))
-    loop._warn_of_text(dualnet.corpora.load(tmp_path))
+UNSPACED = "猫は魚を見ていて犬は鳥を見ている"
+TOKENISED = "mr. jones 's cat sees the dog , and the dog , who likes the cats , sees the cat .\n"
+COMMAND = 'kubectl --namespace=very-long-name-of-a-team/production logs "$pod" | grep -v debug\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            "The cat sat, and the dog sat. Is it a dog? It is.\n",
+            "punctuation ends 31% of the words",
+        ),
+        (f"{UNSPACED}\n", "the words have 16 letters on average"),
+        ("cat\n", "there is only one word"),
+        ("cat <unk>\n", "50% of the words are unknown"),
+        (TOKENISED, None),
+        (COMMAND, None),
+    ],
+)
+def test_train_warns_of_words_that_are_not_tokenised(cli, tmp_path, text, warning):
+    write_splits(tmp_path, text * 120)
+    loop._tell_of_text(dualnet.corpora.load(tmp_path, min_count=1))
     shown = cli.capsys.readouterr().err
-    assert "the words have 17 characters on average. White space" in shown
-    write_splits(tmp_path, "the cat sees the dog\n", valid="the dog\n", test=f"{line[:5]}\n" * 12)
-    loop._warn_of_text(dualnet.corpora.load(tmp_path))
-    assert f"in 'test' of {str(tmp_path)!r}, 100% of the words" in cli.capsys.readouterr().err
+    if warning is None:
+        assert shown == ""
+    else:
+        assert shown.startswith(f"Warning: in 'train' of {str(tmp_path)!r}, {warning}")
+    loop._tell_of_text(dualnet.corpora.load(tmp_path, tokenizer="bytes"))
+    assert cli.capsys.readouterr().err == ""
+
+
+def test_score_warns_of_words_that_punctuation_or_no_white_space_hides(cli, tmp_path):
+    words = ("the", "cat", "sat", "mr.", "<unk>", "<eos>")
+    small(Vocabulary(words, lowercase=True)).save(tmp_path / "model.keras")
+
+    def warning(text):
+        code, _, err = cli.call(f"score {tmp_path}/model.keras --text {shlex.quote(text)}")
+        assert code == 0
+        return err
+
+    assert warning("The cat sat.").startswith("Warning: in the text, punctuation ends 33% of the")
+    assert "the words have 16 letters" in warning(UNSPACED)
+    assert "67% of the words are unknown" in warning("dog bird cat")
+    assert warning("mr. cat sat .") == warning("The cat sat mr.") == ""
+
+
+def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):
+    write_splits(tmp_path, "the cat sees the dog\n" * 9, test="the zebra\n" * 9)
+    for settings, warns in (({"min_count": 1}, True), ({}, False)):
+        loop._tell_of_text(dualnet.corpora.load(tmp_path, **settings))
+        shown = cli.capsys.readouterr().err
+        assert ("<unk> is 33.3% of 'test' and not in train" in shown) == warns
+        assert ("as byte-level BPE, which loses nothing; 257 units" in shown) != warns
+
+
+def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
+    (tmp_path / "story.txt").write_text("The cat sees a dog. The dog sees a cat!\n" * 40)
+    quick = f"--output {tmp_path}/RUN --set units=4 batch_size=2 sequence_length=9"
+    train = f"train lstm --corpus {tmp_path}/story.txt {quick}"
+    code, _, err = cli.call(f"{train} --epochs 1 --min-count 2 --vocabulary-size 5")
+    assert code == 0 and "40% of the words are unknown" in err and "BPE, which" not in err
+    card = (tmp_path / "RUN" / "card.toml").read_text()
+    assert "min_count = 2" in card and len(dualnet.load(tmp_path / "RUN").vocabulary) == 5
+    assert "must stay 2, as" in cli.refused(f"{train} --resume --epochs 2 --min-count 3")
+    assert cli.call(f"{train} --resume --epochs 2 --min-count 2 --vocabulary-size 5")[0] == 0
+    out = cli(f"generate {tmp_path}/RUN --prompt 'A zebra' --max-tokens 3 --seed 1")
+    assert out and cli.json(f"score {tmp_path}/RUN --text 'a zebra'")["tokens"] == 2
+    data = cli(f"data {tmp_path}/story.txt")
+    assert f"Reading '{tmp_path}/story.txt' as byte-level BPE, which loses nothing" in data
+    assert " 5 in the vocabulary" in cli(f"data {tmp_path}/story.txt --vocabulary-size 5")
+    wrong = f"data {tmp_path}/story.txt --tokenizer bpe:300 --min-count 2"
+    assert "`min_count` is for words" in cli.refused(wrong)
+
+
+def test_export_warns_of_a_closed_vocabulary(cli, tmp_path):
+    small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "closed.keras")
+    with pytest.warns(UserWarning, match="is closed: it has no <unk>, so `score_text`"):
+        cli(f"export {tmp_path}/closed.keras {tmp_path}/served")
 
 
 @pytest.mark.slow
@@ -716,8 +781,5 @@ def test_a_run_whose_text_has_changed_is_refused(cli, run, folder, tmp_path):
     (text / "test.txt").write_text("the cat sees the dog\n" * 9)
     assert "corpus of a RUN must be unchanged" in cli.refused(f"evaluate {copy}")
     assert cli.json(f"evaluate {copy} --corpus {text}")["tokens"] == 9 * 6 - 1
-    (text / "valid.txt").write_text("the cat sees the dog\nthe zebra\n")
-    said = cli.refused(f"evaluate {copy} --corpus {text}")
-    assert "'zebra' in line 2 of" in said and "valid.txt" in said
     dualnet.load(run).save(tmp_path / "model.keras")
     assert "perplexity" in cli(f"evaluate {tmp_path}/model.keras --corpus {folder}")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualnet import corpora
-from dualnet.corpora import Vocabulary, python_reference, sources
+from dualnet.corpora import Vocabulary, encoding, python_reference, sources
 from dualnet.text import train_tokenizer
 
 TEXTS = {
@@ -44,7 +44,7 @@ def write(folder, texts=TEXTS, name="{split}.txt"):
 
 @pytest.mark.parametrize("name", ["{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens"])
 def test_a_folder_is_read_line_by_line_with_eos(tmp_path, name):
-    corpus = corpora.load(write(tmp_path / "mine", name=name))
+    corpus = corpora.load(write(tmp_path / "mine", name=name), min_count=1)
     assert corpus.name == "mine"
     assert corpus.source == str(tmp_path / "mine")
     assert corpus.lowercase is False
@@ -57,7 +57,7 @@ def test_a_folder_is_read_line_by_line_with_eos(tmp_path, name):
 
 def test_a_vocabulary_that_lower_cases_reads_a_text_in_lower_case(tmp_path):
     folder = write(tmp_path, {split: text.title() for split, text in TEXTS.items()})
-    learnt = corpora.load(folder, lowercase=True)
+    learnt = corpora.load(folder, lowercase=True, tokenizer="words")
     again = corpora.load(folder, vocabulary=learnt.vocabulary)
     assert again.lowercase and again.sha256 == learnt.sha256
     for split in corpora.SPLITS:
@@ -117,7 +117,7 @@ def test_lines_that_end_in_cr_alone_are_named(tmp_path):
 def test_eos_that_the_text_spells_at_line_ends_is_told(tmp_path, end):
     write(tmp_path, {split: text.replace("\n", end) for split, text in TEXTS.items()})
     with pytest.warns(UserWarning, match="'train' of .* spells <eos> at the end of a line"):
-        corpus = corpora.load(tmp_path)
+        corpus = corpora.load(tmp_path, min_count=1)
     if end.startswith(" "):  # a word of its own
         assert (corpus.train == corpus.vocabulary.eos_id).sum() == 8
 
@@ -160,7 +160,7 @@ def test_a_file_of_many_lines_is_divided_in_little_memory(tmp_path):
 
 def test_only_a_newline_ends_a_line(tmp_path):
     text = "a\x0bb c\u2028d\x85e\x1cf\r\ng\n"
-    corpus = corpora.load(write(tmp_path, dict.fromkeys(TEXTS, text)))
+    corpus = corpora.load(write(tmp_path, dict.fromkeys(TEXTS, text)), min_count=1)
     assert corpus.vocabulary.decode(corpus.train) == "a b c d e f\ng\n"
 
 
@@ -169,21 +169,62 @@ def test_vocabulary_size_counts_eos_and_unk(tmp_path):
     # cat, dog and end are cut: <unk> comes as often as "the".
     assert corpus.vocabulary.words == ("<eos>", "the", "<unk>", "sat")
     assert corpus.vocabulary.decode(corpus.train) == "the <unk> sat\nthe <unk> sat\n\nthe <unk>\n"
-    assert len(corpora.load(tmp_path, vocabulary_size=7).vocabulary) == 7
-    assert len(corpora.load(tmp_path, vocabulary_size=100).vocabulary) == 7
+    for size in (7, 100):
+        assert len(corpora.load(tmp_path, vocabulary_size=size, min_count=1).vocabulary) == 7
+        assert len(corpora.load(tmp_path, vocabulary_size=size).vocabulary) == 4
 
 
 def test_min_count_cuts_rare_words_but_never_eos(tmp_path):
     corpus = corpora.load(write(tmp_path), min_count=3)
     assert set(corpus.vocabulary.words) == {"<eos>", "the", "<unk>"}
-    same = write(tmp_path / "b", dict.fromkeys(TEXTS, "a a\n"))  # nothing needs <unk>
-    assert corpora.load(same, min_count=2).vocabulary.words == ("a", "<eos>")
+
+
+def test_words_have_an_unk_that_train_has_unless_all_are_asked_for(tmp_path):
+    rare = corpora.load(write(tmp_path / "rare"), tokenizer="words")
+    assert rare.vocabulary.words == ("<eos>", "the", "<unk>", "sat")
+    assert rare.vocabulary.decode(rare.train) == "the <unk> sat\nthe <unk> sat\n\nthe <unk>\n"
+    closed = write(tmp_path / "closed", dict.fromkeys(TEXTS, "a a b\na c c b\n"))
+    for settings in ({"tokenizer": "words"}, {"vocabulary_size": 9}, {"min_count": 2}):
+        with pytest.warns(UserWarning, match="at least 2 times. The rarest, 'c', is read as <unk>"):
+            corpus = corpora.load(closed, **settings)
+        assert corpus.vocabulary.decode(corpus.train) == "a a b\na <unk> <unk> b\n"
+    whole = corpora.load(closed, min_count=1)
+    assert whole.vocabulary.words == ("a", "b", "<eos>", "c", "<unk>")
+    assert whole.vocabulary.unk_id not in whole.train
+    prepared = {"train": "a b\n" * 200 + "<unk> b once\n", "valid": "a new\n", "test": "a\n"}
+    prepared = corpora.load(write(tmp_path / "prepared", prepared))
+    assert prepared.vocabulary.words == ("b", "<eos>", "a", "<unk>", "once")
+
+
+@pytest.mark.parametrize(
+    ("count", "units"), [(30, 257), (1500, 4 * 154), (300_000, 4 * 2190), (25_000_000, 32_000)]
+)
+def test_a_text_of_ones_own_is_read_as_bpe_that_suits_its_size(monkeypatch, tmp_path, count, units):
+    text = write(tmp_path, {**TEXTS, "train": "It's 1 cat, not 2.\n" * 3})
+    monkeypatch.setattr(encoding.Text, "size", lambda self, split: 16 * count)
+    corpus = corpora.load(text)
+    assert corpus.tokenizer == f"bpe:{units}" and corpus.vocabulary.loses == ""
+    assert corpus.vocabulary.decode(corpus.test) == "a dog sat\n"
+    assert "as byte-level BPE, which loses nothing" in corpus.note
+    assert "For words: --tokenizer words." in corpus.note
+    for settings in ({"tokenizer": "bpe:280"}, {"vocabulary": corpus.vocabulary}):
+        assert corpora.load(text, **settings).note == ""
+
+
+def test_a_text_is_prepared_if_a_word_in_a_thousand_is_unk(tmp_path):
+    def kind(train):
+        return corpora.load(write(tmp_path, {**TEXTS, "train": train})).vocabulary.kind
+
+    assert kind("a b c d\n" * 199 + "a <unk> b c\n") == "words"
+    assert kind("a b c d\n" * 300 + "a <unk> b c\n") == kind("a <unk>, <UNK> b\n") == "bpe"
+    corpus = corpora.load(tmp_path, min_count=1)
+    assert corpus.vocabulary.kind == "words" and corpus.note == ""
 
 
 def test_lowercase_merges_words_in_the_text_and_in_what_is_read_later(tmp_path):
     folder = write(tmp_path, dict.fromkeys(TEXTS, "The the THE\n"))
-    plain, lower = corpora.load(folder), corpora.load(folder, lowercase=True)
-    assert len(plain.vocabulary) == 4 and lower.vocabulary.words == ("the", "<eos>")
+    plain, lower = (corpora.load(folder, lowercase=x, min_count=1) for x in (False, True))
+    assert len(plain.vocabulary) == 5 and lower.vocabulary.words == ("the", "<eos>", "<unk>")
     assert plain.sha256 != lower.sha256
     words = lower.vocabulary
     np.testing.assert_array_equal(words.encode("The\n"), words.encode("the\n"))
@@ -293,11 +334,11 @@ def test_a_download_is_kept_in_the_cache(monkeypatch, cache, capfd):
     pages = {**pages_of("https://a/{split}"), "https://a/valid": "https://b/valid"}
     pages |= pages_of("https://b/{split}")
     made = fake_web(monkeypatch, pages, ("https://a/{split}",))
-    corpus = corpora.load("ptb")
+    corpus = corpora.load("ptb", min_count=1)
     assert corpus.source == str(cache / "dualnet" / "ptb")
     assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
     assert [request.headers["User-Agent"] for request in made] == ["dualnet"] * 4
-    corpora.load("ptb")
+    corpora.load("ptb", min_count=1)
     assert len(made) == 4
     assert files_below(cache / "dualnet" / "ptb") == ["test.txt", "train.txt", "valid.txt"]
     assert capfd.readouterr() == ("", "")
@@ -307,7 +348,7 @@ def test_a_wrong_checksum_is_refused_and_the_next_mirror_tried(monkeypatch):
     wrong = pages_of("https://a/{split}", {**TEXTS, "train": "another text\n"})
     pages = {**wrong, **pages_of("https://b/{split}")}
     made = fake_web(monkeypatch, pages, ("https://a/{split}", "https://b/{split}"))
-    corpus = corpora.load("ptb")
+    corpus = corpora.load("ptb", min_count=1)
     assert corpus.vocabulary.decode(corpus.train) == TEXTS["train"]
     assert [request.url for request in made][:2] == ["https://a/train", "https://b/train"]
 
@@ -329,7 +370,7 @@ def test_an_archive_is_fetched_once_and_nothing_but_the_text_is_kept(monkeypatch
     pages = {"https://a/broken.zip": b"no archive", "https://a/all.zip": zipped(TEXTS)}
     mirrors = (MEMBER.replace("all", "broken"), MEMBER)
     made = fake_web(monkeypatch, pages, mirrors)
-    corpus = corpora.load("ptb")
+    corpus = corpora.load("ptb", min_count=1)
     assert corpus.vocabulary.decode(corpus.valid) == TEXTS["valid"]
     assert len(made) == 2
     kept = [f"dualnet/ptb/{split}.txt" for split in ("test", "train", "valid")]
@@ -355,7 +396,7 @@ def test_a_bad_download_is_refused_and_leaves_nothing_behind(
     pages = {"https://a/train": page, "https://a/all.zip": page}
     made = fake_web(monkeypatch, pages, (address,))
     with pytest.raises(FileNotFoundError, match=rf"could not be downloaded.*{reason}.*DUALNET"):
-        corpora.load("ptb")
+        corpora.load("ptb", min_count=1)
     assert all(request.url.startswith("https://a/") for request in made)
     assert files_below(cache) == []
 

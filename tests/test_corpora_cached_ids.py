@@ -41,6 +41,11 @@ def write(folder, texts=TEXTS):
     return test_corpora.write(folder, texts)
 
 
+def load(folder, **settings):
+    """Load a corpus of all words, unless `settings` say otherwise."""
+    return corpora.load(folder, **({} if "vocabulary" in settings else {"min_count": 1}) | settings)
+
+
 def words_of(text):
     return text.replace("\n", " <eos> ").split()
 
@@ -81,22 +86,23 @@ options = st.one_of(
         {
             "lowercase": st.booleans(),
             "vocabulary_size": st.none() | st.integers(2, 6),
-            "min_count": st.none() | st.integers(1, 3),
+            "min_count": st.integers(1, 3),
         }
     ),
     st.just({"vocabulary": Vocabulary(("a", "<unk>", "<eos>", "aΣ"))}),
 )
 
 
+@pytest.mark.filterwarnings("ignore:Each word of train")
 @given(texts, options)
 @settings(max_examples=60)
 def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, options):
     folder = write(tmp_path_factory.mktemp("text"), texts)
-    first, again = (corpora.load(folder, **options) for _ in range(2))
+    first, again = (load(folder, **options) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_ids, "LARGE_BYTES", 1 << 20)
         patch.setattr(plain_text, "BLOCK_BYTES", 1 << 20)
-        expected = corpora.load(folder, **options)
+        expected = load(folder, **options)
     for mapped in (first, again):
         for split in SPLITS:
             np.testing.assert_array_equal(mapped.split(split), expected.split(split))
@@ -107,27 +113,27 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
             assert mapped.vocabulary is options["vocabulary"]
     if not options.get("lowercase"):
         check(first, texts)
-    if not any(options.values()):  # by count, then first appearance
+    if [*options.values()] == [False, None, 1]:  # by count, then first appearance
         counts = Counter(words_of(texts["train"] + "\n" * (texts["train"][-1] != "\n")))
         known = [word for word, _ in counts.most_common()]
         assert [word for word in first.vocabulary if word != "<unk>"] == known
 
 
 def test_a_second_load_reads_no_word(tmp_path, monkeypatch):
-    corpora.load(write(tmp_path / "text"))
+    load(write(tmp_path / "text"))
     with monkeypatch.context() as patch:
         refuse_to_tokenise(patch)
-        check(corpora.load(tmp_path / "text"))
-        check(corpora.load(write(tmp_path / "the same text")))
+        check(load(tmp_path / "text"))
+        check(load(write(tmp_path / "the same text")))
         for other in ({"lowercase": True}, {"min_count": 2}, {"vocabulary_size": 5}):
             with pytest.raises(AssertionError, match="tokenised"):
-                corpora.load(tmp_path / "text", **other)
+                load(tmp_path / "text", **other)
 
 
 def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
     assert not is_mapped(corpora.load("python-reference").train)
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", sum(map(len, TEXTS.values())))
-    check(corpora.load(write(tmp_path / "text")), mapped=False)
+    check(load(write(tmp_path / "text")), mapped=False)
     assert not cache.exists()
 
 
@@ -139,7 +145,7 @@ def test_small_and_embedded_texts_stay_in_memory(tmp_path, monkeypatch, cache):
     "name", ["train.npy", "valid.npy", "test.npy", "vocabulary.txt", "ids.json"]
 )
 def test_damage_is_noticed_and_made_good(tmp_path, monkeypatch, cache, name):
-    corpora.load(write(tmp_path / "text"))
+    load(write(tmp_path / "text"))
     (path,) = cache.glob(f"*/{name}")
     whole = path.read_bytes()
     flipped = range(0, len(whole), 1 + len(whole) // 20)
@@ -148,21 +154,21 @@ def test_damage_is_noticed_and_made_good(tmp_path, monkeypatch, cache, name):
         path.write_bytes(data or b"")
         if data is None:
             path.unlink()
-        check(corpora.load(tmp_path / "text"))
+        check(load(tmp_path / "text"))
         with monkeypatch.context() as patch:  # it was written anew
             refuse_to_tokenise(patch)
-            check(corpora.load(tmp_path / "text"))
+            check(load(tmp_path / "text"))
     assert len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_another_text_has_other_ids(tmp_path, split):
-    corpora.load(write(tmp_path / "text"))
+    load(write(tmp_path / "text"))
     times = os.stat(tmp_path / "text" / f"{split}.txt")
     for text in (TEXTS[split].replace("a", "e", 1), TEXTS[split][:-1] + "s", TEXTS[split][:-2]):
         write(tmp_path / "text", {split: text})
         os.utime(tmp_path / "text" / f"{split}.txt", ns=(times.st_atime_ns, times.st_mtime_ns))
-        check(corpora.load(tmp_path / "text"), {**TEXTS, split: text})
+        check(load(tmp_path / "text"), {**TEXTS, split: text})
 
 
 class MakesFolder:
@@ -176,7 +182,7 @@ class MakesFolder:
 
 
 def test_a_pickle_is_never_opened_even_if_its_checksum_is_right(tmp_path, cache):
-    corpora.load(write(tmp_path / "text"))
+    load(write(tmp_path / "text"))
     (folder,) = cache.iterdir()
     data = pickle.dumps(MakesFolder(tmp_path / "unpickled"))
     (folder / "test.npy").write_bytes(data)
@@ -185,7 +191,7 @@ def test_a_pickle_is_never_opened_even_if_its_checksum_is_right(tmp_path, cache)
     description["arrays"]["test"]["sha256"] = hashlib.sha256(data).hexdigest()
     description["checksum"] = cached_ids._sha256_of(description)
     (folder / "ids.json").write_text(json.dumps(description))
-    check(corpora.load(tmp_path / "text"))
+    check(load(tmp_path / "text"))
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -200,9 +206,9 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(encoding, "words_of", disturb)
     with pytest.raises(ValueError, match=r"must not change while.*train\.txt.*again"):
-        corpora.load(folder)
+        load(folder)
     assert list(cache.iterdir()) == []
-    check(corpora.load(folder), {**TEXTS, "train": TEXTS["train"] + "more "})
+    check(load(folder), {**TEXTS, "train": TEXTS["train"] + "more "})
 
 
 # --- builds that do not come to their end --------------------------------------------
@@ -219,26 +225,26 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, cache
     with monkeypatch.context() as patch:
         patch.setattr(cached_ids._OnDisk, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
-            corpora.load(write(tmp_path / "text"))
+            load(write(tmp_path / "text"))
     assert list(cache.iterdir()) == []
     (tmp_path / "text" / "test.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(ValueError, match=r"UTF-8.*test\.txt.*0xff at offset 5"):
-        corpora.load(tmp_path / "text")
+        load(tmp_path / "text")
     assert list(cache.iterdir()) == []
-    check(corpora.load(write(tmp_path / "text")))
+    check(load(write(tmp_path / "text")))
 
 
 def test_a_killed_build_is_never_used_and_removed_by_the_next(tmp_path, cache):
     code = (
         "import os, sys; from dualnet import corpora; from dualnet.corpora import cached_ids;"
         "cached_ids.LARGE_BYTES = 0; os.replace = lambda *names: os._exit(9);"
-        "corpora.load(sys.argv[1])"
+        "corpora.load(sys.argv[1], min_count=1)"
     )
     folder = str(write(tmp_path / "text"))
     assert subprocess.run([sys.executable, "-c", code, folder]).returncode == 9
     (leftover,) = cache.iterdir()
     assert leftover.name.startswith(".")
-    check(corpora.load(folder))
+    check(load(folder))
     assert not leftover.exists()
     assert len(list(cache.iterdir())) == 1
 
@@ -248,14 +254,14 @@ def test_without_a_cache_folder_or_on_a_full_disk_the_ids_are_in_memory(
 ):
     folder = write(tmp_path / "text")
     cache.parent.parent.write_text("a file, no folder")
-    check(corpora.load(folder), mapped=False)
+    check(load(folder), mapped=False)
     cache.parent.parent.unlink()
 
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cached_ids._OnDisk, "finish", fail)
-    check(corpora.load(folder), mapped=False)
+    check(load(folder), mapped=False)
     assert list(cache.iterdir()) == []
 
 
@@ -263,12 +269,12 @@ def test_many_may_build_at_once(tmp_path, cache):
     folder = write(tmp_path / "text")
     barrier = threading.Barrier(4)
 
-    def load(_):
+    def wait_and_load(_):
         barrier.wait()
-        return corpora.load(folder)
+        return load(folder)
 
     with ThreadPoolExecutor(4) as pool:
-        for corpus in pool.map(load, range(4)):
+        for corpus in pool.map(wait_and_load, range(4)):
             check(corpus)
     assert len(list(cache.iterdir())) == 1
 
@@ -277,7 +283,7 @@ def test_many_may_build_at_once(tmp_path, cache):
 
 
 def test_batches_of_a_memory_map_equal_those_of_an_array(tmp_path, monkeypatch):
-    mapped = corpora.load(write(tmp_path / "text"))
+    mapped = load(write(tmp_path / "text"))
     monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1)  # after every batch
     for sizes in ({"batch_size": 1, "sequence_length": 4}, {"batch_size": 3, "sequence_length": 2}):
         plain = TokenBatches(np.array(mapped.train), **sizes)
@@ -289,7 +295,7 @@ def test_batches_of_a_memory_map_equal_those_of_an_array(tmp_path, monkeypatch):
 
 
 def test_a_corpus_on_disk_is_like_any_other(tmp_path):
-    corpus = corpora.load(write(tmp_path / "text"))
+    corpus = load(write(tmp_path / "text"))
     assert repr(corpus) == "Corpus('text', train=12, valid=3, test=4, vocabulary=8)"
     check(pickle.loads(pickle.dumps(corpus)), mapped=False)
     batches = corpus.batches("train", batch_size=2, sequence_length=3)
@@ -354,7 +360,7 @@ def test_an_unknown_word_is_named_with_its_line(
 ):
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0 if large else 1 << 20)
     with pytest.raises(ValueError) as caught:
-        corpora.load(write(tmp_path / "text"), vocabulary=Vocabulary(vocabulary))
+        load(write(tmp_path / "text"), vocabulary=Vocabulary(vocabulary))
     path = str(tmp_path / "text" / f"{split}.txt")
     assert str(caught.value).startswith(
         "`vocabulary` must contain every word of the text, since it has no <unk>. Received: "
@@ -363,7 +369,7 @@ def test_an_unknown_word_is_named_with_its_line(
     assert "Give a vocabulary" in str(caught.value)
     assert not cache.exists() or list(cache.iterdir()) == []
     with pytest.raises(ValueError, match="line 1 of 'python-reference'"):
-        corpora.load("python-reference", vocabulary=Vocabulary(("<eos>",)))
+        load("python-reference", vocabulary=Vocabulary(("<eos>",)))
 
 
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))

@@ -13,6 +13,7 @@ import pytest
 
 import dualnet
 from dualnet import corpora, tuning
+from dualnet.text import Vocabulary
 from tests.checks import once  # for masks are drawn by the backend that saved them
 from tests.searches import in_this_process, rows
 
@@ -34,7 +35,8 @@ def expected(files):
 
 @pytest.fixture
 def text(files):
-    return corpora.load(files / "text")
+    vocabulary = Vocabulary.load(files / "run" / "vocabulary.txt")
+    return corpora.load(files / "text", vocabulary=vocabulary)
 
 
 @pytest.fixture
@@ -73,11 +75,9 @@ def test_a_translator_scores_and_translates_the_same(files, expected, pairs):
 @pytest.mark.slow
 @once
 @pytest.mark.parametrize("name", ["run", "translator"])
-def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(
-    request, files, expected, name
-):
-    model, corpus = {"run": ("dual_mdlstm", "text"), "translator": ("attention_gru", "pairs")}[name]
-    corpus = request.getfixturevalue(corpus)
+def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(files, expected, pairs, name):
+    corpora = {"run": ("dual_mdlstm", f"{files}/text"), "translator": ("attention_gru", pairs)}
+    model, corpus = corpora[name]  # text by its path: read as words, as it was
     run = dualnet.train(model, corpus, output=files / name, resume=True, progress=False)
     assert len(run.history) == 3
     for split, perplexity in expected[name]["after_3_epochs"].items():

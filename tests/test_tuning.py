@@ -37,8 +37,8 @@ def run(tmp_path_factory):
         (folder / f"{split}.txt").write_text(sentences(4 if seed else 100, seed))
     output = folder / "RUN"
     dualnet.train(
-        "lstm", str(folder), output=output, units=6, epochs=1, batch_size=20, sequence_length=9,
-        learning_rate=0.01, progress=False,
+        "lstm", str(folder), min_count=1, output=output, units=6, epochs=1, batch_size=20,
+        sequence_length=9, learning_rate=0.01, progress=False,
     )  # fmt: skip
     return output
 

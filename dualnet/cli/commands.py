@@ -75,7 +75,7 @@ def data(options: Data) -> None:
     loses = f"; {tokenizer.loses}" * bool(tokenizer.loses)
     words = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
     lines.append(words if reads_words else f"units {units}{loses}")
-    report(options, {**result, "sha256": corpus.sha256}, *lines)
+    report(options, {**result, "sha256": corpus.sha256}, *lines, corpus.note)
 
 
 def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:

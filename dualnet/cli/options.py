@@ -12,6 +12,7 @@ from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
 from dualnet.requests import RULES, Adapting
 from dualnet.runs import Run
+from dualnet.runs.folder import READ_AS
 
 
 def models(prefix: str, **_: Any) -> list[str]:
@@ -101,17 +102,24 @@ class Reading(Fractions):
     """How a text is read.
 
     Args:
-        tokenizer: words (default), characters, bytes; bpe:N, unigram:N or word-piece:N, learnt
-            from train with N units; or the path of a tokenizer.json.
+        tokenizer: words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train
+            with N units; or the path of a tokenizer.json (default: bpe:N with an N that suits the
+            text; words for a named corpus and for a text whose rare words are <unk>).
         documents: What ends a document (read as <eos>): line (default), blank-line or file.
+        vocabulary_size: Read the text as words, as many as this with <eos> and <unk>; rarer ones
+            are <unk>.
+        min_count: Read the text as words; those that train has less often are <unk> (default: 2;
+            1 for a text whose rare words are <unk>).
     """
 
     tokenizer: str | None = None
     documents: str | None = field(None, metavar="END")
+    vocabulary_size: int | None = count(None, least=2)
+    min_count: int | None = count(None, least=1)
 
     def reading(self) -> dict[str, Any]:
         """Return the arguments of `corpora.load` that say how to read a corpus, if given."""
-        return self.given(["tokenizer", "documents", "fractions"])
+        return self.given([*READ_AS])
 
 
 class Pairs(Options):
@@ -149,7 +157,7 @@ class ReadingPairs(Pairs, Reading):
     source_tokenizer: str | None = field(None, metavar="TOKENIZER")
     max_tokens: int | None = count(None, least=1)
     needs = {"pairs": ["source_tokenizer", "max_tokens"], "tokenizer": ["source_tokenizer"]}
-    excludes = {"pairs": ["corpus", "documents", "fractions"]}
+    excludes = {"pairs": ["corpus", "documents", "fractions", "vocabulary_size", "min_count"]}
 
     def asked_tokenizers(self) -> Any:
         """Return the tokeniser of both sides, or those of source and target, for `load_pairs`."""

@@ -4,6 +4,7 @@ import itertools
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from dualnet._fields import choice
@@ -14,6 +15,7 @@ from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, open_language_m
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import RULES, Surprising
 from dualnet.runs import Run
+from dualnet.text import Tokenizer
 from dualnet.text.plain_text import tokenisation_warning
 
 WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
@@ -63,8 +65,7 @@ def score(options: Score) -> None:
     perplexity = perplexity_of(losses)
     ids = [model.vocabulary.encode(text) for text in texts]
     figures = comparable(model.vocabulary, ids, sum(losses)).figures()
-    words = [word for score in scores for word in score.words]
-    _warn(words, "the text")
+    _warn(model.vocabulary, texts, "the text")
     of_words = model.vocabulary.kind == "words"  # then the tokens are the words
     fields = ["perplexity", "tokens", "words", "log_probabilities"]
     fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
@@ -91,8 +92,12 @@ def score(options: Score) -> None:
     )
 
 
-def _warn(words: list[str], what: str) -> None:
-    if warning := tokenisation_warning(words, what=what):
+def _warn(tokenizer: Tokenizer, texts: Iterable[str], what: str) -> None:
+    if tokenizer.kind != "words":
+        return
+    text = " ".join(texts)
+    words = (text.lower() if tokenizer.lowercase else text).split()
+    if warning := tokenisation_warning(words, what=what, known=tokenizer):
         print(warning, file=sys.stderr)
 
 
@@ -154,12 +159,7 @@ def minimal_pairs(options: MinimalPairs) -> None:
     evaluation = quietly("dualnet.evaluation")
     model = run.model()
     result = evaluation.minimal_pairs(model, pairs)
-    words = [
-        model.vocabulary.words[i]
-        for pair in pairs[:WARNING_PAIRS]
-        for i in model.vocabulary.encode(pair.good)
-    ]
-    _warn(words, "the sentences")
+    _warn(model.vocabulary, (pair.good for pair in pairs[:WARNING_PAIRS]), "the sentences")
     as_json = {
         **_accuracy(result.overall),
         "mean_accuracy": result.mean_accuracy,

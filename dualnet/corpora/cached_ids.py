@@ -24,7 +24,7 @@ from dualnet.text import load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
 CHUNK_TOKENS = 1 << 21
-FORMAT = 4  # increases when the ids of a text change
+FORMAT = 5  # increases when the ids of a text change
 DESCRIPTION = "ids.json"
 
 

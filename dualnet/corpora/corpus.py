@@ -1,5 +1,6 @@
 """Corpora: text as three streams of ids."""
 
+import math
 import os
 import reprlib
 from collections.abc import Sequence
@@ -11,15 +12,17 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
 from dualnet.corpora import cached_ids, sources
-from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode
+from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
 from dualnet.corpora.sources import SPLITS
-from dualnet.text import DOCUMENTS, Tokenizer, Vocabulary, load_tokenizer
+from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
+from dualnet.text.plain_text import words_of
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
     from dualnet.corpora.token_batches import TokenBatches
 
 EMBEDDED = "python-reference"
+LEAST_UNITS, MOST_UNITS = 257, 32_000  # of the byte-level BPE for a text of one's own
 NAMES = (EMBEDDED, "ptb", "wikitext-2", "wikitext-103")
 
 
@@ -38,6 +41,8 @@ class Corpus:
         source: str. The folder or file it was read from, or "embedded".
         tokenizer: str. What `load` was asked for, e.g. "words" or "bpe:8000".
         fractions: tuple of three numbers, the shares of a single file; None for a folder.
+        vocabulary_size, min_count: What `load` was asked for, or None.
+        note: str. Which tokeniser was chosen and why; "" if `load` was asked for one.
 
     Example:
 
@@ -57,6 +62,9 @@ class Corpus:
     source: str
     tokenizer: str = Vocabulary.kind
     fractions: tuple[float, ...] | None = None
+    vocabulary_size: int | None = None
+    min_count: int | None = None
+    note: str = ""
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.split(split))}" for split in SPLITS)
@@ -128,10 +136,17 @@ def load(
     file is divided by line into `fractions`: its first lines are train, its last ones test. With
     `documents="blank-line"`, no document is cut.
 
-    By default, white space separates words, and every line ends in `<eos>`, even a blank one.
-    The vocabulary lists the words of train by descending count; it includes `<unk>` if train
-    does, if words are cut, or if another split has new words. Text as people write it, with
-    punctuation, capitals or no spaces at all, is better read by one of the other tokenisers.
+    By default, a text of your own is read as byte-level BPE, which loses nothing, with as many
+    units as suit the size of train: 4,000 for 1 MB, from 257 to 32,000. A named corpus, and a
+    text whose rare words are `<unk>` already, at least one word in 1,000, are read as words. So is
+    any text if `vocabulary_size` or `min_count` is given. Every line ends in `<eos>`, even a blank
+    one.
+
+    White space separates words: punctuation must be apart from them. The vocabulary lists the
+    words of train by descending count, and has `<unk>` for all others. Train has `<unk>`, too, so
+    that a model learns to expect new words: words that occur once are read as `<unk>` unless train
+    spells `<unk>`. If no word is that rare, the rarest one is, with a warning. A `min_count` of 1
+    keeps all words; training then never sees `<unk>`.
 
     A named corpus is looked for in `path`, then in its folder in the environment variable
     DUALNET_DATA, then in the cache (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME);
@@ -150,11 +165,10 @@ def load(
             lower-cases does so anyway.
         vocabulary_size: int, at least 2. Maximum number of words, `<eos>` and `<unk>`
             included; the rarest words of train become `<unk>`.
-        min_count: int, at least 1. Words that are rarer in train become `<unk>`. Defaults to
-            1, and to 2 for "python-reference": its held-out splits have new words, and
-            `<unk>` can only be learned if train has it.
+        min_count: int, at least 1. Words that are rarer in train become `<unk>`. Defaults to 2,
+            and to 1 if rare words of train are `<unk>` already.
         vocabulary: A `Tokenizer` to use, e.g. that of a trained model.
-        tokenizer: "words", the default; "characters"; "bytes"; "bpe:8000", "unigram:8000" or
+        tokenizer: "words"; "characters"; "bytes"; "bpe:8000", "unigram:8000" or
             "word-piece:8000", which learns that many units from train; the path of a
             `tokenizer.json` of Hugging Face's `tokenizers`; or a `Tokenizer`.
         documents: what ends a document, and is read as `<eos>`: "line", the default, every
@@ -173,6 +187,7 @@ def load(
     >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
     100
     """
+    reads_any = tokenizer is vocabulary is None
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
     if vocabulary is not None and any(size is not None for size in sizes.values()):
@@ -181,17 +196,15 @@ def load(
     for name, size in sizes.items() if named != Vocabulary.kind else ():
         if size is not None:
             raise ArgumentError(name, "is for words.", **{name: size}, tokenizer=named)
-    if min_count is None:
-        min_count = 2 if name_or_folder == EMBEDDED else 1
+    lowercase = lowercase or (vocabulary is not None and vocabulary.lowercase)
+    documents = documents or (vocabulary.documents if vocabulary is not None else "line")
+    text = locate(name_or_folder, path, lowercase, download, documents, fractions)
+    suits = reads_any and name_or_folder not in NAMES and not any(sizes.values())
+    if suits:
+        named = suited_tokenizer(text)
     settings = Settings(
-        lowercase=lowercase or (vocabulary is not None and vocabulary.lowercase),
-        vocabulary_size=vocabulary_size,
-        min_count=min_count,
-        vocabulary=vocabulary,
-        tokenizer=named,
-        documents=documents or (vocabulary.documents if vocabulary is not None else "line"),
+        lowercase=lowercase, vocabulary=vocabulary, tokenizer=named, documents=documents, **sizes
     )
-    text = locate(name_or_folder, path, settings.lowercase, download, settings.documents, fractions)
     to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
     encoded = to_ids(text, settings)
     return Corpus(
@@ -199,10 +212,40 @@ def load(
         **encoded.splits,
         vocabulary=encoded.vocabulary,
         sha256=encoded.sha256,
-        lowercase=settings.lowercase,
+        lowercase=lowercase,
         source=text.source,
         tokenizer=named,
         fractions=text.fractions,
+        vocabulary_size=vocabulary_size,
+        min_count=min_count,
+        note=_note(text, encoded.vocabulary) if suits else "",
+    )
+
+
+def suited_tokenizer(text: Text) -> str:
+    """Return the name of the tokeniser that suits a text of one's own.
+
+    Words for a prepared text, in which rare words are `<unk>`. Else byte-level BPE, whose number
+    of units grows with the square root of the training text: 4,000 for 1 MB.
+    """
+    begin = words_of(next(text.read("train", True)))
+    if has_unknown(begin.count(UNK), len(begin)):
+        return Vocabulary.kind
+    units = 4 * math.isqrt(text.size("train"))
+    return f"bpe:{min(max(units, LEAST_UNITS), MOST_UNITS)}"
+
+
+def _note(text: Text, tokenizer: Tokenizer) -> str:
+    """Return a line that says which tokeniser suits a text, why, and how to get another."""
+    if tokenizer.kind == Vocabulary.kind:
+        return (
+            f"Reading {text.source!r} as words, since its rare words are {UNK} already. For "
+            "byte-level BPE: --tokenizer bpe:8000."
+        )
+    loses = "capitals alone" if tokenizer.lowercase else "nothing"
+    return (
+        f"Reading {text.source!r} as byte-level BPE, which loses {loses}; {len(tokenizer):,} units "
+        f"suit the {text.size('train'):,} bytes of train. For words: --tokenizer words."
     )
 
 

@@ -24,6 +24,8 @@ from dualnet.text.learning import check_size
 from dualnet.text.plain_text import END, EOS, UNK, blocks, decoded, words_of
 
 _SPELT_END = re.compile(rf"{EOS}[ \t\r]*{END}")
+# A prepared text has more: 1 in 250 in WikiText-103, 1 in 20 in PTB.
+WORDS_PER_UNK = 1000
 UNSIZED = ("words", "characters", "bytes")
 
 
@@ -41,6 +43,12 @@ class Text:
     def paths(self) -> list[Path]:
         """Return all files."""
         return sorted({part.path for parts in self.files.values() for part in parts})
+
+    def size(self, split: str) -> int:
+        """Return the number of bytes of a split."""
+        parts = self.files.get(split, ())
+        ends = (part.path.stat().st_size if part.end is None else part.end for part in parts)
+        return sum(ends) - sum(part.start for part in parts)
 
     def read(self, split: str, whole: bool) -> Iterator[str]:
         """Yield the marked text of a split in blocks that split no word.
@@ -64,7 +72,7 @@ class Settings(_fields.Settings):
 
     lowercase: bool = False
     vocabulary_size: int | None = count(None, least=2)
-    min_count: int = count(1, least=1)
+    min_count: int | None = count(None, least=1)
     vocabulary: Tokenizer | None = None
     tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
     documents: str = choice("line", DOCUMENTS)
@@ -186,13 +194,8 @@ def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
     if vocabulary is None:
         chunks = store.chunks("train")
         counts = sum(np.bincount(chunk, minlength=num_train_words) for chunk in chunks)
-        vocabulary = Vocabulary.from_counts(
-            Counter(dict(zip(numbers, np.asarray(counts).tolist()))),
-            size=settings.vocabulary_size,
-            min_count=settings.min_count,
-            lowercase=settings.lowercase,
-            documents=settings.documents,
-            needs_unk=len(numbers) > num_train_words,
+        vocabulary = _learnt_words(
+            Counter(dict(zip(numbers, np.asarray(counts).tolist()))), settings
         )
     elif vocabulary.unk_id is None:
         _check_known(text, numbers, vocabulary)
@@ -200,6 +203,40 @@ def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
     return Encoded(
         {split: store.finish(split, ids) for split in SPLITS}, vocabulary, digest.hexdigest()
     )
+
+
+def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
+    """Return the words of train, with an `<unk>` that train has unless `min_count` is 1."""
+    is_prepared = has_unknown(counts[UNK], counts.total())
+    min_count = settings.min_count or (1 if is_prepared else 2)
+
+    def learnt(size: int | None) -> Vocabulary:
+        return Vocabulary.from_counts(
+            counts,
+            size=size,
+            min_count=min_count,
+            lowercase=settings.lowercase,
+            documents=settings.documents,
+            needs_unk=True,
+        )
+
+    vocabulary = learnt(settings.vocabulary_size)
+    is_seen = UNK in counts or len(vocabulary) <= len(counts)
+    if is_seen or min_count == 1 or len(vocabulary) < 3:
+        return vocabulary
+    fewer = learnt(len(vocabulary) - 1)
+    [rarest] = {*vocabulary} - {*fewer}
+    warnings.warn(
+        f"Each word of train occurs at least {min_count} times. The rarest, {rarest!r}, is read as "
+        f"{UNK}, so that a model learns to expect new words. Keep it with a `min_count` of 1.",
+        stacklevel=2,
+    )
+    return fewer
+
+
+def has_unknown(unknown: int, words: int) -> bool:
+    """Return whether the rare words of a text, `unknown` of so many, are `<unk>` already."""
+    return unknown * WORDS_PER_UNK >= words > 0
 
 
 def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> None:

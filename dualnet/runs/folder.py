@@ -39,7 +39,12 @@ EARLY_FILES = (CARD, *VOCABULARIES, SUMS, shipped.LICENCES)
 # What the table `corpus` of a card holds; and what a RUN needs of its card.
 TRAINED_ON = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 REQUIRED = ("name", "builder", "seed", "corpus", "config", "recipe")
-READ_AS: dict[str, Any] = {"tokenizer": "words", "documents": "line", "fractions": None}  # defaults
+READ_AS: dict[str, Any] = {  # with what stands for a key that is not in the table
+    "tokenizer": "words",
+    "documents": "line",
+    **dict.fromkeys(("fractions", "vocabulary_size", "min_count")),
+}
+LEARNT = {"tokenizer", "vocabulary_size", "min_count"}  # of these: what a tokeniser settles
 
 
 # --- the card
@@ -96,6 +101,8 @@ def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
         "tokenizer": corpus.tokenizer,
         "documents": corpus.vocabulary.documents,
         "fractions": corpus.fractions and list(corpus.fractions),
+        "vocabulary_size": corpus.vocabulary_size,
+        "min_count": corpus.min_count,
     }
     return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.requests import SUFFIXES, Exporting, format_of
-from dualnet.text import EOS, LibraryTokenizer, Vocabulary
+from dualnet.text import EOS, UNK, LibraryTokenizer, Tokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.plain_text import check_text
 
@@ -82,6 +83,10 @@ def why_no_text(model: LanguageModel) -> str:
     return ""
 
 
+def _is_closed(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
+
+
 def _has_no_end(model: TranslationModel) -> bool:
     return model.vocabulary is None or model.vocabulary.eos_id is None
 
@@ -119,12 +124,12 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
 
     `score_text` and `generate_text` read text as the tokeniser of the model does, if that is one
     of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have it. A word that is
-    unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has no `<unk>`. Bytes
-    are read as they are; `texts` are UTF-8 all the same, as JSON must be: where a text ends within
-    a character, it has the replacement character. The two endpoints are omitted for other
-    tokenisers, of which `why_no_text` says the reason, for a vocabulary without `<eos>` and for a
-    model without vocabulary. `score` and `score_text` read in chunks, so long texts need little
-    memory. For clients that send ids, the tokeniser is also a file: the words in
+    unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has no `<unk>`, of which
+    a warning tells. Bytes are read as they are; `texts` are UTF-8 all the same, as JSON must be:
+    where a text ends within a character, it has the replacement character. The two endpoints are
+    omitted for other tokenisers, of which `why_no_text` says the reason, for a vocabulary without
+    `<eos>` and for a model without vocabulary. `score` and `score_text` read in chunks, so long
+    texts need little memory. For clients that send ids, the tokeniser is also a file: the words in
     `assets.extra/vocabulary.txt`, any other in `assets.extra/tokenizer.json`, which the package
     `tokenizers` reads.
 
@@ -225,6 +230,13 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
             from dualnet.serving import saved_model
 
             names = endpoints(model)
+            if "score_text" in names and _is_closed(model.vocabulary):
+                warnings.warn(
+                    f"The vocabulary of this model is closed: it has no {UNK}, so `score_text` and "
+                    "`generate_text` refuse a text with any other word. Train on byte-level BPE, "
+                    "the default for a text of your own, or on words, which then have one.",
+                    stacklevel=5,
+                )
             saved_model.write_saved_model(model, str(unfinished), names, max_tokens)
             _check_new_or_empty(directory)  # another export may have finished first
 

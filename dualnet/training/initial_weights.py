@@ -9,6 +9,7 @@ from dualnet._checks import ArgumentError, checked
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
+from dualnet.runs.folder import LEARNT
 from dualnet.runs.shipped import find_run, names_of_shipped
 from dualnet.text import Tokenizer
 
@@ -75,11 +76,12 @@ def load_corpus(
     'python-reference'
     """
     vocabulary = source.vocabulary if source is not None else None
-    if vocabulary is not None and read_as and "tokenizer" in read_as:
+    read_as = read_as or {}
+    if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
+        key = min(learnt)
         message = f"must be left out with `weights`, whose model reads text as {vocabulary.kind}."
-        received = {"tokenizer": read_as["tokenizer"]}
-        raise ArgumentError("tokenizer", message, " Leave out one of the two.", **received)
-    loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **(read_as or {})})
+        raise ArgumentError(key, message, " Leave out one of the two.", **{key: read_as[key]})
+    loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
     source_vocabulary = getattr(source, "source_vocabulary", None)
     check_vocabulary(
         loaded, vocabulary, source_vocabulary, "the model given as `weights`", "weights"
@@ -99,7 +101,7 @@ def load_with(
     settings = dict(read_as)
     if vocabulary is not None:
         settings |= {"vocabulary": vocabulary, "lowercase": vocabulary.lowercase}
-        settings.pop("tokenizer", None)
+        settings = {key: value for key, value in settings.items() if key not in LEARNT}
     elif settings.get("tokenizer") == "bytes":  # read as they are, whatever a card says of words
         settings["lowercase"] = False
     return corpora.load(corpus, **settings)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from dualnet._checks import check_count, checked
 from dualnet.builders import LanguageModel
@@ -27,7 +28,7 @@ from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.shipped import source_of
-from dualnet.text import Vocabulary
+from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
 from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
@@ -38,7 +39,7 @@ from dualnet.training.start import Request, Start, begin, evaluated_epochs, poli
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
-WARNING_TOKENS = 100_000  # of each split, which show whether a text is tokenised
+WARNING_TOKENS = 100_000  # read at once; those of each split show whether a text is tokenised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,8 @@ def train(
     tokenizer: str | os.PathLike[str] | None = None,
     documents: str | None = None,
     fractions: Sequence[float] | None = None,
+    vocabulary_size: int | None = None,
+    min_count: int | None = None,
     **overrides: Any,
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
@@ -129,8 +132,9 @@ def train(
         devices: int or "all". Split the rows of each batch across this many devices (JAX
             only), see `dualnet.data_parallel`. May change on resuming. With several
             processes, each needs an `output` of its own, and all write the same.
-        tokenizer, documents, fractions: how to read a corpus given by name, see
-            `corpora.load`. On resuming, as before.
+        tokenizer, documents, fractions, vocabulary_size, min_count: how to read a corpus given
+            by name, see `corpora.load`; with `progress`, what was chosen is told. On resuming, as
+            before.
         **overrides: arguments of the builder and of `Recipe` that replace the card's.
 
     Returns:
@@ -158,7 +162,16 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     source = "" if weights is None else source_of(weights)
-    read_as = reading(corpus, tokenizer=tokenizer, documents=documents, fractions=fractions)
+    if vocabulary_size is not None and isinstance(corpus, (Corpus, PairCorpus)):
+        overrides["vocabulary_size"], vocabulary_size = vocabulary_size, None
+    read_as = reading(
+        corpus,
+        tokenizer=tokenizer,
+        documents=documents,
+        fractions=fractions,
+        vocabulary_size=vocabulary_size,
+        min_count=min_count,
+    )
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:
         if devices is not None:
@@ -170,7 +183,7 @@ def train(
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
         if progress and not resume:
-            _warn_of_text(start.corpus)
+            _tell_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
         stack.callback(recorder.close)
@@ -192,16 +205,37 @@ def train(
         return _finish(start, evaluate=evaluate)
 
 
-def _warn_of_text(corpus: Corpus | PairCorpus) -> None:
-    """Print a warning for the first split whose words look as if it was not tokenised."""
-    if not isinstance(corpus, Corpus) or not isinstance(corpus.vocabulary, Vocabulary):
+def _tell_of_text(corpus: Corpus | PairCorpus) -> None:
+    """Print how a text is read by default, and what its tokeniser does not suit."""
+    if not isinstance(corpus, Corpus):
         return
-    words = corpus.vocabulary.words
-    for split in SPLITS:
-        first = [words[i] for i in corpus.split(split)[:WARNING_TOKENS]]
-        if warning := tokenisation_warning(first, what=f"{split!r} of {corpus.source!r}"):
-            print(warning, file=sys.stderr, flush=True)
-            return
+    lines, words = [corpus.note], corpus.vocabulary.words
+    if isinstance(corpus.vocabulary, Vocabulary):
+        splits = ((split, corpus.split(split)[:WARNING_TOKENS].tolist()) for split in SPLITS)
+        warnings = (
+            tokenisation_warning([words[i] for i in ids], what=f"{split!r} of {corpus.source!r}")
+            for split, ids in splits
+        )
+        lines.append(next(filter(None, warnings), ""))
+    for line in filter(None, [*lines, _unseen(corpus)]):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _unseen(corpus: Corpus) -> str:
+    """Return a warning if a held-out split has `<unk>` and train has none, else ""."""
+    unk_id, train = corpus.vocabulary.unk_id, corpus.train
+    starts = range(0, len(train), WARNING_TOKENS)
+    if unk_id is None or any(unk_id in train[i : i + WARNING_TOKENS] for i in starts):
+        return ""
+    shares = {split: np.mean(corpus.split(split) == unk_id) for split in SPLITS}
+    split = max(shares, key=lambda split: shares[split])
+    if not shares[split]:
+        return ""
+    return (
+        f"Warning: {UNK} is {shares[split]:.1%} of {split!r} and not in train, so no model learns "
+        "to expect it. Read the text as byte-level BPE, the default, or as words with a "
+        "`min_count` of at least 2."
+    )
 
 
 def _finish(start: Start, *, evaluate: bool) -> Run:

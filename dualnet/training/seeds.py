@@ -14,7 +14,7 @@ from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import Run, read_card
-from dualnet.runs.folder import CARD, READ_AS
+from dualnet.runs.folder import CARD, LEARNT, READ_AS
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
 from dualnet.training.start import FinishedError, card_for, check_seed
@@ -122,4 +122,4 @@ def _corpus_of(folder: Path, corpus: Corpus | str) -> Corpus:
         return corpus
     run = Run.open_folder(folder)
     corpus = load_with(run.vocabulary, corpus, run.read_as)
-    return dataclasses.replace(corpus, tokenizer=run.read_as["tokenizer"])
+    return dataclasses.replace(corpus, **{key: run.read_as[key] for key in LEARNT})

@@ -326,7 +326,7 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
         message = f"must be {card.name!r}, the model of the run in {str(folder)!r}."
         raise ArgumentError("name", message, name=card_name)
     before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
-    before |= run.read_as
+    before |= {key: x for key, x in run.read_as.items() if x is not None or key not in before}
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
@@ -391,8 +391,7 @@ def evaluated_epochs(folder: Path) -> int:
 def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
     """Return the corpus of `request` after a check that the run started with it."""
     card, vocabulary = run.card, run.vocabulary if run.has_vocabulary else None
-    read_as = {key: value for key, value in run.read_as.items() if key in run.trained_on}
-    read_as["lowercase"] = card.lowercase
+    read_as = {**run.read_as, "lowercase": card.lowercase}
     corpus = initial_weights.load_with(vocabulary, request.corpus, read_as)
     if corpus.sha256 != card.trained_on["sha256"]:
         message = f"must be the one that the run started with, {card.corpus!r}, unchanged."

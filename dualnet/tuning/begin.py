@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,8 @@ def search(
     tokenizer: str | os.PathLike[str] | None = None,
     documents: str | None = None,
     fractions: Sequence[float] | None = None,
+    vocabulary_size: int | None = None,
+    min_count: int | None = None,
     **settings: Any,
 ) -> Tuner:
     """Search the space of `job` and keep everything in the folder `output`.
@@ -86,8 +89,8 @@ def search(
             the time limits may change.
         checkpoint_steps: int. Steps between two checkpoints of a training.
         progress: bool. Whether to show a table of the trials on standard error.
-        tokenizer, documents, fractions: how to read a corpus given by name, see `corpora.load`.
-            It is read once, for all trials. On resuming, as before.
+        tokenizer, documents, fractions, vocabulary_size, min_count: how to read a corpus given by
+            name, see `corpora.load`. It is read once, for all trials. On resuming, as before.
         **settings: values to fix instead of searching them, and other arguments of builder,
             recipe or evaluation; `parameters` sets a budget of weights.
 
@@ -120,7 +123,14 @@ def search(
     limits = {"max_trials": max_trials, "seed": seed, **hours}
     job = job if isinstance(job, Job) else load_job(job)
     job = override(_changed(job, tuner, limits), settings)
-    read_as = reading(corpus, tokenizer=tokenizer, documents=documents, fractions=fractions)
+    read_as = reading(
+        corpus,
+        tokenizer=tokenizer,
+        documents=documents,
+        fractions=fractions,
+        vocabulary_size=vocabulary_size,
+        min_count=min_count,
+    )
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
@@ -140,6 +150,8 @@ def search(
         state, hypermodel = _begin(
             folder, job, corpus, read_as, run, checkpoint_steps, resume=resume
         )
+        if progress and hypermodel and hypermodel.corpus.note:
+            print(hypermodel.corpus.note, file=sys.stderr, flush=True)
         search_run = SearchRun(state, hypermodel, interrupts, progress)
         return search_run.run(workers, is_chief=process_role == "chief")
 
@@ -180,12 +192,14 @@ def _begin(
     name = CORPUS
     if isinstance(corpus, Corpus):
         loaded = corpus
-    elif corpus and before and before.corpus in (CORPUS, str(written.resolve())):
-        loaded = search_folder.resumed_corpus(written, corpus, read_as)
     else:
         place = str(Path(corpus).resolve()) if corpus and corpus not in corpora.NAMES else corpus
-        name = name if read_as else place or ""
-        loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
+        had_name = before is None or before.corpus not in (CORPUS, str(written.resolve()))
+        name = (place or "") if had_name and not read_as else name
+        if corpus and before and written.is_dir():  # with the tokeniser that was learnt
+            loaded = search_folder.resumed_corpus(written, corpus, read_as)
+        else:
+            loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
     if job.kind == "training":
         card = card_for(job.model, loaded if name == CORPUS else name)
         hypermodel = HyperModel(job, loaded, card)

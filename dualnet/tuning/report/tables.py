@@ -14,7 +14,7 @@ import tomli_w
 
 from dualnet._files import write_whole
 from dualnet.corpora import NAMES
-from dualnet.runs.folder import READ_AS, TOKENIZER, Run, card_table
+from dualnet.runs.folder import LEARNT, READ_AS, TOKENIZER, WORDS, Run, card_table
 from dualnet.tuning.job import CORPUS, SEARCH, Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
@@ -177,15 +177,17 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
 def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
     """Return the options of `train` that read a corpus as the trials did, from its table.
 
-    [] if it is of words, line by line, from a folder: a `Corpus` that may have no path.
+    [] if it is read by default, or is a `Corpus` that has no path.
     """
     read_as = {key: table[key] for key in READ_AS if key in table}
-    if not read_as:
-        return []
     is_named = table["name"] in NAMES and not Path(table["source"]).is_file()
+    if not read_as and (is_named or not Path(table["source"]).exists()):
+        return []
     options = ["--corpus", table["name"] if is_named else table["source"]]
-    if (written / TOKENIZER).is_file():
-        read_as["tokenizer"] = str(written / TOKENIZER)  # the very units
+    if not is_named or LEARNT & read_as.keys():  # the very units
+        file = next(path for name in (TOKENIZER, WORDS) if (path := written / name).is_file())
+        read_as = {key: value for key, value in read_as.items() if key not in LEARNT}
+        options += ["--tokenizer", str(file)]
     for key, value in read_as.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         options += [f"--{key}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
