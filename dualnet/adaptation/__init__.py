@@ -6,10 +6,6 @@ from dualnet.adaptation.surprisals import surprisal
 from dualnet.requests import RULES
 
 __all__ = [
-    "RULES",
-    "DynamicEvaluation",
-    "GradientStatistics",
-    "dynamic_evaluation",
-    "gradient_statistics",
-    "surprisal",
-]
+    "RULES", "DynamicEvaluation", "GradientStatistics", "dynamic_evaluation",
+    "gradient_statistics", "surprisal",
+]  # fmt: skip

@@ -8,18 +8,7 @@ from dualnet.evaluation.translations import rouge, translation_metrics
 from dualnet.metrics import Measured
 
 __all__ = [
-    "Accuracy",
-    "Comparable",
-    "Evaluation",
-    "Measured",
-    "MinimalPairs",
-    "Score",
-    "best_temperature",
-    "comparable",
-    "evaluate",
-    "minimal_pairs",
-    "perplexity",
-    "rouge",
-    "score",
+    "Accuracy", "Comparable", "Evaluation", "Measured", "MinimalPairs", "Score",
+    "best_temperature", "comparable", "evaluate", "minimal_pairs", "perplexity", "rouge", "score",
     "translation_metrics",
-]
+]  # fmt: skip

@@ -3,7 +3,7 @@
 from dualnet.generation.aligning import Alignment, alignments
 from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
 from dualnet.generation.sampling import continuations as continuations
-from dualnet.generation.texts import generate
+from dualnet.generation.sampling import generate
 from dualnet.generation.translation import Translation, translate, translations
 
 __all__ = [

@@ -16,14 +16,7 @@ from dualnet._checks import ArgumentError
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.runs.folder import (
-    EARLY_FILES,
-    WEIGHTS,
-    Run,
-    checksummed,
-    write_card,
-    write_vocabulary,
-)
+from dualnet.runs.folder import EARLY_FILES, WEIGHTS, Run, checksummed, write_card, write_vocabulary
 from dualnet.runs.shipped import check_own, copy_licences
 from dualnet.text import Tokenizer
 

@@ -1,21 +1,37 @@
-"""A running search, and the results that it leaves."""
+"""Begins, resumes and runs searches, and writes the results that they leave."""
 
 import collections
 import contextlib
+import dataclasses
 import json
+import os
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from dualnet._files import is_full, write_whole
-from dualnet.training import versions
+import grpc
+
+from dualnet import corpora, zoo
+from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._files import claim, is_full, sha256_of, write_whole
+from dualnet.corpora import Corpus
+from dualnet.runs import Run
+from dualnet.runs.folder import WEIGHTS
+from dualnet.training import card_for, split_overrides, versions
+from dualnet.training.from_runs import GATED
+from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.tuning import search_folder
 from dualnet.tuning.engine import oracles, processes
-from dualnet.tuning.engine.chief import Chief, chief_address, serve
+from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, load_job
+from dualnet.tuning.job_checks import override
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams
@@ -212,3 +228,270 @@ class SearchRun:
         if self.job.tuner == "grid":
             return "A grid search cannot be resumed: start a new one in another folder."
         return f"Continue with {what} and --resume."
+
+
+CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
+
+
+@checked
+def search(
+    job: Job | str | os.PathLike[str],
+    corpus: Corpus | str | None = None,
+    *,
+    output: str | os.PathLike[str],
+    run: str | os.PathLike[str] | None = None,
+    tuner: str | None = None,
+    max_trials: int | None = None,
+    max_hours: float | None = None,
+    max_hours_per_trial: float | None = None,
+    workers: int = 1,
+    seed: int | None = None,
+    resume: bool = False,
+    checkpoint_steps: int = 500,
+    progress: bool = True,
+    tokenizer: str | os.PathLike[str] | None = None,
+    documents: str | None = None,
+    fractions: Sequence[float] | None = None,
+    vocabulary_size: int | None = None,
+    min_count: int | None = None,
+    **settings: Any,
+) -> Tuner:
+    """Search the space of `job` and keep everything in the folder `output`.
+
+    Each trial runs in a process of its own. If that process, or the whole search, is killed,
+    only the steps since the last checkpoint are lost: a killed trial is restarted, a killed
+    search continues with `resume`.
+
+    After each trial, `output` has `trials.csv` and `best.toml`; at the end also
+    `parallel_coordinates.png`, `importance.png` (from ten completed trials on), TensorBoard's
+    HParams and `results.json`. For a job of the kind "evaluation", `results.json` compares the
+    perplexities before and after the search on the validation and test splits.
+
+    To search on several machines that share the folder `output`, call `search` with the same
+    arguments on each, and set KerasTuner's environment variables: KERASTUNER_TUNER_ID, "chief"
+    or another name for each worker, and KERASTUNER_ORACLE_IP and KERASTUNER_ORACLE_PORT, the
+    address of the chief.
+
+    Args:
+        job: name of a job, path of a job file (.toml), or `Job`.
+        corpus: `Corpus`, or argument of `corpora.load`. Default for the kinds "gate" and
+            "evaluation": the corpus that the RUN was trained on.
+        output: folder, new or empty unless `resume`.
+        run: RUN folder, for a job of the kind "gate" or "evaluation".
+        tuner: "random", "bayesian", "hyperband" or "grid"; default: the job's.
+        max_trials: int. Number of trials; default: the job's. Hyperband sets its own.
+        max_hours: float. Time limit of the search; default: the job's. Trials under way at the
+            limit are left for `resume`, which starts the limit anew.
+        max_hours_per_trial: float. Time limit of a trial, which then ends with its result so far.
+        workers: int. Number of trials at a time on this machine.
+        seed: int. Seed of the search and of each trial; default: the job's.
+        resume: bool. Continue the search in `output` with its settings; only `max_trials` and
+            the time limits may change.
+        checkpoint_steps: int. Steps between two checkpoints of a training.
+        progress: bool. Whether to show a table of the trials on standard error.
+        tokenizer, documents, fractions, vocabulary_size, min_count: how to read a corpus given by
+            name, see `corpora.load`. It is read once, for all trials. On resuming, as before.
+        **settings: values to fix instead of searching them, and other arguments of builder,
+            recipe or evaluation; `parameters` sets a budget of weights.
+
+    Returns:
+        A KerasTuner tuner, with `get_best_hyperparameters`, `get_best_models` (for the kinds
+        "training" and "gate"), `results_summary` and `oracle.trials`. The best trials are
+        completed ones.
+
+    Raises:
+        SearchError: if no trial was completed.
+        OSError: if all workers are lost, the chief's port is in use, or the disk is full. After
+            a full disk nothing is lost: free some space, and continue with `resume`.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once the trials under way are saved. A
+            second signal stops at once, and leaves them at their last checkpoints.
+
+    Example:
+
+    >>> from dualnet import tuning
+    >>> tuner = tuning.search(  # doctest: +SKIP
+    ...     "dual_table1", "python-reference", output="searches/mine", max_trials=12, units=64
+    ... )
+    >>> tuner.get_best_hyperparameters()[0].values["rounds"]  # doctest: +SKIP
+    4
+    """
+    folder = Path(output)
+    process_role = role()
+    if process_role == "worker":
+        return _work(folder)
+    hours = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
+    limits = {"max_trials": max_trials, "seed": seed, **hours}
+    job = job if isinstance(job, Job) else load_job(job)
+    job = override(_changed(job, tuner, limits), settings)
+    read_as = reading(
+        corpus,
+        tokenizer=tokenizer,
+        documents=documents,
+        fractions=fractions,
+        vocabulary_size=vocabulary_size,
+        min_count=min_count,
+    )
+    check_count("workers", workers, least=1)
+    check_count("checkpoint_steps", checkpoint_steps, least=1)
+    if process_role == "chief" and workers != 1:
+        message = "must be left out for a chief, whose workers are started separately."
+        raise ArgumentError("workers", message, workers=workers)
+    if resume and job.tuner == "grid":
+        message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
+        way_out = " Start a new search in another folder."
+        raise ArgumentError("resume", message, way_out, resume=True)
+    if resume and not (folder / SEARCH).is_file():
+        message = f"`output` must be the folder of a search to resume. Received: {str(folder)!r},"
+        way_out = "Start a new search, without --resume."
+        raise FileNotFoundError(f"{message} without {SEARCH}. {way_out}")
+    leftover = (JOB, CORPUS)  # of a search that was killed as it began
+    claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
+    with claimed, Interrupts() as interrupts:
+        state, hypermodel = _begin(
+            folder, job, corpus, read_as, run, checkpoint_steps, resume=resume
+        )
+        if progress and hypermodel and hypermodel.corpus.note:
+            print(hypermodel.corpus.note, file=sys.stderr, flush=True)
+        search_run = SearchRun(state, hypermodel, interrupts, progress)
+        return search_run.run(workers, is_chief=process_role == "chief")
+
+
+def _changed(job: Job, tuner: str | None, limits: Mapping[str, Any]) -> Job:
+    """Return `job` with the arguments of `search` in place of its own."""
+    changes = {key: value for key, value in limits.items() if value is not None}
+    if tuner not in (None, job.tuner):
+        changes |= {"tuner": tuner, "tuner_options": {}}
+        if tuner == "hyperband":
+            changes["early_stopping"] = "none"  # it ends trials early itself
+        default = None if tuner == "grid" else job.max_trials or Job.max_trials
+        changes.setdefault("max_trials", default)
+    if zoo.is_file(job.model):
+        changes["model"] = os.path.abspath(job.model)
+    return dataclasses.replace(job, **changes)
+
+
+def _begin(
+    folder: Path,
+    job: Job,
+    corpus: Corpus | str | None,
+    read_as: Mapping[str, Any],
+    run: str | os.PathLike[str] | None,
+    checkpoint_steps: int,
+    *,
+    resume: bool,
+) -> tuple[Search, HyperModel | None]:
+    """Write what the processes of the search share; return it and the models of a training."""
+    opened = _open_run(job, run)
+    if corpus is None and not opened:
+        raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
+    for key, value in read_as.items() if opened else ():
+        message = "must be left out for a job over a RUN, whose tokeniser reads the text."
+        raise ArgumentError(key, message, **{key: value})
+    written = folder / CORPUS
+    before = search_folder.read_search(folder) if resume else None
+    name = CORPUS
+    if isinstance(corpus, Corpus):
+        loaded = corpus
+    else:
+        place = str(Path(corpus).resolve()) if corpus and corpus not in corpora.NAMES else corpus
+        had_name = before is None or before.corpus not in (CORPUS, str(written.resolve()))
+        name = (place or "") if had_name and not read_as else name
+        if corpus and before and written.is_dir():  # with the tokeniser that was learnt
+            loaded = search_folder.resumed_corpus(written, corpus, read_as)
+        elif corpus and before and (run_of_trial := search_folder.run_of_a_trial(folder)):
+            loaded = search_folder.load_corpus(corpus, job.model, run_of_trial, {})
+        else:
+            loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
+    if job.kind == "training":
+        card = card_for(job.model, loaded if name == CORPUS else name)
+        hypermodel = HyperModel(job, loaded, card)
+        epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
+    else:
+        hypermodel = None
+        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
+    make_oracle(job, epochs=epochs)  # raises before anything is written
+    state = Search(
+        folder=folder,
+        job=job,
+        run=str(opened.path.resolve()) if opened else "",
+        corpus=name,
+        corpus_sha256=loaded.sha256,
+        vocabulary_sha256=loaded.vocabulary.sha256,
+        run_sha256=sha256_of(opened.path / WEIGHTS) if opened else "",
+        checkpoint_steps=checkpoint_steps,
+        epochs=epochs,
+        deadline=None if job.max_hours is None else time.time() + job.max_hours * 3600,
+    )
+    if before:
+        search_folder.check_resumable(before, state)
+    if not (before and written.is_dir()):
+        search_folder.write_corpus(written, loaded)
+    state.write()
+    return state, hypermodel
+
+
+def _open_run(job: Job, path: str | os.PathLike[str] | None) -> Run | None:
+    """Open the RUN folder that the job searches the gate or the evaluation of."""
+    of_kind = f"for a job of the kind {job.kind!r}"
+    if job.kind == "training":
+        if path is not None:
+            raise ArgumentError("run", f"must be left out {of_kind}. Received: {str(path)!r}.")
+        return None
+    if path is None:
+        way_out = "Train a model first, with `dualnet train`."
+        raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
+    run = Run.open_folder(path)
+    if run.translates:
+        message = f"must be of a language model. Received: {str(path)!r}, which translates."
+        raise ArgumentError("run", message)
+    if not (run.path / WEIGHTS).is_file():
+        message = "`run` must be a RUN folder with weights, which it has after its first epoch."
+        way_out = "Continue the training with --resume."
+        raise FileNotFoundError(f"{message} Received: {str(path)!r}. {way_out}")
+    return run
+
+
+# --- a worker of another machine
+
+
+def _work(folder: Path) -> Tuner:
+    """Run trials of the chief of the search in `folder` until there are no more."""
+    with Interrupts() as interrupts:
+        _wait_for_chief(folder, interrupts)
+        search = search_folder.read_search(folder)
+        tuner = make_tuner(search, lambda: interrupts.asked or search.is_over())
+        try:
+            tuner.search()
+        except Stopped:
+            if not search.is_over():
+                message = "Stopped and saved. Continue the trial with the same command."
+                raise Stopped(message) from None
+        except grpc.RpcError as error:
+            received = f"{error}. Start it again with --resume, then this worker"
+            message = f"The chief at {chief_address()} must answer. Received: {received}."
+            raise OSError(message) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise OSError(f"{error} Free some space, then start this worker again.") from None
+    return tuner
+
+
+def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
+    """Return once the chief answers; by then it has written `search.json`."""
+    end = time.monotonic() + CHIEF_SECONDS
+    while time.monotonic() < end:
+        if interrupts.asked:
+            raise Stopped("Stopped before the chief answered.")
+        with grpc.insecure_channel(chief_address()) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(1.0)
+            except grpc.FutureTimeoutError:
+                continue
+        if (folder / SEARCH).is_file():
+            return
+        message = "`output` must be a folder that this machine shares with the chief. Received: "
+        received = f"{str(folder)!r}, without {SEARCH}. Use the chief's folder"
+        raise FileNotFoundError(f"{message}{received}.")
+    received = f"nothing for {CHIEF_SECONDS / 60:.0f} minutes. Start it, then this worker"
+    raise OSError(f"The chief at {chief_address()} must answer. Received: {received}.")
