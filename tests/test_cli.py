@@ -794,8 +794,8 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     whole = cli.json(evaluate)
     assert (whole["split"], whole["tokens"]) == ("whole", 40 * 6 - 1)
     assert cli.json(f"{evaluate} --split test")["tokens"] == 2 * 6 - 1
-    assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 40 * 6 - 1
-    assert cli.json(f"{evaluate} --fractions 50 25 25 --split valid")["tokens"] == 10 * 6 - 1
+    assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 10 * 6 - 1
+    assert cli.json(f"{evaluate} --fractions 25 50 25 --split valid")["tokens"] == 20 * 6 - 1
     assert "--fractions needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
 
 

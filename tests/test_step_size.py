@@ -87,6 +87,7 @@ def test_without_validation_text_auto_is_refused(model):
             DynamicEvaluating(learning_rate=value)
 
 
+@pytest.mark.slow
 def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus, capsys, cli):
     model = dualnet.load(run.folder)
     first = dualnet.dynamic_evaluation(model, corpus.test)
@@ -123,6 +124,7 @@ def test_a_shipped_model_learns_from_python_as_from_the_shell():
     assert with_own_settings(model, named, by_text=False) is named
 
 
+@pytest.mark.slow
 def test_where_the_text_of_a_run_has_changed_the_default_is_taken(run, folder, tmp_path, capsys):
     text, copy = tmp_path / "text", tmp_path / "RUN"
     shutil.copytree(folder, text)

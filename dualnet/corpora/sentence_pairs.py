@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_path
 from dualnet._columns import column_of, columns_of
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.text.plain_text import SURROGATE, text_of
@@ -72,13 +72,14 @@ def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[Sentence
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(items, 1):
         if isinstance(item, (str, os.PathLike)):
+            check_path("pairs", item)
             sentence_pairs += _pairs_of_file(item)
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
             if isinstance(item, (tuple, list)) and len(item) == 2:
                 item = dict(zip(KEYS, item))
-            sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number}"))
+            sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
     return sentence_pairs
