@@ -51,6 +51,23 @@ if keras.config.backend() != "tensorflow":
         "test_trees.py",
         "test_tuning_*.py",
     ]
+    # The slow tests that the other backends run, too: those of layers, of how they are put
+    # together, and of the weights that training leaves. The others use what these show.
+    SLOW_ON_EACH = {
+        "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
+        "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
+        "recurrence", "regularisers", "resume", "wrapped_models",
+    }  # fmt: skip
+
+    def pytest_collection_modifyitems(config, items):
+        left_out = [
+            item for item in items
+            if item.get_closest_marker("slow")
+            and item.path.stem.removeprefix("test_") not in SLOW_ON_EACH
+        ]  # fmt: skip
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # A traced model is many objects that live on, which the collector would count again and again.
