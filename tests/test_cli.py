@@ -48,7 +48,8 @@ def run(trained):
 def test_a_command_is_silent_about_the_start_of_the_backend(trained):
     _, process = trained
     lines = process.stderr.splitlines()
-    first, last = lines
+    reading, first, last = lines
+    assert reading.startswith("Reading '") and " as words, since its rare words" in reading
     assert re.fullmatch(r"epoch 1/1  0 of \d+,\d+ tokens, compiling", first), process.stderr
     assert last.startswith("epoch 1/1  train perplexity")
     assert len(process.stdout.splitlines()) == 4

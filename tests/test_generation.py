@@ -242,7 +242,7 @@ def test_repetition_is_penalised_for_the_tokens_of_the_text(model):
     varied = dualnet.generate(model, "w1", repetition_penalty=1e9, **greedy).split()
     assert len({*varied}) > len({*tokens})
     assert dualnet.generate(model, "w1", repetition_penalty=1.0, **greedy).split() == tokens
-    with pytest.raises(ValueError, match="`repetition_penalty` must be .* above 0"):
+    with pytest.raises(ValueError, match="`repetition_penalty` must be above 0"):
         dualnet.generate(model, "w1", repetition_penalty=0)
 
 
