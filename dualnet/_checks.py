@@ -211,14 +211,14 @@ def checked(function: Function) -> Function:
     signature = inspect.signature(function)
 
     @functools.cache
-    def kinds() -> dict[str, Any]:
+    def kinds() -> dict[str, tuple[Any, bool]]:
         kinds = {
             name: _resolved(parameter.annotation, function.__globals__)
             for name, parameter in signature.parameters.items()
             if parameter.annotation is not parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
-        return {name: kind for name, kind in kinds.items() if not {*_parts(kind)} <= NUMBERS}
+        return {name: (kind, {*_parts(kind)} <= NUMBERS) for name, kind in kinds.items()}
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -227,7 +227,9 @@ def checked(function: Function) -> Function:
         except TypeError:  # Python says what is missing
             return function(*args, **kwargs)
         for name in arguments.keys() & kinds().keys():
-            _check(name, arguments[name], kinds()[name])
+            (kind, is_number), value = kinds()[name], arguments[name]
+            if not is_number or isinstance(value, np.ndarray):
+                _check(name, value, kind)
         return function(*args, **kwargs)
 
     return typing.cast(Function, call)
@@ -309,7 +311,8 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin in (Any, object):
         return True
     if origin is int:
-        return hasattr(value, "__index__") and not isinstance(value, bool)
+        is_index = hasattr(value, "__index__") and not isinstance(value, bool)
+        return is_index and np.ndim(value) == 0
     if origin is float:
         return is_number(value)
     if origin is np.ndarray:

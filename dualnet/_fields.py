@@ -109,8 +109,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, np.generic):  # JSON and TOML have no scalars of NumPy
-                value = value.item()
+            if isinstance(value, (np.generic, np.ndarray)):  # JSON and TOML have none of NumPy's
+                value = value.tolist()
                 object.__setattr__(self, field.name, value)
             _check(field, value)
         in_use = {name for name, value in self.changed().items() if value is not False}
@@ -174,7 +174,9 @@ class Settings:
     @checked
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of the fields `names` that are not None."""
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        known = self.names()
+        values = ((name, getattr(self, check_choice("names", name, known))) for name in names)
+        return {name: value for name, value in values if value is not None}
 
     def changed(self) -> dict[str, Any]:
         """Return the names and values of the fields that differ from their defaults."""

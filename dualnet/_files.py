@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import filelock
 
@@ -26,8 +27,9 @@ class TooLargeError(ValueError):
     """A file has more bytes than it may have."""
 
 
-def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the bytes of the regular file `path`, which may have at most `most`.
+@contextlib.contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open the regular file `path` to read its bytes.
 
     Never waits: a pipe is opened without a writer, and refused.
     """
@@ -38,6 +40,12 @@ def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
     with open(path, "rb", opener=opener) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise NotARegularFileError(f"{os.fspath(path)!r} is a device or a pipe.")
+        yield file
+
+
+def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the bytes of the regular file `path`, which may have at most `most`."""
+    with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise TooLargeError(f"{os.fspath(path)!r} has more than {most:,} bytes.")

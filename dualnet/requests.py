@@ -242,8 +242,6 @@ class Rescoring(Adapting):
 
 def check_reading(text: str) -> None:
     """Raise `ValueError` unless `text`, of `dualnet.look`, holds more than white space."""
-    if not isinstance(text, str):
-        raise ArgumentError("text", f"must be a string. Received: {type(text).__name__}.")
     if not text.strip():
         raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
 

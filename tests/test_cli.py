@@ -408,7 +408,7 @@ def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_prompts_are_continued(cli, run):
+def test_prompts_are_continued(cli, run, monkeypatch):
     command = f"generate {run} --prompt 'the cat' --prompt the --max-tokens 7"
     command += " --temperature 0.9 --top-k 5 --top-p 0.9 --seed 3"
     result = cli.json(command)
@@ -422,7 +422,10 @@ def test_prompts_are_continued(cli, run):
         dualnet.load(run), prompts, max_tokens=7, temperature=0.9, top_k=5, top_p=0.9, seed=3
     )
     assert result["texts"] == expected
-    assert cli(command) == "\n\n".join(expected) + "\n"
+    assert cli.call(command) == (0, "\n\n".join(expected) + "\n", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where a draw may take minutes
+    code, out, err = cli.call(command)
+    assert code == 0 and out == "\n\n".join(expected) + "\n" and "up to 7 tokens" in err
 
 
 def test_the_likeliest_texts_are_printed(cli, run):

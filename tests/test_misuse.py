@@ -14,10 +14,14 @@ def workshop(tmp_path_factory):
     return misuse.Workshop(tmp_path_factory.mktemp("misuse"))
 
 
+MORE = pytest.param(misuse.MORE, id="more", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("values", [pytest.param(misuse.FEW, id="few"), MORE])
 @pytest.mark.parametrize("name", misuse.public_names())
-def test_a_bad_argument_is_named(name, workshop, monkeypatch):
-    monkeypatch.chdir(workshop.folder)
-    assert list(workshop.misuse(name, misuse.FEW)) == []
+def test_a_bad_argument_is_named(name, values, workshop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a call writes to the file that a value names
+    assert list(workshop.misuse(name, values)) == []
 
 
 def test_what_does_not_name_the_argument_is_noticed():

@@ -695,6 +695,9 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
         raise AssertionError("the slow work has begun")
 
     stub_write(monkeypatch, too_late)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="`path` must not be the current folder"):
+        UNCHECKED_EXPORT("a model", "")
     file = tmp_path / "file"
     file.write_text("untouched")
     with pytest.raises(FileExistsError, match="`directory` must be new or empty.*which is a file"):

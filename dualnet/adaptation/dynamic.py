@@ -76,7 +76,10 @@ class DynamicEvaluation(Comparable):
         losses = np.repeat(self.segment_losses, self.segment_lengths)
         curves = {f"dynamic ({self.rule})": losses}
         if static_losses is not None:
-            curves = {"static": np.asarray(static_losses, float), **curves}
+            static = np.asarray(static_losses)
+            if static.ndim != 1 or not len(static) or static.dtype.kind not in "fiu":
+                raise ArgumentError("static_losses", "must be numbers, at least one.")
+            curves = {"static": static, **curves}
         plot_positions(curves, path)
 
 

@@ -48,10 +48,9 @@ def ensemble_model(
         if key not in WRAPPERS:
             raise TypeError(f"ensemble_model() got an unexpected keyword argument {key!r}")
     gate, cache = Gate(**Gate.fields_of(arguments)), Cache(**Cache.fields_of(arguments))
-    if isinstance(members, (str, Mapping)) or not members:
-        raise ArgumentError(
-            "members", f"must be a list of at least one model. Received: members={members!r}."
-        )
+    members = list(members)
+    if not members:
+        raise ArgumentError("members", "must be a list of at least one model.", members=members)
     if gate.gate == "input_and_hidden":
         reason = "whose members have hidden states of their own. Received: gate='input_and_hidden'."
         raise ArgumentError("gate", f"must be 'input' or 'lstm' for an ensemble, {reason}")

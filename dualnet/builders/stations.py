@@ -950,10 +950,10 @@ class CommonStations:
         arguments = with_names(arguments)
         sizes = arguments.get("recurrent_units")
         if (
-            arguments.get("cell") == "depth_gated_lstm"
-            and arguments.get("recurrent_layers", 1) == 1
-            and isinstance(sizes, Sequence)
+            isinstance(sizes, Sequence)
             and len(sizes) > 1
+            and arguments.get("cell") == "depth_gated_lstm"
+            and arguments.get("recurrent_layers", 1) == 1
         ):  # one cell is the whole stack
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}

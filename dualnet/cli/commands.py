@@ -132,8 +132,11 @@ def generate(options: Generate) -> None:
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
     run = open_language_model(options.run_folder)
-    generation = quietly("dualnet.generation")
-    texts = generation.generate(run.model(), prompts, **settings)
+    generation, model = quietly("dualnet.generation"), run.model()
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"up to {options.max_tokens:,} tokens"):  # on a terminal
+        texts = generation.generate(model, prompts, **settings)
     used = DRAWN if options.beam is None else SEARCHED
     result = {"texts": texts, "prompts": prompts, **{name: settings[name] for name in used}}
     several = texts if options.n_best is None else itertools.chain(*texts)

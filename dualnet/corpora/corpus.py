@@ -2,7 +2,6 @@
 
 import math
 import os
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,9 +260,6 @@ def choose_tokenizer(
     if isinstance(tokenizer, Tokenizer):
         vocabulary, tokenizer = vocabulary or tokenizer, None
     if vocabulary is not None:
-        if not isinstance(vocabulary, Tokenizer):
-            required = "must be a tokeniser, such as that of a model or a `Vocabulary`."
-            raise ArgumentError("vocabulary", f"{required} Received: {reprlib.repr(vocabulary)}.")
         if tokenizer is not None:
             required = "must be None with `vocabulary`, which is one."
             raise ArgumentError("tokenizer", required, tokenizer=tokenizer)

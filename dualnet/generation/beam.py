@@ -109,8 +109,9 @@ def beam_search(
     if limits.shape not in ((), (count,)):
         required = f"must be an integer, or one for each of the {count} sentences."
         raise ArgumentError("max_tokens", f"{required} Received: shape {limits.shape}.")
+    excluded = list(excluded_ids)
     sentences = [
-        _Sentence(request, check_count("max_tokens", limit, least=1), eos_id, list(excluded_ids))
+        _Sentence(request, check_count("max_tokens", limit, least=1), eos_id, excluded)
         for limit in np.broadcast_to(limits, count)
     ]
     first_rows = np.arange(count)[:, None]
@@ -119,6 +120,9 @@ def beam_search(
     while True:
         log_probabilities, states = step(tokens.reshape(-1, 1), states)
         log_probabilities = ops.convert_to_numpy(log_probabilities).reshape(count, beam, -1)
+        size = log_probabilities.shape[-1]
+        if excluded and not 0 <= min(excluded) <= max(excluded) < size:
+            raise ArgumentError("excluded_ids", f"must be at least 0 and below {size}.")
         tokens = np.zeros_like(tokens)
         parents = np.zeros_like(tokens)
         for i, sentence in enumerate(sentences):

@@ -16,6 +16,7 @@ from dualnet.generation import translation
 
 STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
+CALLS = 4  # of full rows, into which the streams of a language model are divided at each step
 
 
 def log_probabilities(
@@ -28,8 +29,8 @@ def log_probabilities(
 ) -> np.ndarray:
     """Return the log-probability, in nats, of each stream's tokens but the first.
 
-    `ROWS` streams are read at a time, fewer for long sources, and not padded to the longest: what
-    a long one needs of memory does not depend on the others.
+    A call reads at most `ROWS` streams, fewer for long sources, and they are not padded to the
+    longest: what a long one needs of memory does not depend on the others.
 
     Args:
         model: `LanguageModel`, or a `TranslationModel` with `sources`.
@@ -49,13 +50,14 @@ def log_probabilities(
     totals = np.zeros(len(streams))
     while order:
         rows = max(1, min(ROWS, translation.POSITIONS // widths[owner_of[order[0]]]))
-        group, order = order[:rows], order[rows:]
+        several = rows if sources else CALLS * rows
+        group, order = order[:several], order[several:]
         used, places = np.unique([owner_of[i] for i in group], return_inverse=True)
         constants = None
         if isinstance(model, TranslationModel):
             states, constants = _encoded(model, [sources[k] for k in used])
         totals[group] = _of_neighbours(
-            model, [streams[i] for i in group], places, states, constants
+            model, [streams[i] for i in group], places, states, constants, rows
         )
     return totals
 
@@ -66,8 +68,12 @@ def _of_neighbours(
     owners: np.ndarray,
     states: Sequence[np.ndarray] | None,
     constants: Sequence[np.ndarray] | None,
+    most: int,
 ) -> np.ndarray:
-    """Return the log-probabilities of sorted streams; `owners` are the rows of their sources."""
+    """Return the log-probabilities of sorted streams; `owners` are the rows of their sources.
+
+    A call reads at most as many as `most`.
+    """
     reader = reader_of(model, questions.losses if constants is None else _losses_given_sources)
     if states is None:
         states = [np.zeros((1, size), np.float32) for size in reader.state_size]
@@ -81,22 +87,25 @@ def _of_neighbours(
     for start in range(0, counts.max(), STEPS):
         left = counts > start
         new = left & (shared <= start + STEPS)  # the others are equal so far
-        rows = np.flatnonzero(new)
-        several = 1 << (len(rows) - 1).bit_length()  # few numbers of rows are compiled
-        rows = np.append(rows, np.full(several - len(rows), rows[0]))
-        columns = start + np.arange(STEPS + 1)
-        inside = columns <= counts[rows, None]
-        pieces = ids[(begins[rows, None] + columns) * inside]
-        segment: dict[str, Any] = {
-            "tokens": pieces[:, :-1],
-            "targets": pieces[:, 1:],
-            "states": [state[places[rows]] for state in states],
-        }
-        if constants is not None:
-            segment |= {"constants": constants, "owners": owners[rows]}
-        answer = reader.predict_on_batch(segment)
-        losses: Any = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
-        states, places = answer["states"], np.cumsum(new) - 1
+        answers: list[list[np.ndarray]] = []
+        for part in np.split(np.flatnonzero(new), range(most, new.sum(), most)):
+            several = 1 << (len(part) - 1).bit_length()  # few numbers of rows are compiled
+            rows = np.append(part, np.full(several - len(part), part[0]))
+            columns = start + np.arange(STEPS + 1)
+            inside = columns <= counts[rows, None]
+            pieces = ids[(begins[rows, None] + columns) * inside]
+            segment: dict[str, Any] = {
+                "tokens": pieces[:, :-1],
+                "targets": pieces[:, 1:],
+                "states": [state[places[rows]] for state in states],
+            }
+            if constants is not None:
+                segment |= {"constants": constants, "owners": owners[rows]}
+            answer = reader.predict_on_batch(segment)
+            losses: Any = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
+            answers.append([array[: len(part)] for array in (losses, *answer["states"])])
+        losses, *states = map(np.concatenate, zip(*answers))
+        places = np.cumsum(new) - 1
         totals[left] -= losses[places[left]]
     return totals
 

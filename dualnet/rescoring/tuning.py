@@ -116,7 +116,7 @@ def tune(
     """
     check_count("seed", seed, least=0)
     check_count("starts", starts, least=1)
-    metric = metric_of(metric)
+    lists, references, metric = list(lists), list(references), metric_of(metric)
     search = _Search(lists, metric, _statistics(lists, references, metric), missing)
     return search.run(np.random.default_rng(seed), starts)
 
@@ -151,7 +151,7 @@ def compare(
     (50.0, 0.0)
     """
     check_count("seed", seed, least=0)
-    metric = metric_of(metric)
+    lists, references, metric = list(lists), list(references), metric_of(metric)
     statistics = _statistics(lists, references, metric)
     known = {name for nbest in lists for item in nbest.hypotheses for name in item.numbers()}
     check_features(weights, known)

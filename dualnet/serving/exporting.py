@@ -222,6 +222,8 @@ def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) 
 
 
 def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> None:
+    if directory == Path.cwd():  # a new folder would take its place, and leave the shell nowhere
+        raise ArgumentError("path", "must not be the current folder.", path=str(directory))
     with _explained("directory", directory):
         _check_new_or_empty(directory)
         _make_parent(directory)

@@ -75,8 +75,10 @@ def train_tokenizer(
         trainer = trainers.UnigramTrainer(vocab_size=learnt, unk_token=UNK, **options)
     elif kind == "word-piece":
         tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
-        # The library reads longer words as unknown.
-        parts = pre_tokenizers.Split(tokenizers.Regex(f"[\\s\\S]{{{LONGEST_WORD}}}"), "isolated")
+        # The library reads longer words as unknown, and a word with an unknown character whole:
+        # that of Chinese, which has no spaces, is a character.
+        pattern = f"\\p{{Han}}|[\\s\\S]{{{LONGEST_WORD}}}"
+        parts = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
         steps = [pre_tokenizers.BertPreTokenizer(), parts]
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
         tokenizer.decoder = decoders.WordPiece(cleanup=False)

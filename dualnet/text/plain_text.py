@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
+from dualnet._files import open_regular
 
 EOS, UNK = "<eos>", "<unk>"
 DOCUMENTS = ("line", "blank-line", "file")  # what ends a document, and so where <eos> stands
@@ -107,7 +108,7 @@ def blocks(
 
     `settings` are `documents`, `whole` and `lowercase` of `decoded`.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
 
         def read(size: int) -> bytes:

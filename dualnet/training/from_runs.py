@@ -100,6 +100,7 @@ def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLi
     ...     dualnet.load(path).count_params() == 2 * run.model.count_params()
     True
     """
+    runs = list(runs)
     if len(runs) < 2:
         raise ArgumentError(
             "runs", f"must be at least two RUN folders. Received: {[str(run) for run in runs]}."

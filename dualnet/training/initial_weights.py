@@ -1,11 +1,12 @@
 """Starts a training from the weights of another model instead of random ones."""
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError, check_choice, checked
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load
@@ -75,6 +76,8 @@ def load_corpus(
     >>> training.load_corpus("python-reference", None).name
     'python-reference'
     """
+    for name in read_as or ():
+        check_choice("read_as", name, inspect.signature(corpora.load).parameters)
     vocabulary = source.vocabulary if source is not None else None
     read_as = read_as or {}
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
