@@ -800,7 +800,7 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     assert cli.json(f"{evaluate} --split test")["tokens"] == 2 * 6 - 1
     assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 10 * 6 - 1
     assert cli.json(f"{evaluate} --fractions 25 50 25 --split valid")["tokens"] == 20 * 6 - 1
-    assert "--fractions needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
+    assert "`--fractions` needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
 
 
 def test_quiet_hides_what_the_search_for_a_learning_rate_says(cli, run, tmp_path):
