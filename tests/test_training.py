@@ -137,8 +137,8 @@ def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
     dualnet.train("lstm", corpus, output=tmp_path / "RUN", evaluate=False, **settings)
     assert capsys.readouterr().out == ""
     if stream is not None:
-        shown = stream.getvalue()
-        assert shown.count("train perplexity") == 2
+        note, _, shown = stream.getvalue().partition("\n")
+        assert note == corpus.note and shown.count("train perplexity") == 2
         has_bar = isinstance(stream, Terminal)
         assert all((text in shown) == has_bar for text in ("\x1b[", "left", "50%", "━"))
         assert has_bar or all(line.startswith("epoch ") for line in shown.splitlines())

@@ -199,7 +199,7 @@ def train(
         if start.transferred is not None and progress:
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
-        if progress and not resume:
+        if progress and not resume and sys.stderr is not None:  # None: `print` takes the output
             if isinstance(start.corpus, PairCorpus) and not isinstance(name, Card):
                 _say_which_card(name, start.corpus.name)
             _tell_of_text(start.corpus)
