@@ -413,8 +413,8 @@ def test_prompts_are_continued(cli, run, monkeypatch):
     command += " --temperature 0.9 --top-k 5 --top-p 0.9 --seed 3"
     result = cli.json(command)
     assert list(result) == [
-        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "stop_at_eos",
-        "allow_unknown", "seed",
+        "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "min_p",
+        "repetition_penalty", "stop_at_eos", "allow_unknown", "seed",
     ]  # fmt: skip
     prompts = ["the cat", "the"]
     assert result["prompts"] == prompts and result["seed"] == 3

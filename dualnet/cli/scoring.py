@@ -132,7 +132,7 @@ def _print_rows(
 
 def _surprising(options: Score, run: Run) -> Surprising:
     """Return the request to the model of `run`, with the rule that --rule stands for."""
-    request = {**options.arguments(), "rule": "nadam"}
+    request = {**options.arguments(), "rule": None}
     if options.adapt:
         corpus = run.trained_on.get("name", "")
         request |= learning_of(run, options.rule, options.learning(), corpus, by_text=True)
