@@ -210,7 +210,7 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.fit(tokens_of((7, 5)), tokens_of((7, 5)), batch_size=4, verbose=0)
     with pytest.raises(ValueError, match="`shuffle` must be False"):
         model.fit(tokens_of((8, 5)), tokens_of((8, 5)), shuffle=True, verbose=0)
-    with pytest.raises(ValueError, match="`x` must hold ids of the model's vocabulary, 0 to 8"):
+    with pytest.raises(ValueError, match="`x` must hold ids of the model's vocabulary, 0 to 9"):
         model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
     model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
     with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):

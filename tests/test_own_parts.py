@@ -471,7 +471,7 @@ def last_logits_only():
 @pytest.mark.parametrize(
     ("core", "message"),
     [
-        (lambda: keras.layers.Dense(3), "functional, of keras.Input tensors. Received: <Dense"),
+        (lambda: keras.layers.Dense(3), "`core` must be a Model or a string. Received: <Dense"),
         (lambda: with_tokens("float32"), r'first input is the tokens, .*dtype="int32".*float32'),
         (lambda: with_tokens(shape=(5,)), r"first input is the tokens.*int32 of shape \(None, 5\)"),
         (without_state, "at least one state, which holds what it knows .*Received: no states"),

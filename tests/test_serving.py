@@ -81,8 +81,8 @@ def served(tmp_path_factory):
 def text_client(model):
     """Return a function that sends requests to the text endpoints as graphs, without export."""
     parts = ServedReader(model), in_graph(model.vocabulary)
-    score, generate = saved_model._score_text(*parts), saved_model._generate_text(*parts, 100)
-    return graph_client({"score_text": score, "generate_text": generate})
+    generate = saved_model._generate_text(*parts, model.vocabulary.unknown_ids, 100)
+    return graph_client({"score_text": saved_model._score_text(*parts), "generate_text": generate})
 
 
 def generate(ask, prompts, **settings):
