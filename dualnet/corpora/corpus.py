@@ -304,8 +304,9 @@ def locate(
     else:
         is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
         if is_name and not file.is_dir() and name_or_folder not in (".", "~"):
-            raise ValueError(
-                f"Unknown corpus: it must be one of {NAMES}, an existing folder, or a file. "
+            raise ArgumentError(
+                "Unknown corpus: `name_or_folder` (--corpus) must be one of "
+                f"{', '.join(NAMES)}, an existing folder, or a file. "
                 f"Received: {name_or_folder!r}." + did_you_mean(address.lower(), NAMES)
             )
         name = file.resolve().name

@@ -67,7 +67,8 @@ def read_nbest(
     Hypothesis(text='a cat', features={'tm': (-1.0, -2.0)}, score=-3.0, rest=None)
     """
     check_choice("format", format, FORMATS)
-    if len(scores) and format != "kaldi":
+    scores = tuple(scores)
+    if scores and format != "kaldi":
         raise ArgumentError("scores", f"are files of Kaldi lists. Received: format={format!r}.")
     for file in (path, *scores):
         if not os.path.isfile(file):
