@@ -408,6 +408,7 @@ def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+@pytest.mark.slow
 def test_prompts_are_continued(cli, run, monkeypatch):
     command = f"generate {run} --prompt 'the cat' --prompt the --max-tokens 7"
     command += " --temperature 0.9 --top-k 5 --top-p 0.9 --seed 3"
@@ -677,6 +678,7 @@ def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):
         assert ("as byte-level BPE, which loses nothing; 257 units" in shown) != warns
 
 
+@pytest.mark.slow
 def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     (tmp_path / "story.txt").write_text("The cat sees a dog. The dog sees a cat!\n" * 40)
     quick = f"--output {tmp_path}/RUN --set units=4 batch_size=2 sequence_length=9"
@@ -696,6 +698,7 @@ def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     assert "`min_count` is for words" in cli.refused(wrong)
 
 
+@pytest.mark.slow
 def test_export_warns_of_a_closed_vocabulary(cli, tmp_path):
     small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "closed.keras")
     with pytest.warns(UserWarning, match="is closed: it has no <unk>, so `score_text`"):
@@ -803,6 +806,7 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     assert "`--fractions` needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
 
 
+@pytest.mark.slow
 def test_quiet_hides_what_the_search_for_a_learning_rate_says(cli, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "RUN")
     code, out, err = cli.call(f"evaluate {copy} --dynamic --quiet")

@@ -162,6 +162,7 @@ def test_the_pieces_are_the_text_again(model):
         assert len(data["ids"]) == len(data["pieces"])
 
 
+@pytest.mark.slow
 def test_units_stand_where_the_text_has_them():
     data = data_of(dualnet.look(a_model(tokenizer=TOKENIZERS["bpe"]), "the dog"))
     assert set(data["before"]) == {""} and len(data["pieces"]) < len("the dog")

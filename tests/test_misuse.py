@@ -14,11 +14,21 @@ def workshop(tmp_path_factory):
     return misuse.Workshop(tmp_path_factory.mktemp("misuse"))
 
 
-MORE = pytest.param(misuse.MORE, id="more", marks=pytest.mark.slow)
+# These train, search or draw before they can know.
+LONG = {
+    "adaptation.dynamic_evaluation", "corpora.Corpus.batches", "generation.generate",
+    "training.train", "training.train_gate", "tuning.search",
+}  # fmt: skip
+CASES = [
+    pytest.param(name, values, id=f"{name}-{kind}", marks=[pytest.mark.slow] * is_slow)
+    for name in misuse.public_names()
+    for kind, values, is_slow in [
+        ("few", misuse.FEW, name in LONG), ("more", misuse.MORE, True),
+    ]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("values", [pytest.param(misuse.FEW, id="few"), MORE])
-@pytest.mark.parametrize("name", misuse.public_names())
+@pytest.mark.parametrize(("name", "values"), CASES)
 def test_a_bad_argument_is_named(name, values, workshop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a call writes to the file that a value names
     assert list(workshop.misuse(name, values)) == []

@@ -383,6 +383,7 @@ def test_weights_choose_the_best_hypotheses(model):
         assert nbest.best == nbest.hypotheses[int(np.argmax(totals))]
 
 
+@pytest.mark.slow
 def test_hypotheses_are_scored_as_if_each_were_alone(model, monkeypatch):
     together = column(rescore({"lm": model}, LISTS), "lm")
     hypotheses = [NBest(0, (each,)) for nbest in LISTS for each in nbest.hypotheses]

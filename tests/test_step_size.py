@@ -51,6 +51,7 @@ def test_of_rates_that_diverge_the_lowest_is_not_taken_for_the_best():
     assert best_rate(lambda rate: math.inf if rate > 0.05 else rate, 0.1)[0] < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rate_that_was_found_is_as_good_as_if_it_were_given(model, rule, capsys):
     settings = {"rule": rule, "sequence_length": 9}

@@ -149,6 +149,7 @@ def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
             assert all("train perplexity" in line for line in rest)
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_line_tells_of_the_tokens_now_and_then(corpus, tmp_path, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
@@ -363,6 +364,7 @@ def test_a_run_without_a_checkpoint_loads_its_weights_again(run, started, corpus
         train(corpus, tmp_path / "RUN", resume=True, weights=started.folder)
 
 
+@pytest.mark.slow
 def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started, corpus, tmp_path):
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
     shutil.copytree(started.folder, tmp_path / "done")

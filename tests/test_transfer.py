@@ -185,6 +185,7 @@ def test_what_is_no_dict_or_no_model_is_refused():
             function(build().core)
 
 
+@pytest.mark.slow
 def test_a_tied_lstm_of_torch_has_the_same_logits_after_the_import():
     torch = pytest.importorskip("torch")
     embedding = torch.nn.Embedding(7, 4)

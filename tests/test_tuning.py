@@ -72,6 +72,7 @@ def test_the_best_are_completed_trials_only(searched):
     assert not list(folder.glob("trials/*/run/checkpoints")), "they are of no use any more"
 
 
+@pytest.mark.slow
 def test_the_best_model_is_what_was_found_and_has_its_perplexity(searched, corpus):
     folder, tuner = searched
     (best,), (hp,) = tuner.get_best_models(), tuner.get_best_hyperparameters()
