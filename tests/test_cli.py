@@ -408,6 +408,15 @@ def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
+    train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4 batch_size=4"
+    told = cli(f"{train} --epochs 1800 --dry-run")
+    seconds, hours = re.findall(r"about ([\d.,]+) (?:s|h)", told)
+    assert "1800 epochs" in told and float(hours) == pytest.approx(float(seconds) / 2, abs=0.3)
+    assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
+    assert not list(tmp_path.iterdir()) and "--dry-run" in cli("card lstm")
+
+
 @pytest.mark.slow
 def test_prompts_are_continued(cli, run, monkeypatch):
     command = f"generate {run} --prompt 'the cat' --prompt the --max-tokens 7"

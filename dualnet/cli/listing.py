@@ -131,6 +131,8 @@ def _about(card: zoo.Card, is_shipped: bool) -> Iterator[str]:
     if card.parameters is not None:
         printed = f" (in the paper: {card.printed})" if card.printed else ""
         yield f"parameters  {card.parameters:,}{printed}"
+    if card.recipe and not is_shipped:
+        yield "time        of an epoch on this machine: `dualnet train ... --dry-run`"
     if card.seed is not None:
         yield f"seed        {card.seed}"
     if card.lowercase:

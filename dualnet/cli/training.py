@@ -54,15 +54,17 @@ class Train(ReadingPairs, Training, OfModel):
         card_for: Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k
             (default: those for the corpus itself, else the first).
         weights: Start from the weights of this RUN folder, shipped model or .keras file.
+        dry_run: Say how long an epoch takes on this machine, from a few steps, and write nothing.
         seeds: Train once for each of these seeds, into RUN/seed-N, and show mean and deviation.
     """
 
     lowercase: bool = False
     card_for: str | None = field(None, metavar="CORPUS")
     weights: str | None = field(None, metavar="RUN")
+    dry_run: bool = False
     seeds: list[int] | None = field(None, nargs="+")
     needs = {"pairs": ["lowercase"]}
-    excludes = {"seed": ["seeds"]}
+    excludes = {"seed": ["seeds"], "dry_run": ["resume", "seeds"]}
 
 
 class Gate(Training, OfRun):
@@ -100,7 +102,10 @@ def train(options: Train) -> None:
     read_as = options.reading() if options.pairs is None else {}
     training = quietly("dualnet.training", seeds=True)
     check_overrides(settings, "the builder or the recipe", training.train, "train")
-    own = {"name", "card_for", "lowercase", *ReadingPairs.names()}
+    if options.dry_run:
+        _tell_time(options, model, corpus, {**read_as, **settings})
+        return
+    own = {"name", "card_for", "dry_run", "lowercase", *ReadingPairs.names()}
     arguments = {**options.arguments_of(*own), **read_as, **settings}
     if options.seeds is None:
         _show_run(options, training.train(model, corpus, **arguments))
@@ -119,6 +124,21 @@ def train(options: Train) -> None:
                for key in shown)  # fmt: skip
     head = ["seed", "best epoch", *shown.values()]
     report(options, result, Table(head, [*rows, ["mean", "", *summary]]))
+
+
+def _tell_time(options: Train, model: str | Card, corpus: Any, settings: dict[str, Any]) -> None:
+    """Print about how long an epoch takes, and all of them."""
+    from dualnet import training
+
+    epochs = options.epochs or settings.get("epochs")
+    if epochs is None:
+        card = model if isinstance(model, Card) else training.card_for(model, corpus)
+        epochs = training.split_overrides(card, {})[1].epochs
+    seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
+    result = {"seconds_per_epoch": seconds, "epochs": epochs}
+    hours = seconds * epochs / 3600
+    told = f"An epoch takes about {seconds:,.0f} s here, {epochs} epochs about {hours:,.1f} h."
+    report(options, result, f"{told} Nothing was written.")
 
 
 def _model_to_train(options: Train) -> str | Card:

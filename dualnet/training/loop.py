@@ -8,6 +8,8 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +28,7 @@ from dualnet.evaluation import Evaluation
 from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 from dualnet.runs import load
-from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
+from dualnet.runs.folder import READ_AS, RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
@@ -47,6 +49,7 @@ from dualnet.training.start import (
 from dualnet.training.start import resume as resume_run
 
 History = list[dict[str, Any]]
+ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
 WARNING_TOKENS = 100_000  # read at once; those of each split show whether a text is tokenised
 
 
@@ -222,6 +225,48 @@ def train(
             raise Stopped(interrupts.at_once)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
+
+
+@checked
+def epoch_seconds(
+    name: str | Card,
+    corpus: Corpus | PairCorpus | str,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> float:
+    """Return about how many seconds the training steps of an epoch take on this machine.
+
+    A model is built as `train` builds it, takes some steps and is thrown away. Nothing is kept.
+
+    Args:
+        name, corpus, weights: as for `train`.
+        **settings: how to read the corpus, and other settings, as for `train`.
+
+    Raises:
+        ValueError: as `train`, before its first step.
+
+    Example:
+
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> training.epoch_seconds("lstm", corpus, units=4, batch_size=1000) > 0
+    True
+    """
+    source = "" if weights is None else source_of(weights)
+    read_as = reading(corpus, **{key: settings.pop(key, None) for key in READ_AS})
+    with tempfile.TemporaryDirectory() as folder:
+        request = Request(Path(folder, "RUN"), name, corpus, None, source, settings, read_as)
+        with begin(request) as start:
+            start.model.fit(start.train_batches, steps_per_epoch=1, verbose=0)  # compiles
+            steps, most = 1, len(start.train_batches)
+            while True:
+                began = time.perf_counter()
+                start.model.fit(start.train_batches, steps_per_epoch=steps, verbose=0)
+                seconds = time.perf_counter() - began
+                if steps == most or seconds > ENOUGH_SECONDS:
+                    return seconds * most / steps
+                steps = min(4 * steps, most)
 
 
 def _say_which_card(name: str, pairs: str) -> None:
