@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+StrPath = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
 NOUNS = {
     str: "string", int: "integer", float: "number", bool: "truth value", np.ndarray: "array",

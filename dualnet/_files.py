@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import filelock
 
-from dualnet._checks import ArgumentError, check_path
+from dualnet._checks import ArgumentError, StrPath, check_path
 
 UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
 LOCK = ".lock"
@@ -28,7 +28,7 @@ class TooLargeError(ValueError):
 
 
 @contextlib.contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_regular(path: StrPath) -> Iterator[BinaryIO]:
     """Open the regular file `path` to read its bytes.
 
     Never waits: a pipe is opened without a writer, and refused.
@@ -43,7 +43,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+def read_bounded(path: StrPath, most: int) -> bytes:
     """Return the bytes of the regular file `path`, which may have at most `most`."""
     with open_regular(path) as file:
         data = file.read(most + 1)
@@ -52,14 +52,14 @@ def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
     return data
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
+def write_whole(path: StrPath, data: bytes | str) -> None:
     """Write a file under a temporary name, then rename it: it is written whole or not at all."""
     with written_beside(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
-def written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+def written_beside(path: StrPath) -> Iterator[Path]:
     """Yield the path of an empty file beside `path` that takes its place on success.
 
     The temporary name starts with a dot and has the suffix of `path`. On an error the file is
@@ -91,7 +91,7 @@ def is_full(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def folder_beside(
-    path: str | os.PathLike[str], *, replace: bool = True, prefix: str = UNFINISHED
+    path: StrPath, *, replace: bool = True, prefix: str = UNFINISHED
 ) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place on success.
 
@@ -179,7 +179,7 @@ def make_folder(name: str, folder: Path) -> None:
         raise OSError(f"`{name}` must be a folder that can be written to. {received}") from None
 
 
-def check_output_file(name: str, path: str | os.PathLike[str]) -> None:
+def check_output_file(name: str, path: StrPath) -> None:
     """Raise `ArgumentError` unless a file can be written at `path`, given as argument `name`."""
     if os.path.isdir(path):
         fault = "which is a folder. Add a file name."
@@ -199,7 +199,7 @@ def _check_no_file(name: str, folder: Path) -> None:
         )
 
 
-def flush(path: str | os.PathLike[str]) -> None:
+def flush(path: StrPath) -> None:
     """Wait until the file `path`, or the names in the folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -208,7 +208,7 @@ def flush(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
+def sha256_of(path: StrPath) -> str:
     """Return the SHA-256 of the file `path` as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dualnet._checks import ArgumentError, did_you_mean, is_number
+from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
 from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
 
 LARGEST = 10**6  # bytes of a file
@@ -17,7 +17,7 @@ _QUOTED = re.compile(
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}[\w-]")
 
 
-def read_toml(path: str | os.PathLike[str], *, what: str = "A card") -> dict[str, Any]:
+def read_toml(path: StrPath, *, what: str = "A card") -> dict[str, Any]:
     """Return the contents of the TOML file `path`. Error messages call the file `what`.
 
     A file may have `LARGEST` bytes, nest `DEEPEST` deep and, as TOML says, hold integers of 64
@@ -156,6 +156,6 @@ def line_of(text: str, key: str, *, table: str = "") -> int:
     return 0
 
 
-def at_line(path: str | os.PathLike[str], line: int) -> str:
+def at_line(path: StrPath, line: int) -> str:
     """Return "FILE, line N" for an error message, or the file alone if `line` is 0."""
     return f"{os.fspath(path)}{f', line {line}' if line else ''}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, did_you_mean, is_number
+from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
 from dualnet._data import folder
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 
@@ -158,7 +158,7 @@ def _place_of(key: str, file: str) -> str:
     return file
 
 
-def is_file(name: str | os.PathLike[str]) -> bool:
+def is_file(name: StrPath) -> bool:
     """Tell the path of a card of your own, which ends in ".toml", from the name of a model."""
     return os.fspath(name).endswith(".toml")
 

@@ -1,7 +1,6 @@
 """The demo: trains, adapts, compares, shows and serves two small models."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import keras
 import numpy as np
 
 from dualnet import corpora, serving
+from dualnet._checks import StrPath
 from dualnet._files import make_folder, write_whole
 from dualnet.adaptation import DynamicEvaluation, dynamic_evaluation
 from dualnet.evaluation import evaluate
@@ -46,7 +46,7 @@ print(json.dumps([float(x) for x in scores[0]]))
 """
 
 
-def run(output: str | os.PathLike[str] = "demo", *, settings: dict[str, Any] | None = None) -> dict:
+def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> dict:
     """Run the demo, write its files into the folder `output`, and return its results.
 
     Args:

@@ -2,14 +2,13 @@
 
 import functools
 import math
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, extra
+from dualnet._checks import ArgumentError, StrPath, check_count, extra
 from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
@@ -71,7 +70,7 @@ class DualnetLM(LM):
     True
     """
 
-    def __init__(self, run: str | os.PathLike[str] | LanguageModel, *, seed: int = 0) -> None:
+    def __init__(self, run: StrPath | LanguageModel, *, seed: int = 0) -> None:
         super().__init__()
         self.seed = check_count("seed", seed, least=0)
         self.model = run if isinstance(run, LanguageModel) else load(run)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import (
     ArgumentError,
+    StrPath,
     check_factor,
     check_fraction,
     check_positive,
@@ -356,7 +356,7 @@ class Exporting(Settings):
 
     format: str | None = choice(None, FORMATS)
     max_tokens: int = count(1000, least=1)
-    tokens: str | os.PathLike[str] | None = field(None, metavar="FILE")
+    tokens: StrPath | None = field(None, metavar="FILE")
 
     def check(self) -> None:
         if (self.tokens is None) == (self.format == "sherpa-onnx"):
@@ -370,7 +370,7 @@ class Exporting(Settings):
 
 
 @checked
-def format_of(path: str | os.PathLike[str]) -> str:
+def format_of(path: StrPath) -> str:
     """Return the format that `export` takes from the suffix of `path`.
 
     Example:

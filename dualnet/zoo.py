@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
-from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_choice, checked, did_you_mean
 from dualnet.cards import Card, is_file, located
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
 
 
 @checked
-def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
+def card(name: StrPath, corpus: str | None = None) -> Card:
     """Return the card of model `name` for `corpus`.
 
     A card with a `base`, one or a list of names and paths, takes the keys of its base and
@@ -112,7 +112,7 @@ def card(name: str | os.PathLike[str], corpus: str | None = None) -> Card:
 
 @checked
 def build(
-    name: str | os.PathLike[str],
+    name: StrPath,
     *,
     corpus: str | None = None,
     weights: str | None = None,

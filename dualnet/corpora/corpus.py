@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, checked, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_choice, checked, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
 from dualnet.corpora.sources import SPLITS
@@ -115,14 +115,14 @@ class Corpus:
 
 @checked
 def load(
-    name_or_folder: str | os.PathLike[str],
+    name_or_folder: StrPath,
     *,
-    path: str | os.PathLike[str] | None = None,
+    path: StrPath | None = None,
     lowercase: bool = False,
     vocabulary_size: int | None = None,
     min_count: int | None = None,
     vocabulary: Tokenizer | None = None,
-    tokenizer: str | os.PathLike[str] | Tokenizer | None = None,
+    tokenizer: StrPath | Tokenizer | None = None,
     documents: str | None = None,
     fractions: Sequence[float] | None = None,
     download: bool = True,
@@ -249,7 +249,7 @@ def _note(text: Text, tokenizer: Tokenizer) -> str:
 
 
 def choose_tokenizer(
-    tokenizer: str | os.PathLike[str] | Tokenizer | None,
+    tokenizer: StrPath | Tokenizer | None,
     vocabulary: Tokenizer | None,
     documents: str | None,
     lowercase: bool,
@@ -275,8 +275,8 @@ def choose_tokenizer(
 
 
 def locate(
-    name_or_folder: str | os.PathLike[str],
-    path: str | os.PathLike[str] | None = None,
+    name_or_folder: StrPath,
+    path: StrPath | None = None,
     lowercase: bool = False,
     download: bool = True,
     documents: str = "line",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_count, checked
 from dualnet.corpora import number_words, pair_files
 from dualnet.corpora.corpus import choose_tokenizer
 from dualnet.corpora.encoding import Settings, learnt
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 NUMBERS = "numbers"
 CHUNK_LINES = 10_000  # that are encoded at once
-OneTokenizer = str | os.PathLike[str] | Tokenizer
+OneTokenizer = StrPath | Tokenizer
 Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
 
 
@@ -113,7 +112,7 @@ class PairCorpus:
 
 @checked
 def load_pairs(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     *,
     source: str | None = None,
     target: str | None = None,
@@ -121,7 +120,7 @@ def load_pairs(
     joint: bool = True,
     lowercase: bool = False,
     max_tokens: int | None = 250,
-    files: Mapping[str, Sequence[str | os.PathLike[str]]] | None = None,
+    files: Mapping[str, Sequence[StrPath]] | None = None,
 ) -> PairCorpus:
     """Return a corpus of pairs from a folder, e.g. for translation.
 

@@ -1,12 +1,11 @@
 """The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
 import gzip
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet.corpora.sources import SPLITS
 from dualnet.text.plain_text import check_line_ends, text_of
 
@@ -22,7 +21,7 @@ def find(
     folder: Path,
     source: str,
     target: str,
-    files: Mapping[str, Sequence[str | os.PathLike[str]]] | None,
+    files: Mapping[str, Sequence[StrPath]] | None,
 ) -> dict[str, tuple[Path, Path]]:
     """Return the paths of source and target of each split, see `load_pairs`."""
     if not folder.is_dir():
@@ -79,9 +78,7 @@ def _tables(folder: Path, split: str) -> list[Path]:
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def _given(
-    folder: Path, files: Mapping[str, Sequence[str | os.PathLike[str]]]
-) -> dict[str, tuple[Path, Path]]:
+def _given(folder: Path, files: Mapping[str, Sequence[StrPath]]) -> dict[str, tuple[Path, Path]]:
     if set(files) != set(SPLITS) or any(len(pair) != 2 for pair in files.values()):
         required = "must map 'train', 'valid' and 'test' to two paths each, source and target."
         raise ArgumentError("files", required, files=files)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_path
+from dualnet._checks import ArgumentError, StrPath, check_path
 from dualnet._columns import column_of, columns_of
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.text.plain_text import SURROGATE, text_of
@@ -102,7 +102,7 @@ def _rows(table: Any, names: list[Any], column: Sequence[str] | None) -> Iterabl
     return (dict(zip(places, values)) for values in zip(*columns, strict=True))
 
 
-def _pairs_of_file(path: str | os.PathLike[str]) -> list[SentencePair]:
+def _pairs_of_file(path: StrPath) -> list[SentencePair]:
     path = Path(path)
     try:
         text = text_of(read_bounded(path, LARGEST_FILE), str(path))

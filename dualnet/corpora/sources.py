@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, is_number
+from dualnet._checks import ArgumentError, StrPath, is_number
 from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
 
 CHUNK_BYTES = 1 << 20
@@ -95,7 +95,7 @@ class Part:
 Files = dict[str, tuple[Part, ...]]  # of each split, in reading order
 
 
-def split_files(folder: str | os.PathLike[str]) -> Files:
+def split_files(folder: StrPath) -> Files:
     """Return the text files of each split in `folder`: a file, or a folder of .txt files."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -210,7 +210,7 @@ def _next_document(path: Path, start: int) -> int:
     return place
 
 
-def find(name: str, path: str | os.PathLike[str] | None, download: bool) -> Path:
+def find(name: str, path: StrPath | None, download: bool) -> Path:
     """Return the folder of corpus `name`: `path`, $DUALNET_DATA, the cache, or a download."""
     if path is not None:
         return Path(path).expanduser()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked, finite
+from dualnet._checks import ArgumentError, StrPath, checked, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
@@ -58,7 +58,7 @@ class Page:
     segment: int | None = None
 
     @checked
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the page to the file `path`; all or nothing."""
         check_output_file("output", path)
         write_whole(path, self.html)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dualnet._checks import ArgumentError, check_choice, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, checked
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
@@ -19,14 +19,13 @@ from dualnet.rescoring.trees import clean, linearize, numbered_nbest, parse_tree
 from dualnet.text.plain_text import SURROGATE
 
 FORMATS = ("jsonl", "kaldi", "moses", "trees")
-Path_ = str | os.PathLike[str]
 Row = TypeVar("Row")
 KALDI, MOSES = r"(?!score$)[^\s/]+", r"\S+"  # names of features, those of Kaldi being of files
 
 
 @checked
 def read_nbest(
-    path: Path_, *, format: str = "moses", scores: Sequence[Path_] = ()
+    path: StrPath, *, format: str = "moses", scores: Sequence[StrPath] = ()
 ) -> Iterator[NBest]:
     """Read n-best lists one by one, without holding them all.
 
@@ -77,7 +76,7 @@ def read_nbest(
 
 
 @checked
-def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -> None:
+def write_nbest(path: StrPath, lists: Iterable[NBest], *, format: str = "moses") -> None:
     """Write n-best lists, whole or not at all, in the order in which they are given.
 
     Lists of Kaldi are several files: the words at `path`, and each feature and the score beside
@@ -104,7 +103,7 @@ def write_nbest(path: Path_, lists: Iterable[NBest], *, format: str = "moses") -
     check_choice("format", format, FORMATS)
     with contextlib.ExitStack() as stack:
 
-        def opened(path: Path_) -> Any:
+        def opened(path: StrPath) -> Any:
             temporary = stack.enter_context(written_beside(path))
             return stack.enter_context(open(temporary, "w", encoding="utf-8", newline="\n"))
 
@@ -162,7 +161,7 @@ def _moses_line(key: str | int, item: Hypothesis) -> str:
     return " ||| ".join(fields).rstrip(" ")
 
 
-def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str) -> list[str]:
+def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: str) -> list[str]:
     """Return the line of each id of lists, from a file of sources or references.
 
     That is line `id`, counted from 0, for Moses; the line that begins with `id` for Kaldi; for
@@ -202,7 +201,7 @@ def keyed_lines(path: Path_, ids: Sequence[str | int], *, format: str, name: str
     return [by_key[key] for key in keys]
 
 
-def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]:
+def _lists(path: StrPath, format: str, scores: Sequence[StrPath]) -> Iterator[NBest]:
     rows: Iterator[tuple[int, tuple[str | int, Hypothesis]]]
     if format == "trees":
         rows = _trees(path)
@@ -221,7 +220,7 @@ def _lists(path: Path_, format: str, scores: Sequence[Path_]) -> Iterator[NBest]
         yield NBest(key, tuple(members))
 
 
-def _trees(path: Path_) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
+def _trees(path: StrPath) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
     for number, candidates in enumerate(numbered_nbest(path)):
         if not candidates:
             received = f"Received: {os.fspath(path)!r}, whose list {number} has none."
@@ -232,7 +231,7 @@ def _trees(path: Path_) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
             yield line, (number, Hypothesis(text, score=score, rest=str(tree)))
 
 
-def _rows(path: Path_, parse: Callable[[str], Row]) -> Iterator[tuple[int, Row]]:
+def _rows(path: StrPath, parse: Callable[[str], Row]) -> Iterator[tuple[int, Row]]:
     """Yield what `parse` returns for each line that is not empty, after the number of the line.
 
     A `ValueError` of `parse` becomes one that names the file and the line.
@@ -306,7 +305,9 @@ def _json(line: str) -> tuple[str | int, Hypothesis]:
     return record.pop("id"), Hypothesis(record.pop("text"), values, score, record or None)
 
 
-def _kaldi(path: Path_, scores: Sequence[Path_]) -> Iterator[tuple[int, tuple[str, Hypothesis]]]:
+def _kaldi(
+    path: StrPath, scores: Sequence[StrPath]
+) -> Iterator[tuple[int, tuple[str, Hypothesis]]]:
     names = [check_name(_feature_of(file, path), r"[^\s/]+", "scores") for file in scores]
     if len({*names}) < len(names):
         raise ArgumentError("scores", f"must be of different names. Received: {names}.")
@@ -353,7 +354,7 @@ def _without_repetition(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _feature_of(scores: Path_, nbest: Path_) -> str:
+def _feature_of(scores: StrPath, nbest: StrPath) -> str:
     """Return the name of the feature in a file: `NAME` of `NBEST.NAME`, `NAME` of `NAME.txt`."""
     name, own = os.path.basename(scores), f"{os.path.basename(nbest)}."
     return name.removeprefix(own) if name.startswith(own) and name != own else Path(name).stem
@@ -395,7 +396,7 @@ def check_name(name: str, pattern: str = r"[^\s=|/]+", argument: str = "lists") 
     return name
 
 
-def _malformed(path: Path_, line: int, reason: str) -> ArgumentError:
+def _malformed(path: StrPath, line: int, reason: str) -> ArgumentError:
     return ArgumentError(
         "nbest", f"must hold n-best lists. {os.fspath(path)}, line {line}: {reason}."
     )

@@ -1,21 +1,18 @@
 """The lines of files of lists and trees, their words and their numbers."""
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 
 SPACES = " \t\n\v\f\r"  # of ASCII alone, as in EVALB: others may be part of a word
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 Line = tuple[int, str]
 
 
-def numbered_lines(
-    path: str | os.PathLike[str], malformed: Callable[..., ArgumentError]
-) -> Iterator[Line]:
+def numbered_lines(path: StrPath, malformed: Callable[..., ArgumentError]) -> Iterator[Line]:
     """Read the numbered lines of a file; `malformed` makes an error of file, line and reason."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):

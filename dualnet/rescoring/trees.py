@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from dualnet._checks import ArgumentError, check_fields, checked
+from dualnet._checks import ArgumentError, StrPath, check_fields, checked
 from dualnet.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
 
 TAG = "XX"  # of a word whose own the linear form has dropped
@@ -111,7 +111,7 @@ class Candidate(NamedTuple):
 
 
 @checked
-def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
+def read_trees(path: StrPath) -> Iterator[Tree]:
     """Read bracketed trees, such as those of the Penn Treebank, one after the other.
 
     A tree may span several lines. Brackets may be spaced in any way; the outer one may lack its
@@ -145,7 +145,7 @@ def read_trees(path: str | os.PathLike[str]) -> Iterator[Tree]:
 
 
 @checked
-def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
+def read_tree_nbest(path: StrPath) -> Iterator[list[Candidate]]:
     """Read n-best lists of bracketed trees, those of one sentence after the other.
 
     A blank line stands between sentences. A tree may have its score before it, on the same line
@@ -177,7 +177,7 @@ def read_tree_nbest(path: str | os.PathLike[str]) -> Iterator[list[Candidate]]:
         yield [candidate for _, candidate in candidates]
 
 
-def numbered_nbest(path: str | os.PathLike[str]) -> Iterator[list[tuple[int, Candidate]]]:
+def numbered_nbest(path: StrPath) -> Iterator[list[tuple[int, Candidate]]]:
     """Read the lists of `read_tree_nbest`, each tree with the line in which it begins."""
     for group in _groups(numbered_lines(path, _malformed)):
         candidates: list[tuple[int, Candidate]] = []
@@ -314,9 +314,7 @@ def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
                 yield number, part
 
 
-def _read(
-    tokens: Iterable[Line], source: str | os.PathLike[str]
-) -> Iterator[tuple[Tree | None, int, list[Line]]]:
+def _read(tokens: Iterable[Line], source: StrPath) -> Iterator[tuple[Tree | None, int, list[Line]]]:
     """Yield each tree, the line in which it begins, and the words that stand before it.
 
     The last is None, with the words behind the last tree.
@@ -349,7 +347,7 @@ def _read(
     yield None, line, before
 
 
-def _tree(parts: list[Any], source: str | os.PathLike[str], line: int) -> Tree:
+def _tree(parts: list[Any], source: StrPath, line: int) -> Tree:
     """Return the tree of a label, which may be missing, and children."""
     label = parts.pop(0) if parts and isinstance(parts[0], str) else ""
     try:
@@ -359,7 +357,7 @@ def _tree(parts: list[Any], source: str | os.PathLike[str], line: int) -> Tree:
         raise _malformed(source, line, reason.rstrip(".")) from None
 
 
-def _score(words: list[str], path: str | os.PathLike[str], line: int) -> float | None:
+def _score(words: list[str], path: StrPath, line: int) -> float | None:
     if not words:
         return None
     try:
@@ -369,12 +367,12 @@ def _score(words: list[str], path: str | os.PathLike[str], line: int) -> float |
     return score
 
 
-def _no_words(before: list[Line], source: str | os.PathLike[str]) -> None:
+def _no_words(before: list[Line], source: StrPath) -> None:
     for line, word in before:
         raise _malformed(source, line, f"{word!r} stands outside of all brackets")
 
 
-def _malformed(source: str | os.PathLike[str], line: int, reason: str) -> ArgumentError:
+def _malformed(source: StrPath, line: int, reason: str) -> ArgumentError:
     if source == "text":
         return ArgumentError("text", f"must hold one tree. Received: in line {line}, {reason}.")
     place = f"{os.fspath(source)}, line {line}"

@@ -12,6 +12,7 @@ import tomli_w
 
 from dualnet._checks import (
     ArgumentError,
+    StrPath,
     check_count,
     check_finite,
     checked,
@@ -174,7 +175,7 @@ def compare(
 
 
 @checked
-def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **about: Any) -> None:
+def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> None:
     """Write weights as TOML, with the values `about` how they were found.
 
     Raises:
@@ -195,7 +196,7 @@ def save_weights(path: str | os.PathLike[str], weights: Mapping[str, float], **a
 
 
 @checked
-def load_weights(path: str | os.PathLike[str]) -> dict[str, float]:
+def load_weights(path: StrPath) -> dict[str, float]:
     """Return the weights of a TOML file, which has a table `[weights]` of numbers.
 
     Raises:

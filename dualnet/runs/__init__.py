@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from dualnet._checks import checked
+from dualnet._checks import StrPath, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import Run
@@ -17,7 +16,7 @@ __all__ = ["corpus_of_run", "load", "read_card"]
 
 
 @checked
-def read_card(folder: str | os.PathLike[str]) -> Card:
+def read_card(folder: StrPath) -> Card:
     """Return the card of a RUN folder: the model, its settings, and what it was trained on.
 
     `folder` may also be the name of a shipped model.
@@ -51,7 +50,7 @@ def read_card(folder: str | os.PathLike[str]) -> Card:
 
 
 @checked
-def load(path: str | os.PathLike[str]) -> LanguageModel:
+def load(path: StrPath) -> LanguageModel:
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
 
     `path` may also be one of `zoo.list_models(pretrained=True)`, e.g. "dual_lstm.wikitext-2",
@@ -79,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
 
 
 @checked
-def corpus_of_run(folder: str | os.PathLike[str]) -> Corpus | PairCorpus:
+def corpus_of_run(folder: StrPath) -> Corpus | PairCorpus:
     """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 
     Raises:

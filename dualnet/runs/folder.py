@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._files import sha256_of, write_whole, written_beside
 from dualnet._toml import OTHERS, check_keys, read_toml
 from dualnet.cards import CARD_SCHEMA, Card, card_names
@@ -182,7 +182,7 @@ class Run:
         self._checked: set[str] = set()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, name: str = "path") -> Run:
+    def open(cls, path: StrPath, *, name: str = "path") -> Run:
         """Open a RUN folder, the shipped model of a name, or a `.keras` file.
 
         Errors call the argument `name`.
@@ -205,7 +205,7 @@ class Run:
         return cls(path, {})
 
     @classmethod
-    def open_folder(cls, path: str | os.PathLike[str]) -> Run:
+    def open_folder(cls, path: StrPath) -> Run:
         """Open a RUN folder or the shipped model of a name."""
         path = shipped.find_run(path)
         return cls(path, _read_card_table(path))

@@ -1,7 +1,6 @@
 """Loads the model of a RUN folder or a `.keras` file, and writes a RUN folder."""
 
 import json
-import os
 import tempfile
 import warnings
 import weakref
@@ -12,7 +11,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
@@ -103,7 +102,7 @@ def write_run(
     model: LanguageModel,
     card: Card,
     *,
-    sources: Iterable[str | os.PathLike[str]] = (),
+    sources: Iterable[StrPath] = (),
 ) -> None:
     """Write a RUN folder, new or empty, of a `model` with a vocabulary.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dualnet import _data
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
 
 LICENCES = "LICENSES_SOURCES"
@@ -31,7 +31,7 @@ def require_shipped(argument: str) -> list[str]:
     return sorted(names, key=len)
 
 
-def find_run(path: str | os.PathLike[str]) -> Path:
+def find_run(path: StrPath) -> Path:
     """Return `path`, or the folder of the shipped model of that name if nothing is at `path`.
 
     Example:
@@ -47,7 +47,7 @@ def find_run(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def card_of_shipped(name: str | os.PathLike[str]) -> str:
+def card_of_shipped(name: StrPath) -> str:
     """Return the path of the card of the shipped model `name`, "" if it is not one.
 
     Example:
@@ -60,7 +60,7 @@ def card_of_shipped(name: str | os.PathLike[str]) -> str:
     return str(folder / "card.toml") if folder.parent == folder_of_shipped() else ""
 
 
-def source_of(run: str | os.PathLike[str]) -> str:
+def source_of(run: StrPath) -> str:
     """Return the name of a shipped model, or the path of another: what a card calls it.
 
     Example:
@@ -73,7 +73,7 @@ def source_of(run: str | os.PathLike[str]) -> str:
     return folder.name if is_shipped(folder) else str(folder.resolve())
 
 
-def copy_licences(folder: Path, runs: Iterable[str | os.PathLike[str]]) -> None:
+def copy_licences(folder: Path, runs: Iterable[StrPath]) -> None:
     """Copy the licences of the text and weights of `runs`, where there are some, to `folder`."""
     files = [find_run(run) / LICENCES for run in runs]
     texts = dict.fromkeys(file.read_text("utf-8") for file in files if file.is_file())
@@ -87,12 +87,12 @@ def names_of_shipped() -> str:
     return f"Shipped models: {names}." if names else "No model is shipped."
 
 
-def is_shipped(folder: str | os.PathLike[str]) -> bool:
+def is_shipped(folder: StrPath) -> bool:
     """Return True for the folder of a shipped model."""
     return Path(folder).resolve().parent == folder_of_shipped().resolve()
 
 
-def check_own(folder: str | os.PathLike[str], *, name: str = "output") -> None:
+def check_own(folder: StrPath, *, name: str = "output") -> None:
     """Raise `ValueError` if `folder`, about to be written to, is that of a shipped model.
 
     Errors call the argument `name`.

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
@@ -92,7 +92,7 @@ def _has_no_end(model: TranslationModel) -> bool:
 
 
 @documented(Exporting)
-def export(model: LanguageModel, path: str | os.PathLike[str], **settings: Any) -> Path:
+def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras.
 
     `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to four endpoints.
@@ -243,9 +243,7 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
             _check_new_or_empty(directory)  # another export may have finished first
 
 
-def _export_file(
-    model: LanguageModel, path: Path, format: str, tokens: str | os.PathLike[str] | None
-) -> None:
+def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath | None) -> None:
     if isinstance(model, TranslationModel):
         required = "must be 'saved_model' for a model that translates, which is more than one step."
         raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)

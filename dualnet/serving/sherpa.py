@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.builders import LanguageModel
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
@@ -56,7 +56,7 @@ class TokenMap:
 
 
 @checked
-def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
+def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
     """Return the map from the tokens of a recogniser to the units of a model.
 
     - A token is the unit of the same spelling, lower-cased first if the tokeniser does so.
@@ -137,7 +137,7 @@ def token_map(tokens: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenMap:
     )
 
 
-def check_sherpa(model: LanguageModel, tokens: str | os.PathLike[str]) -> TokenMap:
+def check_sherpa(model: LanguageModel, tokens: StrPath) -> TokenMap:
     """Return `token_map` for a model that sherpa-onnx can run; raise `ValueError` for others."""
     _layers(model)
     if model.vocabulary is None:
@@ -191,7 +191,7 @@ def _layers(model: LanguageModel) -> tuple[int, int]:
     )
 
 
-def _read_tokens(path: str | os.PathLike[str]) -> list[str]:
+def _read_tokens(path: StrPath) -> list[str]:
     """Return the tokens of the file `path` in the order of their ids."""
     try:
         text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")

@@ -2,14 +2,13 @@
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import check_choice
+from dualnet._checks import StrPath, check_choice
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS
 from dualnet.text.tokenizer import Tokenizer
 
@@ -72,7 +71,7 @@ class ByteTokenizer(Tokenizer):
             for byte in character.encode():
                 yield byte, i, i + 1
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write a `tokenizer.json` of Hugging Face's `tokenizers` with the same ids."""
         from dualnet.text.library_tokenizer import write_bytes_tokenizer
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_flag
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
 from dualnet._contexts import hidden_stderr
 from dualnet._files import TooLargeError, read_bounded, write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
@@ -277,7 +277,7 @@ class LibraryTokenizer(Tokenizer):
         texts = self._library.decode_batch(parts, skip_special_tokens=False)
         return ENDS[self.documents].join(texts)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the `tokenizer.json`, which the library reads, too; all or nothing."""
         write_whole(path, self.json)
 
@@ -290,7 +290,7 @@ class LibraryTokenizer(Tokenizer):
         }
 
 
-def read_library_file(path: str | os.PathLike[str]) -> str:
+def read_library_file(path: StrPath) -> str:
     """Return the text of the `tokenizer.json` at `path`."""
     try:
         text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
@@ -307,7 +307,7 @@ def read_library_file(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def write_bytes_tokenizer(path: str | os.PathLike[str]) -> None:
+def write_bytes_tokenizer(path: StrPath) -> None:
     """Write a `tokenizer.json` whose ids are those of `ByteTokenizer`."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers

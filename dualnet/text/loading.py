@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import check_choice, checked
+from dualnet._checks import StrPath, check_choice, checked
 from dualnet.text.byte_tokenizer import ByteTokenizer
 from dualnet.text.library_tokenizer import LibraryTokenizer, is_bytes_tokenizer, read_library_file
 from dualnet.text.tokenizer import Tokenizer
@@ -12,9 +12,7 @@ from dualnet.text.vocabulary import Vocabulary
 
 
 @checked
-def load_tokenizer(
-    path: str | os.PathLike[str], *, documents: str = "line", lowercase: bool = False
-) -> Tokenizer:
+def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = False) -> Tokenizer:
     """Return the tokeniser in a file: what `Tokenizer.save` wrote, or any `tokenizer.json`.
 
     Args:

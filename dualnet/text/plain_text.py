@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import open_regular
 
 EOS, UNK = "<eos>", "<unk>"
@@ -86,7 +86,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
 
-def check_line_ends(path: str | os.PathLike[str]) -> None:
+def check_line_ends(path: StrPath) -> None:
     """Raise `ValueError` if the lines of the file at `path` end in CR alone."""
     with open(path, "rb") as file:
         has_return = False
@@ -102,7 +102,7 @@ def check_line_ends(path: str | os.PathLike[str]) -> None:
 
 
 def blocks(
-    path: str | os.PathLike[str], *, start: int = 0, end: int | None = None, **settings: Any
+    path: StrPath, *, start: int = 0, end: int | None = None, **settings: Any
 ) -> Iterator[str]:
     """Yield the marked text of the file at `path`, from byte `start` to `end`, in blocks.
 

@@ -3,14 +3,13 @@
 import abc
 import functools
 import operator
-import os
 import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet.text.plain_text import EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
@@ -115,7 +114,7 @@ class Tokenizer(abc.ABC):
         """Yield the id, start and end of each unit of a document, in characters."""
 
     @abc.abstractmethod
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the units to the file `path`; all or nothing."""
 
     @abc.abstractmethod

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_count, check_flag, checked
 from dualnet._files import write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
@@ -105,14 +104,14 @@ class Vocabulary(Tokenizer):
         text = " ".join(END if word == EOS else word for word in words)
         return re.sub(f" ?{END} ?", ENDS[self.documents], text)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the words to the file `path` in UTF-8, one per line; all or nothing."""
         write_whole(path, self._as_bytes())
 
     @classmethod
     @checked
     def load(
-        cls, path: str | os.PathLike[str], *, lowercase: bool = False, documents: str = "line"
+        cls, path: StrPath, *, lowercase: bool = False, documents: str = "line"
     ) -> "Vocabulary":
         """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import load, read_card
@@ -20,13 +20,7 @@ GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al
 
 
 @checked
-def train_gate(
-    run: str | os.PathLike[str],
-    corpus: Corpus | str,
-    *,
-    output: str | os.PathLike[str],
-    **settings: Any,
-) -> Run:
+def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **settings: Any) -> Run:
     """Train an input-to-output gate on the logits of the model in the RUN folder `run`.
 
     The model itself is frozen. Recipe and gate are those of Takase et al.
@@ -75,7 +69,7 @@ def train_gate(
 
 
 @checked
-def combine_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
+def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     """Write a RUN folder of the ensemble of the models in the RUN folders `runs`.
 
     Returns:

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import json
-import os
 import platform
 import statistics
 import sys
@@ -19,7 +18,7 @@ import keras
 import numpy as np
 
 from dualnet import runs, zoo
-from dualnet._checks import check_count, checked
+from dualnet._checks import StrPath, check_count, checked
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
@@ -93,16 +92,16 @@ def train(
     name: str | Card,
     corpus: Corpus | PairCorpus | str,
     *,
-    output: str | os.PathLike[str],
+    output: StrPath,
     seed: int | None = None,
-    weights: str | os.PathLike[str] | None = None,
+    weights: StrPath | None = None,
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
     stop: Callable[[History], bool] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: StrPath | None = None,
     documents: str | None = None,
     fractions: Sequence[float] | None = None,
     vocabulary_size: int | None = None,
@@ -232,7 +231,7 @@ def epoch_seconds(
     name: str | Card,
     corpus: Corpus | PairCorpus | str,
     *,
-    weights: str | os.PathLike[str] | None = None,
+    weights: StrPath | None = None,
     **settings: Any,
 ) -> float:
     """Return about how many seconds the training steps of an epoch take on this machine.

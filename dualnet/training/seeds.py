@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import os
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, checked, is_number
+from dualnet._checks import ArgumentError, StrPath, checked, is_number
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
@@ -28,7 +27,7 @@ def train_seeds(
     corpus: Corpus | str,
     *,
     seeds: Sequence[int],
-    output: str | os.PathLike[str],
+    output: StrPath,
     resume: bool = False,
     progress: bool = True,
     **settings: Any,

@@ -18,7 +18,7 @@ import numpy as np
 import tomli_w
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_fields, checked, did_you_mean, is_number
+from dualnet._checks import ArgumentError, StrPath, check_fields, checked, did_you_mean, is_number
 from dualnet._data import folder
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
@@ -479,7 +479,7 @@ def list_jobs(pattern: str = "*") -> list[str]:
 
 
 @checked
-def load_job(name: str | os.PathLike[str]) -> Job:
+def load_job(name: StrPath) -> Job:
     """Return the job `name`.
 
     Args:

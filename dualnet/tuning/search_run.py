@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._files import claim, is_full, sha256_of, write_whole
 from dualnet.corpora import Corpus
 from dualnet.runs import Run
@@ -235,11 +235,11 @@ CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's
 
 @checked
 def search(
-    job: Job | str | os.PathLike[str],
+    job: Job | StrPath,
     corpus: Corpus | str | None = None,
     *,
-    output: str | os.PathLike[str],
-    run: str | os.PathLike[str] | None = None,
+    output: StrPath,
+    run: StrPath | None = None,
     tuner: str | None = None,
     max_trials: int | None = None,
     max_hours: float | None = None,
@@ -249,7 +249,7 @@ def search(
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: StrPath | None = None,
     documents: str | None = None,
     fractions: Sequence[float] | None = None,
     vocabulary_size: int | None = None,
@@ -375,7 +375,7 @@ def _begin(
     job: Job,
     corpus: Corpus | str | None,
     read_as: Mapping[str, Any],
-    run: str | os.PathLike[str] | None,
+    run: StrPath | None,
     checkpoint_steps: int,
     *,
     resume: bool,
@@ -430,7 +430,7 @@ def _begin(
     return state, hypermodel
 
 
-def _open_run(job: Job, path: str | os.PathLike[str] | None) -> Run | None:
+def _open_run(job: Job, path: StrPath | None) -> Run | None:
     """Open the RUN folder that the job searches the gate or the evaluation of."""
     of_kind = f"for a job of the kind {job.kind!r}"
     if job.kind == "training":
