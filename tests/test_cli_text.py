@@ -93,7 +93,7 @@ def test_data_shows_units_documents_and_bytes_per_token(cli, story, corpus):
         assert summary["bytes_per_token"][split] == pytest.approx(size / len(ids))
     out = cli(f"data {story} {READING}")
     assert " 25 documents" in out and "bytes per token" in out and "of bpe:270, inc" in out
-    words = cli(f"data {story}")
+    words = cli(f"data {story} --tokenizer words --min-count 1")
     assert "bytes per token" not in words and "in the vocabulary, including <eos>" in words
 
 
