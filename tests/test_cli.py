@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import runs, serving, zoo
+from dualnet import corpora, runs, serving, training, zoo
 from dualnet.cli.console import Table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
@@ -415,6 +415,9 @@ def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     assert "1800 epochs" in told and float(hours) == pytest.approx(float(seconds) / 2, abs=0.3)
     assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
     assert not list(tmp_path.iterdir()) and "--dry-run" in cli("card lstm")
+    size = {"vocabulary_size": 7, "units": 4, "batch_size": 4}
+    with pytest.raises(dualnet.ArgumentError, match="`vocabulary_size` must be that of the corpus"):
+        training.epoch_seconds("lstm", corpora.load(folder), **size)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import dualnet
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.evaluation.words import words_of
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import once, small
+from tests.checks import needed, once, small
 
 pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 
@@ -67,8 +67,9 @@ def test_a_text_that_is_missing_is_told_by_its_place(model):
         dualnet.score(model, ["the cat", float("nan")])
 
 
+@pytest.mark.slow  # `make test` does not install pandas
 def test_long_tables_keep_the_labels_of_pandas(model):
-    pandas = pytest.importorskip("pandas")
+    [pandas] = needed("pandas", "pandas")
     frame = pandas.DataFrame(
         {"item": [3, 4], "sentence": TEXTS[:2]}, index=pandas.Index(["a", "b"], name="trial")
     )

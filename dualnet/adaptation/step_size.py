@@ -35,8 +35,8 @@ def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool)
     if request.rule is not None or run is None or not run.is_shipped:
         return request
     names = [*Learning.names()[1:], "sequence_length"]
-    given = request.given([name for name in names if name in request.names()])
-    own = run.learning(None, given, by_text=by_text)
+    changes = request.given([name for name in names if name in request.names()])
+    own = run.learning(None, changes, by_text=by_text)
     fields = {name: value for name, value in own.items() if name in request.names()}
     return dataclasses.replace(request, **fields)
 
@@ -123,9 +123,9 @@ class StepSize:
         static = perplexity_of([loss_of(0.0)])
         best, loss = best_rate(loss_of, self.settings["learning_rate"])
         restore()
-        found = perplexity_of([loss])
-        _say(f"learning_rate {best:g}: perplexity {found:.2f}, {static:.2f} with fixed weights")
-        return {"learning_rate": best, "perplexity": found, "static_perplexity": static}
+        learnt = perplexity_of([loss])
+        _say(f"learning_rate {best:g}: perplexity {learnt:.2f}, {static:.2f} with fixed weights")
+        return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
     def _segments(self) -> Iterator[np.ndarray]:
         valid = self.valid

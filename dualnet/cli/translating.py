@@ -72,7 +72,7 @@ def translate(options: Translate) -> None:
 def _show(
     options: Translate, texts: list[str], translated: list[Any], settings: dict[str, Any]
 ) -> None:
-    """Print the translations in the form that is asked for."""
+    """Print the translations as text, as an n-best list of Moses or as JSON."""
     if options.json:
         fields = ("text", "score", "normalized_score")
         rows = [

@@ -235,7 +235,7 @@ def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
 
 
 def has_unknown(unknown: int, words: int) -> bool:
-    """Return whether the rare words of a text, `unknown` of so many, are `<unk>` already."""
+    """Return True if enough of the words of a text are `<unk>` to stand for its rare ones."""
     return unknown * WORDS_PER_UNK >= words > 0
 
 

@@ -425,7 +425,7 @@ class Run:
         return {**own, **settings}
 
     def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what `keep_rate` kept with the entries of `key`, of the weights of today."""
+        """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
         for record in self._found_rates():
             if key.items() <= record.items():
                 return record

@@ -116,7 +116,7 @@ class GraphBPE(tf.Module):
         return tf.boolean_mask(ids, kept), tf.boolean_mask(tf.gather(word_of, character), kept)
 
     def _begins(self, codes: Any) -> Any:
-        """Return whether each of `codes`, in which -1 is no character, begins a word."""
+        """Return True at each of `codes` that begins a word; -1 among them is no character."""
         codes = tf.pad(codes, [[1, 2]], constant_values=-1)
         places = tf.searchsorted(self._class_starts, codes, side="right") - 1
         classes = tf.gather(self._classes, places)
@@ -133,8 +133,8 @@ class GraphBPE(tf.Module):
         next_codes = codes[2:-1], codes[3:]
 
         def follow(letters: str) -> Any:
-            found = (tf.equal(c, ord(letter)) for c, letter in zip(next_codes, letters))
-            return tf.reduce_all([begins_word, *found], axis=0)
+            equal = (tf.equal(c, ord(letter)) for c, letter in zip(next_codes, letters))
+            return tf.reduce_all([begins_word, *equal], axis=0)
 
         one, two = (
             tf.pad(tf.reduce_any([*map(follow, letters)], axis=0), [[3, 0]])
@@ -149,9 +149,9 @@ class GraphBPE(tf.Module):
             """Make the merge of the lowest rank in each word, at all places."""
             units, words = tf.gather(ids, places), tf.gather(word_of, places)
             pairs = tf.cast(units[:-1], tf.int64) * self._row + tf.cast(units[1:], tf.int64)
-            found = tf.searchsorted(self._pairs, pairs)
-            known = tf.equal(tf.gather(self._pairs, found), pairs) & tf.equal(words[:-1], words[1:])
-            ranks = tf.where(known, tf.gather(self._ranks, found), NO_RANK)
+            place = tf.searchsorted(self._pairs, pairs)
+            known = tf.equal(tf.gather(self._pairs, place), pairs) & tf.equal(words[:-1], words[1:])
+            ranks = tf.where(known, tf.gather(self._ranks, place), NO_RANK)
             ranks = tf.pad(ranks, [[0, 1]], constant_values=NO_RANK)
             best = tf.gather(tf.math.segment_min(ranks, words), words)
             unfinished = best < NO_RANK

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import os
 import platform
 import statistics
 import sys
@@ -253,7 +254,9 @@ def epoch_seconds(
     True
     """
     source = "" if weights is None else source_of(weights)
-    read_as = reading(corpus, **{key: settings.pop(key, None) for key in READ_AS})
+    # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
+    names = settings.keys() & READ_AS if isinstance(corpus, (str, os.PathLike)) else ()
+    read_as = reading(corpus, **{name: settings.pop(name) for name in names})
     with tempfile.TemporaryDirectory() as folder:
         request = Request(Path(folder, "RUN"), name, corpus, None, source, settings, read_as)
         with begin(request) as start:
