@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import filelock
 
@@ -50,6 +51,12 @@ def read_bounded(path: StrPath, most: int) -> bytes:
     if len(data) > most:
         raise TooLargeError(f"{os.fspath(path)!r} has more than {most:,} bytes.")
     return data
+
+
+def read_json(path: StrPath) -> Any:
+    """Return the contents of the regular JSON file `path`."""
+    with open_regular(path) as file:
+        return json.loads(file.read())
 
 
 def write_whole(path: StrPath, data: bytes | str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import is_number
+from dualnet._files import read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, number, report
 from dualnet.cli.options import OfModel
@@ -82,7 +83,7 @@ def _published_table(names: list[str]) -> Table:
 def _pretrained_table(names: list[str]) -> Table:
     rows = []
     for name in names:
-        results = json.loads((find_run(name) / RESULTS).read_text("utf-8"))
+        results = read_json(find_run(name) / RESULTS)
         figures = [results[protocol]["test"] for protocol in ("static", "dynamic")]
         rows.append([name, f"{results['parameters']:,}",
                      *(f"{figure['perplexity']:.2f}" for figure in figures),

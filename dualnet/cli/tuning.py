@@ -9,7 +9,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._fields import count, field
-from dualnet._files import check_new
+from dualnet._files import check_new, read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import (
     Table,
@@ -112,7 +112,7 @@ def tune(options: Tune) -> None:
     if tuner.is_worker:
         report(options, {"worker": tuner.tuner_id}, "The chief has no more trials.")
         return
-    results = json.loads((Path(options.output) / RESULTS).read_text("utf-8"))
+    results = read_json(Path(options.output) / RESULTS)
     report(options, results, *_parts(results, options.output))
 
 

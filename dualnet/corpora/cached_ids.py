@@ -17,7 +17,7 @@ from typing import Any
 import filelock
 import numpy as np
 
-from dualnet._files import folder_beside, remove_unfinished, sha256_of
+from dualnet._files import folder_beside, read_json, remove_unfinished, sha256_of
 from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import load_tokenizer
@@ -137,7 +137,7 @@ def _write(folder: Path, sources: dict[str, str], text: Text, settings: Settings
 def _open(folder: Path, settings: Settings) -> Encoded | None:
     """Return the ids in `folder`, or None if a checksum is wrong or missing."""
     try:
-        description = json.loads((folder / DESCRIPTION).read_bytes())
+        description = read_json(folder / DESCRIPTION)
         checksum, words = description.pop("checksum"), folder / description["vocabulary"]
         sums = {f"{split}.npy": description["arrays"][split]["sha256"] for split in SPLITS}
         sums[words.name] = description["vocabulary_sha256"]

@@ -14,7 +14,7 @@ import tomli_w
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
-from dualnet._files import sha256_of, write_whole, written_beside
+from dualnet._files import read_json, sha256_of, write_whole, written_beside
 from dualnet._toml import OTHERS, check_keys, read_toml
 from dualnet.cards import CARD_SCHEMA, Card, card_names
 from dualnet.corpora import Corpus, PairCorpus
@@ -147,7 +147,7 @@ def read_sums(folder: Path) -> dict[str, list[str]]:
     if not (folder / SUMS).is_file():
         return {}
     try:
-        sums = json.loads((folder / SUMS).read_text("utf-8"))
+        sums = read_json(folder / SUMS)
         return {name: [*map(str, sums[name])] for name in (*SUMMED, RESULTS) if name in sums}
     except (ValueError, TypeError) as error:
         message = f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, "
@@ -383,7 +383,7 @@ class Run:
             return {}
         self.check_sums((RESULTS,))
         try:
-            results = json.loads(file.read_text("utf-8"))
+            results = read_json(file)
         except ValueError:
             results = None
         if not isinstance(results, dict):
@@ -440,7 +440,7 @@ class Run:
     def _found_rates(self) -> list[dict[str, Any]]:
         file = self.path / LEARNING
         try:
-            records = json.loads(file.read_text("utf-8")) if file.is_file() else []
+            records = read_json(file) if file.is_file() else []
             return [record for record in records if record["weights"] == self._weights]
         except (ValueError, TypeError, KeyError):  # damaged: they are found again
             return []

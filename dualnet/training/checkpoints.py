@@ -14,7 +14,14 @@ import keras
 import numpy as np
 
 from dualnet._checks import check_count, check_fields
-from dualnet._files import flush, folder_beside, remove_unfinished, sha256_of, write_whole
+from dualnet._files import (
+    flush,
+    folder_beside,
+    read_json,
+    remove_unfinished,
+    sha256_of,
+    write_whole,
+)
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 from dualnet.training.optimizers import state_of
@@ -146,7 +153,7 @@ def _read(path: Path) -> Progress:
     if not (path / PROGRESS).is_file():  # a pipe would be waited for
         raise _DamagedError(f"{PROGRESS} is missing")
     try:
-        body = json.loads((path / PROGRESS).read_text("utf-8"))
+        body = read_json(path / PROGRESS)
         intact = body.pop("sha256") == _sum(body)
         files = body.pop("files").items()
     except (ValueError, KeyError, AttributeError, TypeError):

@@ -15,7 +15,7 @@ import keras
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count, checked
 from dualnet._contexts import dtype_policy
-from dualnet._files import claim, is_used, remove_unfinished
+from dualnet._files import claim, is_used, read_json, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
@@ -396,7 +396,7 @@ def evaluated_epochs(folder: Path) -> int:
     """Return the number of epochs after which the run was evaluated, 0 if it never was."""
     missing_or_damaged = (OSError, ValueError, KeyError, TypeError, OverflowError)
     with contextlib.suppress(*missing_or_damaged):
-        return int(json.loads((folder / run_folder.RESULTS).read_text("utf-8"))["epochs"])
+        return int(read_json(folder / run_folder.RESULTS)["epochs"])
     return 0
 
 

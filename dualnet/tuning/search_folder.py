@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._files import folder_beside, write_whole
+from dualnet._files import folder_beside, read_json, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.runs import Run
@@ -68,7 +68,7 @@ class Search:
 def read_search(folder: Path) -> Search:
     """Return the search in `folder`."""
     try:
-        fields = json.loads((folder / SEARCH).read_text("utf-8"))
+        fields = read_json(folder / SEARCH)
         del fields["versions"]
         return Search(folder=folder, job=load_job(folder / JOB), **fields)
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
@@ -107,7 +107,7 @@ def write_corpus(folder: Path, corpus: Corpus) -> None:
 
 def read_corpus(folder: Path) -> Corpus:
     """Return the corpus that `write_corpus` wrote, its ids as memory maps."""
-    fields = json.loads((folder / TABLE).read_text("utf-8"))
+    fields = read_json(folder / TABLE)
     settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
     file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
     vocabulary = load_tokenizer(file, **settings)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._files import write_whole
+from dualnet._files import read_json, write_whole
 
 TRIALS = "trials"  # the folder of all trials within the folder of the search
 TASK, OUTCOME, RUN = "task.json", "outcome.json", "run"
@@ -42,7 +42,7 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
     """Return the outcome of the trial in `folder`, None if it has not ended."""
     if not (folder / OUTCOME).is_file():
         return None
-    return json.loads((folder / OUTCOME).read_text("utf-8"))
+    return read_json(folder / OUTCOME)
 
 
 def failed(message: str) -> dict[str, Any]:

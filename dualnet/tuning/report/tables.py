@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from dualnet._files import write_whole
+from dualnet._files import read_json, write_whole
 from dualnet.corpora import NAMES
 from dualnet.runs.folder import LEARNT, READ_AS, TOKENIZER, WORDS, Run, card_table
 from dualnet.tuning.job import CORPUS, SEARCH, Job
@@ -141,8 +141,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     result = f"validation perplexity {row.val_perplexity:.2f}{row.per_byte}{epoch}"
     note = f"Best of {number} trials of job {job.name}: {result}."
     trial_folder = folder / TRIALS / row.trial
-    settings = json.loads((trial_folder / TASK).read_text("utf-8"))["settings"]
-    search = json.loads((folder / SEARCH).read_text("utf-8"))
+    settings = read_json(trial_folder / TASK)["settings"]
+    search = read_json(folder / SEARCH)
     run, corpus = search["run"], search["corpus"]
     written = folder / CORPUS if corpus == CORPUS else None
     if written:
