@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,31 @@ from dualnet._checks import (
 )
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
+
+# --- corpora
+
+
+class ReadingCorpus(Settings):
+    """How a corpus given by name is read, see `corpora.load`; on resuming, as before.
+
+    Args:
+        tokenizer: words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train
+            with N units; or the path of a tokenizer.json (default: bpe:N with an N that suits the
+            text; words for a named corpus and for a text whose rare words are <unk>).
+        documents: What ends a document (read as <eos>): line (default), blank-line or file.
+        fractions: Shares of the lines of a text file (default: 90 5 5).
+        vocabulary_size: Read the text as words, as many as this with <eos> and <unk>; rarer ones
+            are <unk>.
+        min_count: Read the text as words; those that train has less often are <unk> (default: 2;
+            1 for a text whose rare words are <unk>).
+    """
+
+    tokenizer: StrPath | None = None
+    documents: str | None = field(None, metavar="END")
+    fractions: Sequence[float] | None = None
+    vocabulary_size: int | None = count(None, least=2)
+    min_count: int | None = count(None, least=1)
+
 
 # --- scores, and static evaluation
 

@@ -10,9 +10,8 @@ from dualnet._fields import count, field
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.requests import Adapting
+from dualnet.requests import Adapting, ReadingCorpus
 from dualnet.runs import Run
-from dualnet.runs.folder import READ_AS
 
 
 def models(prefix: str, **_: Any) -> list[str]:
@@ -98,28 +97,12 @@ class Fractions(Options):
     )
 
 
-class Reading(Fractions):
-    """How a text is read.
-
-    Args:
-        tokenizer: words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train
-            with N units; or the path of a tokenizer.json (default: bpe:N with an N that suits the
-            text; words for a named corpus and for a text whose rare words are <unk>).
-        documents: What ends a document (read as <eos>): line (default), blank-line or file.
-        vocabulary_size: Read the text as words, as many as this with <eos> and <unk>; rarer ones
-            are <unk>.
-        min_count: Read the text as words; those that train has less often are <unk> (default: 2;
-            1 for a text whose rare words are <unk>).
-    """
-
-    tokenizer: str | None = None
-    documents: str | None = field(None, metavar="END")
-    vocabulary_size: int | None = count(None, least=2)
-    min_count: int | None = count(None, least=1)
+class Reading(Fractions, ReadingCorpus):
+    """How a text is read."""
 
     def reading(self) -> dict[str, Any]:
         """Return the arguments of `corpora.load` that say how to read a corpus, if given."""
-        return self.given([*READ_AS])
+        return self.given(ReadingCorpus.names())
 
 
 class Pairs(Options):

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError, check_choice, checked
+from dualnet._checks import ArgumentError, check_choice, check_fields, checked
 from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.corpora import Corpus, PairCorpus
+from dualnet.requests import ReadingCorpus
 from dualnet.runs import load
 from dualnet.runs.folder import LEARNT
 from dualnet.runs.shipped import find_run, names_of_shipped
@@ -36,19 +37,20 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
     return load(weights) if weights else None
 
 
-def reading(corpus: Any, **settings: Any) -> dict[str, Any]:
-    """Return those arguments of `corpora.load` that are given, checked: none for a `Corpus`."""
-    read_as = {key: value for key, value in settings.items() if value is not None}
-    if "tokenizer" in read_as:
-        read_as["tokenizer"] = os.fspath(read_as["tokenizer"])
-    if "fractions" in read_as:
-        read_as["fractions"] = list(read_as["fractions"])
-    if isinstance(corpus, (Corpus, PairCorpus)) and read_as:
-        name = next(iter(read_as))
+def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how `settings` say to read a corpus, nothing for a `Corpus`, and the other ones."""
+    is_loaded = isinstance(corpus, (Corpus, PairCorpus))
+    names = {*ReadingCorpus.names()} - ({"vocabulary_size"} if is_loaded else set())
+    asked = ReadingCorpus(**{name: settings[name] for name in settings if name in names})
+    check_fields(asked)
+    read_as = asked.changed()
+    for name in read_as if is_loaded else ():
         message = f"must be None for a `{type(corpus).__name__}`, which is read already."
         way_out = " Give it to the function that loads the corpus."
         raise ArgumentError(name, message, way_out, **{name: read_as[name]})
-    return read_as
+    plain: dict[str, Any] = {"tokenizer": os.fspath, "fractions": list}  # as a card holds them
+    read_as |= {name: plain[name](read_as[name]) for name in plain if name in read_as}
+    return read_as, {name: settings[name] for name in settings if name not in names}
 
 
 @checked

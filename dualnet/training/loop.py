@@ -4,13 +4,12 @@ import collections
 import contextlib
 import dataclasses
 import json
-import os
 import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 
 from dualnet import runs, zoo
 from dualnet._checks import StrPath, check_count, checked
+from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
@@ -27,8 +27,9 @@ from dualnet.devices import data_parallel
 from dualnet.evaluation import Evaluation
 from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
+from dualnet.requests import ReadingCorpus
 from dualnet.runs import load
-from dualnet.runs.folder import READ_AS, RESULTS, WEIGHTS, write_file
+from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
@@ -88,7 +89,7 @@ class Run:
         return f"Run({self.model.name!r}, {', '.join(parts)})"
 
 
-@checked
+@documented(ReadingCorpus, rest="overrides")
 def train(
     name: str | Card,
     corpus: Corpus | PairCorpus | str,
@@ -102,12 +103,7 @@ def train(
     stop: Callable[[History], bool] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
-    tokenizer: StrPath | None = None,
-    documents: str | None = None,
-    fractions: Sequence[float] | None = None,
-    vocabulary_size: int | None = None,
-    min_count: int | None = None,
-    **overrides: Any,
+    **settings: Any,
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
 
@@ -152,9 +148,7 @@ def train(
         devices: int or "all". Split the rows of each batch across this many devices (JAX
             only), see `dualnet.data_parallel`. May change on resuming. With several
             processes, each needs an `output` of its own, and all write the same.
-        tokenizer, documents, fractions, vocabulary_size, min_count: how to read a corpus given
-            by name, see `corpora.load`; with `progress`, what was chosen is told. On resuming, as
-            before.
+        {arguments}
         **overrides: arguments of the builder and of `Recipe` that replace the card's.
 
     Returns:
@@ -182,16 +176,7 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     source = "" if weights is None else source_of(weights)
-    if vocabulary_size is not None and isinstance(corpus, (Corpus, PairCorpus)):
-        overrides["vocabulary_size"], vocabulary_size = vocabulary_size, None
-    read_as = reading(
-        corpus,
-        tokenizer=tokenizer,
-        documents=documents,
-        fractions=fractions,
-        vocabulary_size=vocabulary_size,
-        min_count=min_count,
-    )
+    read_as, overrides = reading(corpus, settings)
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
     with contextlib.ExitStack() as stack:
         if devices is not None:
@@ -254,11 +239,9 @@ def epoch_seconds(
     True
     """
     source = "" if weights is None else source_of(weights)
-    # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
-    names = settings.keys() & READ_AS if isinstance(corpus, (str, os.PathLike)) else ()
-    read_as = reading(corpus, **{name: settings.pop(name) for name in names})
+    read_as, overrides = reading(corpus, settings)
     with tempfile.TemporaryDirectory() as folder:
-        request = Request(Path(folder, "RUN"), name, corpus, None, source, settings, read_as)
+        request = Request(Path(folder, "RUN"), name, corpus, None, source, overrides, read_as)
         with begin(request) as start:
             start.model.fit(start.train_batches, steps_per_epoch=1, verbose=0)  # compiles
             steps, most = 1, len(start.train_batches)

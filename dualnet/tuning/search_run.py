@@ -8,16 +8,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, StrPath, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count
+from dualnet._fields import documented
 from dualnet._files import claim, is_full, sha256_of, write_whole
 from dualnet.corpora import Corpus
+from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
 from dualnet.runs.folder import WEIGHTS
 from dualnet.training import card_for, split_overrides, versions
@@ -233,7 +235,7 @@ class SearchRun:
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
 
 
-@checked
+@documented(ReadingCorpus, rest="settings")
 def search(
     job: Job | StrPath,
     corpus: Corpus | str | None = None,
@@ -249,11 +251,6 @@ def search(
     resume: bool = False,
     checkpoint_steps: int = 500,
     progress: bool = True,
-    tokenizer: StrPath | None = None,
-    documents: str | None = None,
-    fractions: Sequence[float] | None = None,
-    vocabulary_size: int | None = None,
-    min_count: int | None = None,
     **settings: Any,
 ) -> Tuner:
     """Search the space of `job` and keep everything in the folder `output`.
@@ -289,8 +286,7 @@ def search(
             the time limits may change.
         checkpoint_steps: int. Steps between two checkpoints of a training.
         progress: bool. Whether to show a table of the trials on standard error.
-        tokenizer, documents, fractions, vocabulary_size, min_count: how to read a corpus given by
-            name, see `corpora.load`. It is read once, for all trials. On resuming, as before.
+        {arguments}
         **settings: values to fix instead of searching them, and other arguments of builder,
             recipe or evaluation; `parameters` sets a budget of weights.
 
@@ -322,15 +318,8 @@ def search(
     hours = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
     limits = {"max_trials": max_trials, "seed": seed, **hours}
     job = job if isinstance(job, Job) else load_job(job)
-    job = override(_changed(job, tuner, limits), settings)
-    read_as = reading(
-        corpus,
-        tokenizer=tokenizer,
-        documents=documents,
-        fractions=fractions,
-        vocabulary_size=vocabulary_size,
-        min_count=min_count,
-    )
+    read_as, overrides = reading(corpus, settings)
+    job = override(_changed(job, tuner, limits), overrides)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
