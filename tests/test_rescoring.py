@@ -21,7 +21,6 @@ from dualnet.rescoring import (
     Wer,
     compare,
     load_weights,
-    prefixes,
     read_nbest,
     rescore,
     rescoring,
@@ -389,7 +388,7 @@ def test_hypotheses_are_scored_as_if_each_were_alone(model, monkeypatch):
     hypotheses = [NBest(0, (each,)) for nbest in LISTS for each in nbest.hypotheses]
     alone = [column(rescore({"lm": model}, [each]), "lm")[0] for each in hypotheses]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
-    monkeypatch.setattr(prefixes, "ROWS", 2)  # several calls for each piece
+    monkeypatch.setattr(rescoring, "ROWS", 2)  # several calls for each piece
     monkeypatch.setattr(rescoring, "BLOCK_CHARACTERS", 25)  # several blocks
     np.testing.assert_allclose(column(rescore({"lm": model}, LISTS), "lm"), together, rtol=1e-5)
 
@@ -450,9 +449,9 @@ def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone(model):
     numbers = np.random.default_rng(3)
     lengths = [*[4] * 1500, 600, *[5] * 1500]
     streams = [numbers.integers(9, size=length).astype("int32") for length in lengths]
-    prefixes.log_probabilities(model, streams)  # compiles, which takes memory of Python's on JAX
-    alone, [expected] = peak(prefixes.log_probabilities, model, [streams[1500]])
-    together, found = peak(prefixes.log_probabilities, model, streams)
+    rescoring.log_probabilities(model, streams)  # compiles, which takes memory of Python's on JAX
+    alone, [expected] = peak(rescoring.log_probabilities, model, [streams[1500]])
+    together, found = peak(rescoring.log_probabilities, model, streams)
     assert found[1500] == pytest.approx(expected, rel=1e-6)
     assert together < alone + 400 * len(streams)  # 600 ids each would be 2,400
 
@@ -546,7 +545,7 @@ def test_a_weight_is_for_a_feature_that_any_hypothesis_has(name):
 
 
 def test_mistakes_are_told_before_anything_is_scored(model, monkeypatch):
-    monkeypatch.setattr(prefixes, "log_probabilities", None)  # not called
+    monkeypatch.setattr(rescoring, "log_probabilities", None)  # not called
     lists = [*LISTS, NBest(9, (Hypothesis("a", {"lm": (1.0, 2.0), "tm": 1.0}),))]
     with pytest.raises(ValueError, match="Did you mean 'tm'"):
         rescore({"lm": model}, LISTS, weights={"tn": 1.0})
@@ -620,13 +619,13 @@ def test_a_carried_state_is_that_of_the_weights_before_the_step(model):
     before = values(model)
     best = VOCABULARY.encode(f"{found[0].best.text}\n")
     read = np.append(VOCABULARY.eos_id, best[:-1]).astype("int32")
-    states = prefixes.state_after(model, read)
+    states = rescoring.state_after(model, read)
     try:
         dualnet.dynamic_evaluation(model, best, by_sentence=True, keep=True, **settings)
         streams = [
             np.array([VOCABULARY.eos_id, *VOCABULARY.encode(f"{text}\n")]) for text in TEXTS[1]
         ]
-        expected = prefixes.log_probabilities(model, streams, states=states)
+        expected = rescoring.log_probabilities(model, streams, states=states)
     finally:
         model.set_weights(before)
     np.testing.assert_allclose(column(found[1:], "lm"), expected, rtol=1e-4)

@@ -2,14 +2,13 @@
 
 from dualnet.builders.cells import CELLS
 from dualnet.builders.encoder_decoder import encoder_decoder
-from dualnet.builders.ensembles import ensemble, ensemble_model
 from dualnet.builders.functional import language_model
 from dualnet.builders.graph import token_losses
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.own_core import core_model
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.builders.weights import Transfer, assign, transfer, weight_names
-from dualnet.builders.wrapping import with_cache, with_gate
+from dualnet.builders.wrapping import ensemble, ensemble_model, with_cache, with_gate
 
 __all__ = [
     "BUILDERS", "CELLS", "LanguageModel", "Transfer", "TranslationModel", "assign", "core_model",
