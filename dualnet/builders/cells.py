@@ -5,17 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet.layers import (
-    DepthGatedLSTMCell,
-    ElmanCell,
-    GRUCell,
-    LayerNormGRUCell,
-    LayerNormLSTMCell,
-    LSTMCell,
-    MogrifierLSTMCell,
-    PerGateLSTMCell,
-    RecurrentHighwayCell,
-)
+from dualnet import layers
 from dualnet.layers._recurrent_cell import RecurrentCell
 
 
@@ -29,15 +19,15 @@ class Cells(dict[str, type[RecurrentCell]]):
 
 
 CELLS = Cells(
-    depth_gated_lstm=DepthGatedLSTMCell,
-    elman=ElmanCell,
-    gru=GRUCell,
-    layernorm_gru=LayerNormGRUCell,
-    layernorm_lstm=LayerNormLSTMCell,
-    lstm=LSTMCell,
-    lstm_per_gate=PerGateLSTMCell,
-    mogrifier_lstm=MogrifierLSTMCell,
-    recurrent_highway=RecurrentHighwayCell,
+    depth_gated_lstm=layers.DepthGatedLSTMCell,
+    elman=layers.ElmanCell,
+    gru=layers.GRUCell,
+    layernorm_gru=layers.LayerNormGRUCell,
+    layernorm_lstm=layers.LayerNormLSTMCell,
+    lstm=layers.LSTMCell,
+    lstm_per_gate=layers.PerGateLSTMCell,
+    mogrifier_lstm=layers.MogrifierLSTMCell,
+    recurrent_highway=layers.RecurrentHighwayCell,
 )
 # Arguments that the builder passes to every cell.
 COMMON = (

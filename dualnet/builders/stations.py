@@ -13,38 +13,13 @@ from typing import Any, Self, get_type_hints
 import keras
 from keras import ops
 
+from dualnet import layers
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction
 from dualnet._fields import Settings, choice, field
+from dualnet.builders import parts
 from dualnet.builders.cells import CELLS, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
 from dualnet.builders.memory import check_depth, check_memory
-from dualnet.builders.parts import (
-    CONNECTIONS,
-    check_options,
-    make_part,
-    options_by_part,
-    options_of,
-    own_class,
-    with_names,
-)
-from dualnet.layers import (
-    ActivationRegularization,
-    AdditiveAttentionCell,
-    DOCOutput,
-    DualConnection,
-    EmbeddingDropout,
-    FeatureGate,
-    GeneralAttentionCell,
-    IOGate,
-    LockedDropout,
-    LSTMCell,
-    MixtureSoftmax,
-    NeuralCache,
-    OutputProjection,
-    PastDecode,
-    Recurrence,
-    StepDropout,
-)
 from dualnet.layers._configured import l2_regularizer
 from dualnet.layers._keras_cell import KerasCell
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
@@ -187,7 +162,7 @@ class Embedding(Station):
         """Return the vectors of `tokens`, `(batch, time, units)`, with dropout."""
         embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)
         if self.embedding_dropout > 0:
-            embedded = EmbeddingDropout(
+            embedded = layers.EmbeddingDropout(
                 self.embedding_dropout,
                 vocabulary_size=layer.input_dim,
                 per_row=self.embedding_dropout_per_row,
@@ -228,7 +203,7 @@ class Dropouts(Station):
         """Return `tensor` with dropout at `rate`, locked or fresh as `place` says."""
         if rate == 0:
             return tensor
-        layer = LockedDropout if place in self.locked_dropouts else StepDropout
+        layer = layers.LockedDropout if place in self.locked_dropouts else layers.StepDropout
         return layer(rate, name=name or f"{place}_dropout")(tensor)
 
 
@@ -267,7 +242,7 @@ class Recurrent(PartStation):
         temporal_activation_regularization: TAR of AWD-LSTM, its beta.
     """
 
-    cell: str = field("lstm", own_class)
+    cell: str = field("lstm", parts.own_class)
     use_bias: bool = True
     skip_connections: bool = field(False, unless={"recurrent_layers": 1})
     input_dropout: float = 0.0
@@ -289,12 +264,12 @@ class Recurrent(PartStation):
         names = super().idle(settings)
         if settings.get("rounds") == 0:
             names.add("rank")  # of the Mogrifier
-        if "internal_dropout" in options_of("cell", settings.get("cell", cls.cell)):
+        if "internal_dropout" in parts.options_of("cell", settings.get("cell", cls.cell)):
             names.discard("internal_dropout")  # of a stack inside one cell
         return names
 
     def check(self) -> None:
-        check_options(self.cell, self.options)
+        parts.check_options(self.cell, self.options)
 
     def count(self, option: str, default: int) -> int:
         """Return an option of the cell, or `default`, also where the cell will refuse the value."""
@@ -329,7 +304,7 @@ class Recurrent(PartStation):
             if isinstance(cell, KerasCell) and number == 1:
                 warnings.warn(SLOW.format(self.cell), RuntimeWarning, stacklevel=2)
             inputs = state_inputs(cell.state_size, after=len(states))
-            x, *final = Recurrence(cell, name=f"recurrence_{number}")(
+            x, *final = layers.Recurrence(cell, name=f"recurrence_{number}")(
                 x, initial_state=inputs, mask=mask
             )
             states, new_states = states + inputs, new_states + final
@@ -341,7 +316,7 @@ class Recurrent(PartStation):
             x = keras.layers.Add(name="skip_connections")(outputs)
         hidden, x = x, dropouts.drop("output", self.output_dropout, x)
         if self.activation_regularization > 0 or self.temporal_activation_regularization > 0:
-            x = ActivationRegularization(
+            x = layers.ActivationRegularization(
                 activation=self.activation_regularization,
                 temporal=self.temporal_activation_regularization,
                 name="activation_regularization",
@@ -350,7 +325,7 @@ class Recurrent(PartStation):
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
-        own: Any = own_class("cell", self.cell)
+        own: Any = parts.own_class("cell", self.cell)
         kind = None if own else CELLS[self.cell]
         own = kind or own
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
@@ -382,7 +357,7 @@ class Recurrent(PartStation):
             return kind(units, name=name, **settings)
         in_use = {n: n for n, v in settings.items() if v != getattr(type(self), n, v)}
         if hasattr(own, "mask_specs"):
-            return make_part("cell", self.cell, units, settings, in_use, name=name)
+            return parts.make_part("cell", self.cell, units, settings, in_use, name=name)
         for n in ("dropout", "recurrent_dropout"):
             if settings.get(n):
                 raise ArgumentError(
@@ -391,7 +366,7 @@ class Recurrent(PartStation):
                     f"loop. Received: {n}={settings[n]!r}. Set it to 0, or derive the cell from "
                     "dualnet.layers.RecurrentCell.",
                 )
-        return KerasCell(make_part("cell", self.cell, units, settings, in_use), name=name)
+        return KerasCell(parts.make_part("cell", self.cell, units, settings, in_use), name=name)
 
 
 class Connection(PartStation):
@@ -407,7 +382,7 @@ class Connection(PartStation):
         dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
     """
 
-    connection: str = field("plain", own_class)
+    connection: str = field("plain", parts.own_class)
     dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_l2: float = field(0.0, unless={"connection": "plain"})
@@ -421,13 +396,13 @@ class Connection(PartStation):
         """Return the output of the dual layer, `(batch, time, units)`; only if there is one."""
         embedded = dropouts.drop("dual_input", self.dual_input_dropout, embedded)
         settings = {"dual_l2": self.dual_l2}
-        if self.connection in CONNECTIONS:
+        if self.connection in parts.CONNECTIONS:
             use_input = self.connection == "dual"
-            layer = DualConnection(units, use_input=use_input, **settings, name="connection")
+            layer = layers.DualConnection(units, use_input=use_input, **settings, name="connection")
         else:
             in_use = {"dual_l2": "dual_l2"} if self.dual_l2 else {}
             settings |= self.options
-            layer = make_part("connection", self.connection, units, settings, in_use)
+            layer = parts.make_part("connection", self.connection, units, settings, in_use)
         x = layer([embedded, recurrent_output])
         check_last_axis("connection", self.connection, x, units)
         return dropouts.drop("dual_output", self.dual_output_dropout, x)
@@ -469,7 +444,7 @@ class Output(PartStation):
             output.
     """
 
-    output: str | None = field(None, own_class)
+    output: str | None = field(None, parts.own_class)
     tied: bool = True
     output_bias: bool = False
     experts: int | Sequence[int] = 0
@@ -532,15 +507,15 @@ class Output(PartStation):
             settings = {"tied_to": tied_to, "use_bias": self.output_bias, **self.options}
             in_use = {"tied": "tied_to"} if self.tied else {}
             in_use |= {"output_bias": "use_bias"} if self.output_bias else {}
-            return make_part("output", self.output, vocabulary_size, settings, in_use)
+            return parts.make_part("output", self.output, vocabulary_size, settings, in_use)
         if not self.experts:
-            return OutputProjection(
+            return layers.OutputProjection(
                 None if self.tied else vocabulary_size,
                 tied_to=tied_to,
                 use_bias=self.output_bias,
                 name="output",
             )
-        mixture = DOCOutput if isinstance(self.experts, Sequence) else MixtureSoftmax
+        mixture = layers.DOCOutput if isinstance(self.experts, Sequence) else layers.MixtureSoftmax
         return mixture(
             vocabulary_size,
             self.experts,
@@ -562,10 +537,10 @@ class Output(PartStation):
         check_last_axis("output", self.output, logits, vocabulary_size)
         return logits if logits.dtype == "float32" else ops.cast(logits, "float32")
 
-    def past_decode(self, embedding: keras.layers.Embedding) -> PastDecode | None:
+    def past_decode(self, embedding: keras.layers.Embedding) -> layers.PastDecode | None:
         """Return the layer that adds the penalty of past decoding, or None."""
         factor = self.past_decode_regularization
-        return PastDecode(factor, tied_to=embedding, name="past_decode") if factor else None
+        return layers.PastDecode(factor, tied_to=embedding, name="past_decode") if factor else None
 
 
 class Regularization(Station):
@@ -711,7 +686,7 @@ class Encoder(Station):
                 rate = recurrent.internal_dropout
                 x = dropouts.drop("internal", rate, x, name=f"{name}_dropout")
             cell = recurrent.make_cell(number, units, dropouts)
-            x, *final = Recurrence(cell, name=name)(x, mask=mask)
+            x, *final = layers.Recurrence(cell, name=name)(x, mask=mask)
             states += final
         return x, states
 
@@ -728,7 +703,7 @@ ATTENTIONS = ("general", "additive")
 class Decoder:
     """The recurrence of the decoder, and the layers of its readout."""
 
-    recurrence: Recurrence
+    recurrence: layers.Recurrence
     readout: Sequence[keras.layers.Dense] | None
 
     def run(
@@ -783,14 +758,14 @@ class Attention(Station):
             "name": "attention",
         }
         if self.attention == "general":
-            cell = GeneralAttentionCell(cells, size, **settings)
-            return Decoder(Recurrence(cell, name="decoder"), None)
+            cell = layers.GeneralAttentionCell(cells, size, **settings)
+            return Decoder(layers.Recurrence(cell, name="decoder"), None)
         readout = [
             keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
             for name in ("readout_context", "readout_embedding")
         ]
-        cell = AdditiveAttentionCell(cells, self.alignment_units, **settings)
-        return Decoder(Recurrence(cell, name="decoder"), readout)
+        cell = layers.AdditiveAttentionCell(cells, self.alignment_units, **settings)
+        return Decoder(layers.Recurrence(cell, name="decoder"), readout)
 
 
 GATES = ("none", "input", "input_and_hidden", "lstm")
@@ -839,7 +814,7 @@ class Gate(Station):
         """
         words = logits[0].shape[-1]
         if self.gate != "lstm":
-            gate = IOGate(
+            gate = layers.IOGate(
                 words,
                 self.gate_units,
                 dropout=self.gate_dropout,
@@ -856,13 +831,13 @@ class Gate(Station):
             embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
             name="gate_embedding",
         )(keras.ops.maximum(tokens, 0) if padded else tokens)
-        embedded = StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
-        cell = LSTMCell(self.gate_units, name="gate_cell")
+        embedded = layers.StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
+        cell = layers.LSTMCell(self.gate_units, name="gate_cell")
         before = state_inputs(cell.state_size, after=states)
-        features, *after = Recurrence(cell, name="gate_recurrence")(
+        features, *after = layers.Recurrence(cell, name="gate_recurrence")(
             embedded, initial_state=before, mask=tokens >= 0 if padded else None
         )
-        gated = FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
+        gated = layers.FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
         return _as_list(gated), before, after
 
 
@@ -912,7 +887,9 @@ class Cache(Station):
         The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
         settings = {"weight": self.cache_weight, "scale": self.cache_scale}
-        cache = NeuralCache(self.cache_size, start=self.cache_start, **settings, name="cache")
+        cache = layers.NeuralCache(
+            self.cache_size, start=self.cache_start, **settings, name="cache"
+        )
         before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
         log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
         return log_probabilities, before, after
@@ -947,7 +924,7 @@ class CommonStations:
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
         """
-        arguments = with_names(arguments)
+        arguments = parts.with_names(arguments)
         sizes = arguments.get("recurrent_units")
         if (
             isinstance(sizes, Sequence)
@@ -958,7 +935,7 @@ class CommonStations:
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {name for station in cls.classes().values() for name in station.names()}
-        options = options_by_part(arguments, known)
+        options = parts.options_by_part(arguments, known)
         known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
         others = {key: value for key, value in arguments.items() if key not in known}
         for part in ("connection", "output"):
@@ -1001,14 +978,14 @@ class CommonStations:
         """
         sizes, recurrent = self.sizes, self.recurrent
         embedding = sizes.embedding_units or sizes.units or 1
-        units, layers = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
+        units, number = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
         narrow = int(self.is_narrow_above())
         # Numbers of layers and their sizes.
         stack: list[tuple[int, int]]
         if isinstance(units, Sequence):
             stack = [(1, size) for size in units]
         else:
-            stack = [(layers - narrow, units), (narrow, embedding)]
+            stack = [(number - narrow, units), (narrow, embedding)]
         least = min(embedding, *(size for count, size in stack if count))
         levels = recurrent.count("depth", 1) - 1
         if "lower_units" in recurrent.options:  # of any sizes
@@ -1018,7 +995,7 @@ class CommonStations:
         experts = sum(experts) if isinstance(experts, Sequence) else experts
         latent = (sizes.latent_units or embedding) if experts else 0
         dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
-        dual *= self.connection.connection in CONNECTIONS  # else its weights are unknown
+        dual *= self.connection.connection in parts.CONNECTIONS  # else its weights are unknown
         gates = getattr(CELLS.get(recurrent.cell), "gates", 0)
 
         def named(name: str) -> str:
@@ -1038,12 +1015,8 @@ class CommonStations:
             (named("latent_units"), target_words * latent * (not self.output.tied)),
             *self.other_floats(target_words, least),
         ]  # fmt: skip
-        parts = [
-            ("recurrent_layers", layers),
-            ("rounds", layers * rounds),
-            ("depth", layers * levels),
-        ]
-        check_memory(floats, parts, {**words, **self.arguments()})
+        counts = {"recurrent_layers": number, "rounds": number * rounds, "depth": number * levels}
+        check_memory(floats, counts.items(), {**words, **self.arguments()})
 
     def is_narrow_above(self) -> bool:
         """Recognise a last recurrent layer that is as wide as the embedding, whatever `units`."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dualnet import rescoring
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import check_output_file, written_beside
@@ -14,15 +15,6 @@ from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.options import AdaptingOptions
 from dualnet.requests import Rescoring
-from dualnet.rescoring import (
-    BracketF1,
-    NBest,
-    compare,
-    load_weights,
-    read_nbest,
-    save_weights,
-    tune,
-)
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
 from dualnet.rescoring.metrics import METRICS, Metric, metric_of
@@ -113,7 +105,7 @@ def rescore(options: Rescore) -> None:
         if path is not None:
             check_output_file(option, path)
     names = _check_runs(options, runs)
-    weights = load_weights(options.feature_weights) if options.feature_weights else None
+    weights = rescoring.load_weights(options.feature_weights) if options.feature_weights else None
     metric = metric_of(_metric_name(options)) if options.tune or options.compare else None
     ids, note = _check_lists(options, names, weights)
     sources = references = None
@@ -125,8 +117,10 @@ def rescore(options: Rescore) -> None:
         references = keyed_lines(path or "", ids, format=options.format, name=option)
         for nbest, reference in zip(_lists(options), references):
             # Tells of malformed ones before hours of scoring. Trees alone can differ in words.
-            first = NBest(nbest.id, nbest.hypotheses[:1])
-            statistics_of(nbest if isinstance(metric, BracketF1) else first, reference, metric)
+            first = rescoring.NBest(nbest.id, nbest.hypotheses[:1])
+            statistics_of(
+                nbest if isinstance(metric, rescoring.BracketF1) else first, reference, metric
+            )
     print(printable(note), end="", file=sys.stderr)
     quietly("dualnet.rescoring.rescoring")
     from dualnet.rescoring.rescoring import rescored
@@ -169,7 +163,7 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
 
 def _tune(
     options: Rescore,
-    lists: Sequence[NBest],
+    lists: Sequence[rescoring.NBest],
     references: Sequence[str],
     metric: Metric,
     weights: Mapping[str, float],
@@ -179,12 +173,12 @@ def _tune(
     if options.seed is not None:
         settings["seed"] = options.seed
     if options.tune:
-        weights = tune(lists, references, **settings)
-    figures = dataclasses.asdict(compare(lists, references, weights, **settings))
+        weights = rescoring.tune(lists, references, **settings)
+    figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **settings))
     name = _metric_name(options)
     about = {"metric": name, "lists": len(lists), "missing": options.missing}
     if options.save_weights is not None:
-        save_weights(options.save_weights, weights, **about, **figures["rescored"])
+        rescoring.save_weights(options.save_weights, weights, **about, **figures["rescored"])
     if options.output is not None:
         _write(options, (weighted(nbest, weights, options.missing) for nbest in lists))
     result = {**about, **figures, "weights": weights}
@@ -201,7 +195,7 @@ def _tune(
     )
 
 
-def _write(options: Rescore, lists: Iterable[NBest]) -> None:
+def _write(options: Rescore, lists: Iterable[rescoring.NBest]) -> None:
     """Write lists, or the best of each, into --output or to standard output."""
     if options.output is not None and not options.best:
         write_nbest(options.output, lists, format=options.format)
@@ -222,7 +216,7 @@ def _write(options: Rescore, lists: Iterable[NBest]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _best_line(nbest: NBest, format: str) -> str:
+def _best_line(nbest: rescoring.NBest, format: str) -> str:
     best = nbest.best
     if format == "trees":
         return str(best.rest)
@@ -254,8 +248,8 @@ def _check_runs(options: Rescore, runs: Sequence[Run]) -> list[str]:
     return numbered(map(_name, runs))
 
 
-def _lists(options: Rescore) -> Iterator[NBest]:
-    return read_nbest(options.nbest, format=options.format, scores=options.scores)
+def _lists(options: Rescore) -> Iterator[rescoring.NBest]:
+    return rescoring.read_nbest(options.nbest, format=options.format, scores=options.scores)
 
 
 def _check_lists(
