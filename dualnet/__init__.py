@@ -48,28 +48,20 @@ if TYPE_CHECKING:
 
 _MODULES = ("analysis", "builders", "corpora", "layers", "tuning", "zoo")
 _NAMES = {  # of each module
-    "_checks": ["ArgumentError"],
-    "adaptation": ["dynamic_evaluation", "gradient_statistics", "surprisal"],
-    "allocator": ["keep_freed_memory"],
-    "builders": [
-        "LanguageModel",
-        "assign",
-        "ensemble",
-        "transfer",
-        "weight_names",
-        "with_cache",
-        "with_gate",
-    ],
-    "devices": ["data_parallel"],
-    "evaluation": ["best_temperature", "evaluate", "minimal_pairs", "perplexity", "score"],
-    "generation": ["generate", "translate"],
-    "looking": ["look"],
-    "rescoring": ["rescore"],
-    "runs": ["load"],
-    "serving": ["export"],
-    "training": ["train"],
+    "_checks": "ArgumentError",
+    "adaptation": "dynamic_evaluation gradient_statistics surprisal",
+    "allocator": "keep_freed_memory",
+    "builders": "LanguageModel assign ensemble transfer weight_names with_cache with_gate",
+    "devices": "data_parallel",
+    "evaluation": "best_temperature evaluate minimal_pairs perplexity score",
+    "generation": "generate translate",
+    "looking": "look",
+    "rescoring": "rescore",
+    "runs": "load",
+    "serving": "export",
+    "training": "train",
 }
-_FUNCTIONS = {name: module for module, names in _NAMES.items() for name in names}
+_FUNCTIONS = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
 

@@ -1,9 +1,12 @@
 """Text as the integers that a model reads, and back: tokenisers."""
 
-from dualnet.text.byte_tokenizer import ByteTokenizer
 from dualnet.text.learning import train_tokenizer
-from dualnet.text.library_tokenizer import LibraryTokenizer
-from dualnet.text.loading import from_config, load_tokenizer
+from dualnet.text.library_tokenizer import (
+    ByteTokenizer,
+    LibraryTokenizer,
+    from_config,
+    load_tokenizer,
+)
 from dualnet.text.plain_text import DOCUMENTS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary

@@ -5,17 +5,18 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, checked
 from dualnet._contexts import hidden_stderr
 from dualnet._files import TooLargeError, read_bounded, write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
 from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.vocabulary import Vocabulary
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
@@ -24,6 +25,8 @@ _CODES = (range(0x300), range(0x2000, 0x2070), range(0x1F600, 0x1F610), range(0x
 PROBES = [chr(code) for codes in _CODES for code in codes if not 0xD800 <= code <= 0xDFFF]
 PROBES += ["e\u0301", "\u1112\u1161\u11ab", "\uff21\ufb01\ufeff", "\U0001f469\u200d\U0001f469"]
 LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
+BYTE_EOS = 256  # the id of `<eos>` among the bytes
+MARK = 0xFF  # no byte of UTF-8
 
 
 @dataclass(frozen=True)
@@ -307,25 +310,6 @@ def read_library_file(path: StrPath) -> str:
     return text
 
 
-def write_bytes_tokenizer(path: StrPath) -> None:
-    """Write a `tokenizer.json` whose ids are those of `ByteTokenizer`."""
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
-
-    vocabulary = {**alphabet(), EOS: 256}
-    tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([EOS])
-    write_whole(path, tokenizer.to_str())
-
-
-def is_bytes_tokenizer(text: str) -> bool:
-    """Recognise the text of a file that `write_bytes_tokenizer` wrote."""
-    model = json.loads(text)["model"]
-    return model.get("vocab") == {**alphabet(), EOS: 256} and not model.get("merges")
-
-
 def _parsed(text: str) -> Any:
     import tokenizers
 
@@ -382,3 +366,126 @@ def _splits_characters(pre_tokenizer: dict[str, Any] | None) -> bool:
     return [(step["type"], step.get("pattern")) for step in _steps(pre_tokenizer)] == [
         ("Split", pattern)
     ]
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(Tokenizer):
+    """The 256 bytes of UTF-8, each its own id, and `<eos>`, which is 256.
+
+    No text is unknown, and decoding gives it back unchanged.
+
+    Args:
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+
+    Example:
+
+    >>> from dualnet.text import ByteTokenizer
+    >>> tokenizer = ByteTokenizer()
+    >>> tokenizer.encode("a\\u00e4\\n").tolist()
+    [97, 195, 164, 256]
+    >>> tokenizer.decode([97, 195, 164])
+    'aä'
+    """
+
+    documents: str = "line"
+    lowercase: ClassVar[bool] = False
+    kind: ClassVar[str] = "bytes"
+    file_name: ClassVar[str] = "tokenizer.json"
+    eos_id: ClassVar[int] = BYTE_EOS
+    unk_id: ClassVar[None] = None
+    loses: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_choice("documents", self.documents, DOCUMENTS)
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The bytes as they are shown: those of ASCII as characters, others as in "\\xe4"."""
+        shown = [bytes([i]).decode(errors="backslashreplace") for i in range(256)]
+        return (*shown, EOS)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(b"dualnet bytes 1").hexdigest()
+
+    @functools.cached_property
+    def spelling(self) -> tuple[bytes, ...]:
+        return (*(bytes([i]) for i in range(256)), ENDS[self.documents].encode())
+
+    def encode_marked(self, text: str) -> np.ndarray:
+        data = bytes([MARK]).join(part.encode() for part in text.split(END))
+        ids = np.frombuffer(data, "uint8").astype("int32")
+        ids[ids == MARK] = BYTE_EOS
+        return ids
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+        for i, character in enumerate(text):
+            for byte in character.encode():
+                yield byte, i, i + 1
+
+    def save(self, path: StrPath) -> None:
+        """Write a `tokenizer.json` of Hugging Face's `tokenizers` with the same ids."""
+        import tokenizers
+        from tokenizers import decoders, models, pre_tokenizers
+
+        tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=_byte_units(), merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens([EOS])
+        write_whole(path, tokenizer.to_str())
+
+    def get_config(self) -> dict[str, Any]:
+        return {"kind": self.kind, "documents": self.documents}
+
+
+def _byte_units() -> dict[str, int]:
+    """Return the units of the file of a `ByteTokenizer`."""
+    return {**alphabet(), EOS: BYTE_EOS}
+
+
+@checked
+def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = False) -> Tokenizer:
+    """Return the tokeniser in a file: what `Tokenizer.save` wrote, or any `tokenizer.json`.
+
+    Args:
+        path: a file ending in .json, in the format of Hugging Face's `tokenizers`, or a list
+            of words, one per line.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+        lowercase: bool. Whether text is lower-cased first.
+
+    Raises:
+        ValueError: if the file is none of these.
+
+    Example:
+
+    >>> import tempfile
+    >>> from dualnet.text import ByteTokenizer, load_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ByteTokenizer().save(f"{folder}/tokenizer.json")
+    ...     tokenizer = load_tokenizer(f"{folder}/tokenizer.json")
+    >>> tokenizer == ByteTokenizer()
+    True
+    """
+    if not os.fspath(path).lower().endswith(".json"):
+        return Vocabulary.load(path, lowercase=lowercase, documents=documents)
+    text = read_library_file(path)
+    model = json.loads(text)["model"]
+    if model.get("vocab") == _byte_units() and not model.get("merges") and not lowercase:
+        return ByteTokenizer(documents)
+    return LibraryTokenizer(text, documents, lowercase)
+
+
+@checked
+def from_config(config: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokeniser whose `get_config` is `config`.
+
+    Example:
+
+    >>> from dualnet.text import from_config
+    >>> from_config({"kind": "bytes", "documents": "line"}).encode("a").tolist()
+    [97]
+    """
+    kinds = {"words": Vocabulary, "bytes": ByteTokenizer, "library": LibraryTokenizer}
+    kind = kinds[check_choice("kind", config.get("kind"), kinds)]
+    tokenizer: Tokenizer = kind(**{key: config[key] for key in config.keys() - {"kind"}})
+    return tokenizer
