@@ -32,7 +32,6 @@ SETTINGS: dict[str, Any] = {
     "dual_input_dropout": 0.0, "dual_output_dropout": 0.0, "embedding_l2": 0.0, "dual_l2": 0.0,
 }  # fmt: skip
 DYNAMIC: dict[str, Any] = {"rule": "nadam", "sequence_length": 20}
-DYNAMIC_RATES = (1e-4, 3e-4, 1e-3)  # within the paper's range; the best on validation wins
 
 # A client, run in a process that imports neither dualnet nor Keras.
 CLIENT = """
@@ -79,7 +78,10 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
     for name in MODELS:
         length = DYNAMIC["sequence_length"]
         _say(f"\nDynamic evaluation of {name}: it scores {length} tokens, then learns from them.")
-        dynamic[name] = _adapt(runs[name].model, corpus)
+        dynamic[name] = {
+            split: dynamic_evaluation(runs[name].model, corpus.split(split), **DYNAMIC)
+            for split in ("valid", "test")
+        }
     results = {
         name: {
             "parameters": run.results["parameters"],
@@ -101,7 +103,7 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
     served = _serve(folder, model, corpus)
     _say(f"\nBoth models read the first {PAGE_TOKENS} tokens of the test text once more.")
     text = corpus.vocabulary.decode(corpus.test[:PAGE_TOKENS])
-    rate = dynamic["dual_lstm"]["valid"].settings["learning_rate"]
+    rate = dynamic["dual_lstm"]["test"].settings["learning_rate"]
     models = {name: run.model for name, run in runs.items()}
     look(models, text, adapt=True, learning_rate=rate, **DYNAMIC).save(folder / PAGE)
     minutes, seconds = divmod(time.perf_counter() - start, 60)
@@ -110,18 +112,6 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
     _say(f"See how they read, word by word: open {(folder / PAGE).resolve()} in a browser.")
     write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
-
-
-def _adapt(model: Any, corpus: Any) -> dict[str, DynamicEvaluation]:
-    """Return dynamic evaluations of valid and test, at the learning rate that is best on valid."""
-    evaluations = []
-    for rate in DYNAMIC_RATES:
-        evaluations.append(dynamic_evaluation(model, corpus.valid, learning_rate=rate, **DYNAMIC))
-        _say(f"  learning rate {rate:g}: validation perplexity {evaluations[-1].perplexity:.2f}")
-    best = min(evaluations, key=lambda evaluation: evaluation.perplexity)
-    rate = best.settings["learning_rate"]
-    test = dynamic_evaluation(model, corpus.test, learning_rate=rate, **DYNAMIC)
-    return {"valid": best, "test": test}
 
 
 def _clear(folder: Path) -> None:

@@ -316,7 +316,7 @@ def test_what_was_read_of_a_memory_map_is_let_go(tmp_path, monkeypatch, stride):
     path = tmp_path / "ids.npy"
     np.save(path, np.arange((1 << 22) + 1, dtype="int32"))  # 16 MiB
     monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1 << 20)
-    tokens = cached_ids._map(path)
+    tokens = cached_ids.mapped(path)
     greatest = []
     for release in (cached_ids.release_pages, lambda tokens: None):
         monkeypatch.setattr(token_batches, "release_pages", release)

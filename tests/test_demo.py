@@ -12,8 +12,7 @@ TINY = {"units": 4, "epochs": 1, "sequence_length": 9, "batch_size": 4}
 @pytest.fixture
 def short_text(monkeypatch, corpus):
     """Runs the demo on the small corpus of the tests."""
-    monkeypatch.setattr(demo.corpora, "load", lambda name: corpus)
-    monkeypatch.setattr(demo, "DYNAMIC_RATES", (1e-3,))
+    monkeypatch.setattr(demo.corpora, "load", lambda name, **_: corpus)
     monkeypatch.setattr(demo, "PROMPTS", ("the cat",))
 
 

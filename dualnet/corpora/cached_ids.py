@@ -102,7 +102,7 @@ class _OnDisk(Store):
             for numbers in self.chunks(split):
                 file.write((numbers if ids is None else ids[numbers]).data)
         numbers_file.unlink()
-        return _map(self._folder / f"{split}.npy")
+        return mapped(self._folder / f"{split}.npy")
 
 
 def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> Encoded | None:
@@ -148,13 +148,14 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
         vocabulary = settings.vocabulary or load_tokenizer(
             words, documents=settings.documents, lowercase=settings.lowercase
         )
-        splits = {split: _map(folder / f"{split}.npy") for split in SPLITS}
+        splits = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
         return Encoded(splits, vocabulary, description["sha256"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _map(path: Path) -> np.ndarray:
+def mapped(path: Path) -> np.ndarray:
+    """Return the array in the file `path` as a read-only memory map."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     return np.asarray(array)  # a plain array: slices of np.memmap are slow
 

@@ -198,12 +198,10 @@ class DOCOutput(TiedLayer, SeededLayer):
         # The maximum: a batch of nothing but padding has no variation.
         return spread / ops.square(ops.maximum(ops.mean(used), 1e-6))
 
-    def compute_output_spec(
-        self, inputs, targets=None, mask=None, training=False, temperature=None
-    ):
-        batch, time = inputs[-1].shape[:2]
-        shape = (batch, time) if targets is not None else (batch, time, self.vocabulary_size)
-        return keras.KerasTensor(shape, dtype="float32")
+    def compute_output_spec(self, inputs, targets=None, **_):
+        last = inputs[-1] if isinstance(inputs, (list, tuple)) else inputs
+        words = (self.vocabulary_size,) if targets is None else ()
+        return keras.KerasTensor((*last.shape[:-1], *words), "float32")
 
     def _log_priors(self, inputs):
         kernel = ops.cast(self.prior_kernel, self.compute_dtype)

@@ -66,10 +66,5 @@ class MixtureSoftmax(DOCOutput):
         """Return pi, the weights of the experts, float32 `(batch, time, experts)`."""
         return super().priors([inputs])
 
-    def compute_output_spec(
-        self, inputs, targets=None, mask=None, training=False, temperature=None
-    ):
-        return super().compute_output_spec([inputs], targets)
-
     def get_config(self):
         return {**super().get_config(), "experts": self.experts[0]}

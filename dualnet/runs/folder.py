@@ -98,12 +98,10 @@ def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
             },
         }
     table = {key: getattr(corpus, key) for key in TRAINED_ON}
-    read_as = {
-        "tokenizer": corpus.tokenizer,
+    read_as = {key: getattr(corpus, key) for key in READ_AS if key != "documents"}
+    read_as |= {
         "documents": corpus.vocabulary.documents,
         "fractions": corpus.fractions and list(corpus.fractions),
-        "vocabulary_size": corpus.vocabulary_size,
-        "min_count": corpus.min_count,
     }
     return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
 

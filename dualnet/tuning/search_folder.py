@@ -13,6 +13,7 @@ from dualnet._checks import ArgumentError
 from dualnet._files import folder_beside, read_json, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
+from dualnet.corpora.cached_ids import mapped
 from dualnet.runs import Run
 from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table
 from dualnet.text import load_tokenizer
@@ -111,11 +112,7 @@ def read_corpus(folder: Path) -> Corpus:
     settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
     file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
     vocabulary = load_tokenizer(file, **settings)
-    ids: dict[str, Any] = {
-        # Plain arrays: slices of np.memmap are slow.
-        split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r"))
-        for split in SPLITS
-    }
+    ids: dict[str, Any] = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
     return Corpus(**fields, **ids, vocabulary=vocabulary)
 
 
