@@ -1,4 +1,4 @@
-"""What can be asked of a model, as data: settings that check and document themselves, no Keras."""
+"""What can be asked of a model and of a text, as data: settings that check themselves, no Keras."""
 
 from __future__ import annotations
 
