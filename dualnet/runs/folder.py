@@ -34,7 +34,7 @@ LEARNING = "learning.json"  # the learning rates that were found for dynamic eva
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
 VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
-SUMMED = (CARD, *VOCABULARIES, WEIGHTS)  # what the model needs; `RESULTS` have a checksum, too
+SUMMED = (CARD, *VOCABULARIES, WEIGHTS, RESULTS)
 # All that a run leaves if stopped before its first checkpoint.
 EARLY_FILES = (CARD, *VOCABULARIES, SUMS, shipped.LICENCES)
 # What the table `corpus` of a card holds; and what a RUN needs of its card.
@@ -146,7 +146,7 @@ def read_sums(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         sums = read_json(folder / SUMS)
-        return {name: [*map(str, sums[name])] for name in (*SUMMED, RESULTS) if name in sums}
+        return {name: [*map(str, sums[name])] for name in SUMMED if name in sums}
     except (ValueError, TypeError) as error:
         message = f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, "
         way_out = "damaged or edited. Delete it to accept the other files."
