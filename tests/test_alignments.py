@@ -1,10 +1,13 @@
 """Alignments: the attention of translators against NumPy and step by step, and its picture."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from dualnet import corpora, plots, zoo
 from dualnet.generation import Alignment, alignments, translations
+from dualnet.text import ByteTokenizer
 from tests import reference
 from tests.checks import array, strong
 
@@ -69,6 +72,31 @@ def test_weights_of_the_translations_that_a_beam_finds(model):
     rows = len(found[0].target)
     np.testing.assert_allclose(found[0].weights, again.weights[:rows], rtol=1e-4, atol=1e-6)
     assert found[1].target == ("<eos>",) and found[1].weights.shape == (1, 0)
+
+
+def test_units_of_one_character_are_one_row_and_one_column():
+    letters = ByteTokenizer()
+    model = zoo.build("encdec", vocabulary_size=len(letters), units=4)
+    model.source_vocabulary = letters
+    strong(model, letters, seed=0, scale=1.0)
+    found = alignments(model, "aß", "“b")[0]
+    assert (found.source, found.target) == (("a", "ß"), ("“", "b", "<eos>"))
+    expected = step_by_step(model, letters.encode("aß"), np.append(letters.encode("“b"), 256))
+    joined = [expected[:3].mean(axis=0), *expected[3:]]
+    joined = [[first, second + third] for first, second, third in joined]
+    np.testing.assert_allclose(found.weights, joined, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "most"), [(8, 800), (60, 1800)])
+def test_a_picture_has_the_text_and_a_size_that_can_be_read(count, most, tmp_path, pictures):
+    words = [" läuft", "“", "\u00a0", "…", "5\u00a0kg"] * (count // 4)
+    plots.plot_attention(words[:count], words[:count], np.eye(count), tmp_path / "a.png")
+    figure = pictures[0]
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()][:5]
+    assert labels == [" läuft", "“", "␣", "…", "5\u00a0kg"]
+    assert max(figure.get_size_inches()) * figure.dpi < most
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()[:count]]
+    assert all(upper.y0 >= lower.y1 - 1 for upper, lower in itertools.pairwise(boxes))
 
 
 def test_a_picture_is_drawn(tmp_path):

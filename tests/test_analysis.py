@@ -1,5 +1,7 @@
 """The analyses of the papers agree with NumPy; their figures are drawn."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -349,6 +351,29 @@ def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
     falling = write_run(tmp_path / "falling", [1e30, 20.0], [1e30, 1.0])
     analysis.plot_learning_curves({"infinite": infinite, "falling": falling}, path, split="both")
     check_png(path)
+
+
+@pytest.mark.parametrize(("epochs", "whole"), [(3, True), (40, True), (41, False)])
+def test_curves_keep_their_first_point_unless_they_are_long(epochs, whole, tmp_path, pictures):
+    values = 80 + 3000 / np.arange(1, epochs + 1) ** 2
+    plots.plot_curves({"lstm valid": values}, tmp_path / "curves.png", cut=True)
+    axes = pictures[0].axes[0]
+    assert (values[0] < axes.get_ylim()[1]) == whole
+    assert ("cut off" in axes.get_ylabel()) != whole
+    labels = [text.get_window_extent() for text in axes.get_yticklabels() if text.get_text()]
+    assert len(labels) > 2
+    assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(labels))
+
+
+@pytest.mark.parametrize("tokens", [1, 30, 3000])
+def test_curves_by_position_begin_with_the_first_token(tokens, tmp_path, pictures, rng):
+    losses = rng.exponential(4.0, tokens)
+    losses[0] = 12.0
+    plots.plot_positions({"static": losses}, tmp_path / "positions.png")
+    (axes,) = pictures[0].axes
+    _, running = axes.lines
+    assert running.get_xdata()[0] == 1 and len(running.get_xdata()) == tokens
+    assert (np.exp(12.0) < axes.get_ylim()[1]) == (tokens <= 30)  # of many, the scale is theirs
 
 
 @pytest.mark.parametrize("cut", [True, False])

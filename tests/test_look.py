@@ -162,6 +162,21 @@ def test_the_pieces_are_the_text_again(model):
         assert len(data["ids"]) == len(data["pieces"])
 
 
+def test_words_are_those_of_surprisal_and_characters_are_whole(model):
+    text = "The “cat” — 5\u00a0dogs\nläuft"
+    data = data_of(dualnet.look(model, text))
+    if list(data["levels"]) == ["word"]:  # the units are words
+        assert data["levels"]["word"] == [*range(len(data["ids"]))]
+        return
+    assert list(data["levels"]) == ["unit", "word"]
+    words = dualnet.surprisal(model, text, words=True)
+    sums = np.add.reduceat(data["readings"][0]["bits"], data["levels"]["word"])
+    np.testing.assert_allclose(sums, [word["surprisal"] for word in words], rtol=1e-3)
+    ends = [*data["levels"]["unit"][1:], len(data["ids"])]
+    pieces = ["".join(data["pieces"][i:j]) for i, j in zip(data["levels"]["unit"], ends)]
+    assert all(pieces) and "“" in "".join(pieces) and len(pieces) <= len(text)
+
+
 @pytest.mark.slow
 def test_units_stand_where_the_text_has_them():
     data = data_of(dualnet.look(a_model(tokenizer=TOKENIZERS["bpe"]), "the dog"))

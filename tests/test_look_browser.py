@@ -282,6 +282,48 @@ def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     assert not browser.find("#views").is_displayed()  # one reading: nothing to switch
 
 
+def test_units_and_words_are_switched_and_a_word_has_the_sum_of_its_units(driver, tmp_path):
+    text = "the “cat” — 5\u00a0dogs\nläuft"
+    page = dualnet.look(a_model("lstm", 5, ByteTokenizer()), text)
+    browser = Browser(driver).open(page, tmp_path)
+    assert "\\x" not in browser.find("#text").text
+    assert browser.texts(".w.part") == [] and "“" in browser.texts(".w")
+    browser.hover(browser.word(4))
+    facts = browser.find("#details").text
+    bits = browser.data["readings"][0]["bits"]
+    assert "units 5\u20137 of" in facts and f"{sum(bits[4:7]):.1f} bits in all" in facts
+    assert "“ (2 of 3)" in facts
+    browser.choose("word")
+    assert browser.texts(".w") == ["the", "“cat”", "—", "5", "dogs", "↵", "läuft"]
+    browser.hover(browser.word(0))
+    facts = browser.find("#details").text
+    assert "word 1 of 7, 3 units" in facts and f"{sum(bits[:3]):.1f} bits in all" in facts
+    assert "Perplexity of the units up to each word" in browser.find("#chart-title").text
+    browser.run("document.querySelectorAll('.w')[6].click()")
+    browser.choose("unit")
+    assert browser.texts(".w.here") == ["l"]
+
+
+def test_a_short_text_fills_its_panel_and_white_space_has_no_colour(driver, tmp_path):
+    page = dualnet.look(a_model("lstm", 5), "the cat sees the dog\n")
+    browser = Browser(driver).open(page, tmp_path)
+    size = float(browser.run("getComputedStyle(document.querySelector('#text')).fontSize")[:-2])
+    assert size > 25
+    browser.open(dualnet.look(a_model("lstm", 5), TEXT * 8), tmp_path)
+    assert browser.run("getComputedStyle(document.querySelector('#text')).fontSize") == "18px"
+    assert browser.run(
+        "Array.from(document.querySelectorAll('.w')).every("
+        "w => w.textContent.trim() === w.textContent && w.getClientRects().length === 1)"
+    )
+
+
+def test_the_first_word_is_in_the_chart(driver, tmp_path):
+    browser = Browser(driver).open(made_up([[12.0, *[1.0] * 99]]), tmp_path)
+    places = browser.run("document.querySelector('#plot path').getAttribute('d')")
+    heights = [float(point.split()[1]) for point in places[1:].split("L")]
+    assert 10 < heights[0] < heights[1] < heights[-1]
+
+
 def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_alone(
     driver, tmp_path
 ):
@@ -325,7 +367,8 @@ def made_up(bits):
     ]  # fmt: skip
     data = {
         "names": ["the", "<eos>"], "ids": [0] * count, "eos": 1, "unknown": None, "after": "",
-        "pieces": ["the"] * count, "before": ["", *[" "] * (count - 1)], "unit": "word",
+        "pieces": ["the"] * count, "before": ["", *[" "] * (count - 1)],
+        "levels": {"word": [*range(count)]},
         "models": [f"model {number}" for number in range(len(bits))], "readings": readings,
     }  # fmt: skip
     return Page(_rendered(data), [], count)

@@ -51,6 +51,18 @@ spelling = pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BPE], ids=["by
 
 @spelling
 @given(unicode)
+def test_units_of_one_character_are_one_and_the_texts_are_the_text(tokenizer, text):
+    ids = tokenizer.encode(text)
+    texts, starts = tokenizer.whole_units(ids)
+    shown = "".join("\n" if unit == "<eos>" else unit for unit in texts)
+    assert shown == tokenizer.decode(ids) and all(texts)
+    for first, last in zip(starts, [*starts[1:], len(ids)]):
+        part = tokenizer.decode(ids[first:last])
+        assert part in texts or part == "\n"
+
+
+@spelling
+@given(unicode)
 def test_decoding_gives_back_every_text_unchanged(tokenizer, text):
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int32
@@ -254,6 +266,24 @@ def test_a_newline_within_a_document_is_learnt(kind, documents):
 def test_training_twice_gives_the_same_units():
     for kind in ("bpe", "characters"):
         assert learnt(kind) == TOKENIZERS[kind]
+
+
+def test_bytes_that_spell_no_character_are_escaped():
+    texts, starts = ByteTokenizer().whole_units([97, 0xE2, 0x80, 256, 98])
+    assert texts == ["a", r"\xe2\x80<eos>", "b"] and starts.tolist() == [0, 1, 4]
+    assert ByteTokenizer().whole_units([])[0] == []
+
+
+def test_units_of_bytes_are_shown_as_text_whatever_else_the_file_does():
+    data = json.loads(BPE.json)
+    data["normalizer"] = {"type": "NFC"}
+    data["pre_tokenizer"]["add_prefix_space"] = True
+    tokenizer = LibraryTokenizer(json.dumps(data))
+    assert tokenizer.loses and not any("\u0120" in word for word in tokenizer.words)
+    assert " the" in tokenizer.words
+    assert "".join(tokenizer.whole_units(tokenizer.encode("the Katze läuft"))[0]) == (
+        " the Katze läuft"
+    )
 
 
 def test_a_file_without_an_end_gets_eos(tmp_path):

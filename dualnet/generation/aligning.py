@@ -24,8 +24,10 @@ class Alignment:
     """The attention of a translator while it writes one translation.
 
     Attributes:
-        source: tuple of str, the tokens of the text.
-        target: tuple of str, the tokens of the translation, `<eos>` included if it ended.
+        source: tuple of str, the tokens of the text. Tokens that spell a character between them,
+            such as bytes, are one: its weight is their sum.
+        target: tuple of str, the tokens of the translation, `<eos>` included if it ended. Tokens
+            of one character are one here, too: its weights are their mean.
         weights: float32 `(target, source)`. Row t holds the weight of each source token when
             target token t is predicted, and sums to 1.
 
@@ -114,11 +116,12 @@ def alignments(
             {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
         )["weights"]
         for i, rows in zip(batch, weights):
-            aligned[i] = Alignment(
-                tuple(model.source_vocabulary.words[k] for k in sources[i]),
-                tuple(vocabulary.words[k] for k in targets[i]),
-                rows[: len(targets[i]), : len(sources[i])],
-            )
+            source, columns = model.source_vocabulary.whole_units(sources[i])
+            target, starts = vocabulary.whole_units(targets[i])
+            counts = np.diff(starts, append=len(targets[i]))
+            rows = np.add.reduceat(rows[: len(targets[i]), : len(sources[i])], starts)
+            rows = np.add.reduceat(rows / counts[:, None], columns, axis=1)
+            aligned[i] = Alignment(tuple(source), tuple(target), rows.astype("float32"))
     return aligned
 
 

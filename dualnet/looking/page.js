@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { names, ids, pieces, before, readings, models } = data;
-  const size = ids.length;
+  const levels = Object.keys(data.levels); // "word" alone, or "unit" and "word"
   const STEPS = 9; // colours of each scale, as in the style sheet
   const byId = (id) => document.getElementById(id);
   const [text, details, plot] = ["text", "details", "plot"].map(byId);
@@ -10,15 +10,33 @@
 
   for (const reading of readings) {
     reading.bits = reading.bits.map((bits) => bits ?? Infinity);
-    reading.count = reading.likeliest.length / size;
-    let sum = 0;
-    reading.running = reading.bits.map((bits, i) => 2 ** ((sum += bits) / (i + 1)));
+    reading.count = reading.likeliest.length / ids.length;
+    let total = 0;
+    reading.running = reading.bits.map((bits, i) => 2 ** ((total += bits) / (i + 1)));
     reading.perplexity ??= Infinity;
     reading.label = label(reading);
   }
 
-  const state = { view: "surprisal", model: 0, kind: "fixed", base: 0, other: 0, at: null };
+  const state = {
+    view: "surprisal", level: levels[0], model: 0, kind: "fixed", base: 0, other: 0, at: null,
+  };
   const shown = () => readings.find((r) => r.model === state.model && r.kind === state.kind);
+
+  // --- what has a colour: a unit, the units of one character, or those of a word ---------
+
+  function grouped(level) {
+    const starts = data.levels[level];
+    return starts.map((first, k) => {
+      const end = starts[k + 1] ?? ids.length;
+      let whole = pieces[first];
+      for (let i = first + 1; i < end; i++) whole += before[i] + pieces[i];
+      return { first, end, whole, units: Array.from({ length: end - first }, (_, i) => first + i) };
+    });
+  }
+
+  const finest = grouped(levels[0]);
+  let groups = finest;
+  const sum = (values, { units }) => units.reduce((total, i) => total + values[i], 0);
 
   function label({ model, kind }) {
     const learns = readings.some((r) => r.kind === "learning");
@@ -55,20 +73,22 @@
 
   // --- colours -----------------------------------------------------------------------
 
-  const most = quantile(readings.flatMap((r) => r.bits), 0.98) / STEPS;
-  const step = [0.25, 0.5, 0.75].find((width) => width >= most) ?? Math.ceil(2 * most) / 2;
-  let gains = null; // bits that `other` needs less than `base`, by word
+  let step = 1;
+  let gains = null; // bits that `other` needs less than `base`, by group
   let gainStep = 1;
 
   function compare() {
+    for (const reading of readings) reading.sums = groups.map((group) => sum(reading.bits, group));
+    const most = quantile(readings.flatMap((r) => r.sums), 0.98) / STEPS;
+    step = [0.25, 0.5, 0.75].find((width) => width >= most) ?? Math.ceil(2 * most) / 2;
     const [base, other] = [readings[state.base], readings[state.other]];
-    gains = base.bits.map((bits, i) => (bits === other.bits[i] ? 0 : bits - other.bits[i]));
+    gains = base.sums.map((bits, i) => (bits === other.sums[i] ? 0 : bits - other.sums[i]));
     gainStep = nice(Math.max(0.01, quantile(gains.map(Math.abs), 0.95) / (STEPS / 2)));
   }
 
   function colour(i) {
     if (state.view === "surprisal") {
-      return `s${Math.min(STEPS - 1, Math.floor(shown().bits[i] / step))}`;
+      return `s${Math.min(STEPS - 1, Math.floor(shown().sums[i] / step))}`;
     }
     const half = (STEPS - 1) / 2;
     return `d${half + Math.max(-half, Math.min(half, Math.round(gains[i] / gainStep)))}`;
@@ -77,7 +97,7 @@
   function drawLegend() {
     const single = state.view === "surprisal";
     byId("legend-title").textContent = single
-      ? `Surprisal of each ${data.unit}, in bits`
+      ? `Surprisal of each ${state.level}, in bits`
       : `Bits that ${readings[state.other].label} gains (blue) or loses (orange)`;
     const short = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
     byId("scale").replaceChildren(...Array.from({ length: STEPS }, (_, k) => {
@@ -91,29 +111,58 @@
 
   // --- text --------------------------------------------------------------------------
 
-  const words = [];
+  let words = [];
   const places = new Map();
 
   function writeText() {
     const all = document.createDocumentFragment();
-    for (let i = 0; i < size; i++) {
-      if (before[i]) all.append(before[i]);
-      const word = element("span", {
-        textContent: pieces[i].replaceAll("\n", "↵\n") || nameOf(ids[i]),
-        kind: "w" + (before[i] ? "" : " joined") + (pieces[i] ? "" : " part"),
-      });
+    words = groups.map(({ first, whole }, i) => {
+      // White space around a word has no colour, which a line's end would show as a sliver.
+      let [, lead, core, trail] = whole.match(/^(\s*)([^]*?)(\s*)$/);
+      let kind = "";
+      if (!core && whole) {
+        const at = lead.indexOf("\n");
+        [lead, core, trail] = at < 0 ? ["", lead, ""]
+          : [lead.slice(0, at), "↵".repeat(lead.split("\n").length - 1), lead.slice(at)];
+        kind = at < 0 ? " blank" : "";
+      } else if (!core) {
+        [core, kind] = [nameOf(ids[first]), " part"];
+      }
+      const gap = before[first] + lead;
+      const word = element("span", { textContent: core, kind: `w${gap ? "" : " joined"}${kind}` });
       word.setAttribute("role", "option");
-      words.push(word);
       places.set(word, i);
-      all.append(word);
-    }
-    if (data.after) all.append(data.after);
-    text.append(all);
+      all.append(gap, word, trail);
+      return word;
+    });
+    text.replaceChildren(all, data.after);
     words[0].tabIndex = 0;
   }
 
+  function fillPanel() { // a short text is set in large type
+    if (ids.length > 500) return;
+    const large = [48, 40, 34, 29, 25, 21].filter((pixels) => pixels < text.clientWidth / 15);
+    for (const pixels of [...large, 0]) {
+      text.style.fontSize = pixels ? `${pixels}px` : "";
+      if (text.scrollHeight <= text.clientHeight) return;
+    }
+  }
+
+  function regroup() {
+    const unit = state.at === null ? -1 : groups[state.at].first;
+    groups = grouped(state.level);
+    state.at = null;
+    here = null;
+    places.clear();
+    writeText();
+    fillPanel();
+    compare();
+    paint();
+    if (unit >= 0) choose(groups.findIndex(({ end }) => unit < end), { focus: false });
+  }
+
   function paint() {
-    for (let i = 0; i < size; i++) words[i].className = `${words[i].kind} ${colour(i)}`;
+    for (let i = 0; i < words.length; i++) words[i].className = `${words[i].kind} ${colour(i)}`;
     const single = state.view === "surprisal";
     for (const id of ["models", "kinds"]) {
       byId(id).hidden = !single || byId(id).querySelectorAll("input").length < 2;
@@ -130,10 +179,18 @@
 
   // --- details of a word -------------------------------------------------------------
 
-  const MARKS = { " ": "␣", "\n": "↵", "\t": "⇥" };
-  const nameOf = (i) => names[i].replace(/[\x00-\x20\x7f]/g, (character) => MARKS[character]
+  const MARKS = { " ": "␣", "\n": "↵", "\t": "⇥", "\xa0": "⍽" };
+  const marked = (name) => name.replace(/[\x00-\x20\x7f\xa0]/g, (character) => MARKS[character]
     ?? `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`);
-  const spoken = (i) => (ids[i] === data.eos ? "end of line" : pieces[i].trim() || nameOf(ids[i]));
+  const nameOf = (i) => marked(names[i]);
+  const spoken = ({ first, end, whole }) => (ids[end - 1] === data.eos && !whole.trim() ? "end of line"
+    : whole.trim() || marked(whole) || nameOf(ids[first]));
+
+  function nameAt(i) { // of a unit of the text: a part of a character is named after that
+    const group = finest.find(({ end }) => i < end);
+    return group.units.length < 2 ? nameOf(ids[i])
+      : `${spoken(group)} (${i - group.first + 1} of ${group.units.length})`;
+  }
 
   function likeliest(reading, i) {
     const list = element("ol", { className: "likeliest" });
@@ -145,9 +202,10 @@
     };
     for (let k = i * reading.count; k < (i + 1) * reading.count; k++) {
       const id = reading.likeliest[k];
-      row(nameOf(id), reading.probabilities[k], id === ids[i] ? "true" : "");
+      const right = id === ids[i];
+      row(right ? nameAt(i) : nameOf(id), reading.probabilities[k], right ? "true" : "");
     }
-    if (!list.querySelector(".true")) row(nameOf(ids[i]), 2 ** -reading.bits[i], "true apart");
+    if (!list.querySelector(".true")) row(nameAt(i), 2 ** -reading.bits[i], "true apart");
     return list;
   }
 
@@ -169,7 +227,7 @@
   }
 
   function experts(reading, i) {
-    const count = reading.shares.length / size;
+    const count = reading.shares.length / ids.length;
     const shares = reading.shares.slice(i * count, (i + 1) * count);
     const most = shares.indexOf(Math.max(...shares));
     const bars = element("div", { className: "experts" });
@@ -189,10 +247,10 @@
   function predictions(reading, i) {
     const learnt = reading.segment ? Math.floor(i / reading.segment) * reading.segment : 0;
     const parts = reading.segment ? [element("p", { className: "facts", textContent:
-      `after learning from ${learnt.toLocaleString("en")} ${data.unit}s` })] : [];
+      `after learning from ${learnt.toLocaleString("en")} ${levels[0]}s` })] : [];
     parts.push(facts(reading, i));
     if (reading.favoured) {
-      const previous = nameOf(i ? ids[i - 1] : data.eos);
+      const previous = i ? nameAt(i - 1) : nameOf(data.eos);
       parts.push(element("div", { className: "columns" },
         column("Likeliest", likeliest(reading, i)),
         column(`Let through after ${previous}`, gate(reading, i))));
@@ -202,34 +260,50 @@
     return reading.shares ? [...parts, ...experts(reading, i)] : parts;
   }
 
-  function describe(i) {
+  function describe(g) {
     const single = state.view === "surprisal";
-    const word = element("h2", { textContent: spoken(i) });
-    const place = `${data.unit} ${(i + 1).toLocaleString("en")} of ${size.toLocaleString("en")}`;
-    const unknown = ids[i] === data.unknown && names[ids[i]] !== pieces[i]
-      ? `, read as ${names[ids[i]]}` : "";
+    const group = groups[g];
+    const { first, end, units } = group;
+    const several = units.length > 1;
+    const count = (number) => number.toLocaleString("en");
+    const place = state.level === levels[0]
+      ? `${levels[0]}${several ? "s" : ""} ${count(first + 1)}${several ? `–${count(end)}` : ""}`
+        + ` of ${count(ids.length)}`
+      : `word ${count(g + 1)} of ${count(groups.length)}, ${units.length} unit${several ? "s" : ""}`;
+    const unknown = !several && ids[first] === data.unknown && names[ids[first]] !== pieces[first]
+      ? `, read as ${names[ids[first]]}` : "";
     const parts = [
       element("button", { id: "close", type: "button", textContent: "Close",
         onclick: () => { choose(null); } }),
-      word, element("p", { className: "facts", textContent: place + unknown }),
+      element("h2", { textContent: spoken(group) }),
+      element("p", { className: "facts", textContent: place + unknown }),
     ];
-    if (single) return [...parts, ...predictions(shown(), i)];
-    parts.push(element("p", { className: "gain" },
-      element("b", { textContent: `${signed(gains[i])} bits gained` })));
-    const columns = [readings[state.base], readings[state.other]].map((reading) =>
-      column(reading.label, facts(reading, i, element("br")), likeliest(reading, i)));
-    parts.push(element("div", { className: "columns" }, ...columns));
+    if (!single) {
+      parts.push(element("p", { className: "gain" },
+        element("b", { textContent: `${signed(gains[g])} bits gained` })));
+    } else if (several) {
+      parts.push(element("p", { className: "facts" },
+        element("b", { textContent: bitsText(shown().sums[g]) }), " in all"));
+    }
+    for (const i of units) {
+      if (several) parts.push(element("h3", { className: "unit", textContent: nameAt(i) }));
+      parts.push(...(single ? predictions(shown(), i) : [element("div", { className: "columns" },
+        ...[readings[state.base], readings[state.other]].map((reading) =>
+          column(reading.label, facts(reading, i, element("br")), likeliest(reading, i))))]));
+    }
     return parts;
   }
 
-  function sentence(i) {
+  function sentence(g) {
     const reading = state.view === "surprisal" ? shown() : readings[state.other];
+    const { first, units } = groups[g];
     const top = [];
-    for (let k = i * reading.count; k < (i + 1) * reading.count; k++) {
+    for (let k = first * reading.count; k < (first + 1) * reading.count; k++) {
       top.push(`${nameOf(reading.likeliest[k])} ${percent(reading.probabilities[k])}`);
     }
-    const gained = state.view === "surprisal" ? "" : ` ${signed(gains[i])} bits gained.`;
-    return `${spoken(i)}: ${bitsText(reading.bits[i])}, rank ${reading.ranks[i]}.${gained} `
+    const gained = state.view === "surprisal" ? "" : ` ${signed(gains[g])} bits gained.`;
+    const rank = units.length > 1 ? `${units.length} units` : `rank ${reading.ranks[first]}`;
+    return `${spoken(groups[g])}: ${bitsText(reading.sums[g])}, ${rank}.${gained} `
       + `Likeliest: ${top.join(", ")}.`;
   }
 
@@ -249,7 +323,7 @@
     details.replaceChildren(...describe(i));
   }
 
-  function choose(i, { scroll = false } = {}) {
+  function choose(i, { scroll = false, focus = true } = {}) {
     const last = state.at;
     if (last !== null) words[last].removeAttribute("aria-selected");
     state.at = i;
@@ -258,7 +332,7 @@
     for (const word of text.querySelectorAll("[tabindex]")) word.removeAttribute("tabindex");
     words[i].tabIndex = 0; // the only one: Tab leaves the text
     words[i].setAttribute("aria-selected", "true");
-    words[i].focus({ preventScroll: true });
+    if (focus) words[i].focus({ preventScroll: true });
     if (scroll) words[i].scrollIntoView({ block: "nearest" });
     uncover(words[i]);
     byId("live").textContent = sentence(i);
@@ -273,7 +347,7 @@
   function lineAway(i, direction) { // the nearest word on the line above or below
     const from = words[i].getClientRects()[0];
     let best = i, distance = Infinity, top = null;
-    for (let j = i + direction; j >= 0 && j < size; j += direction) {
+    for (let j = i + direction; j >= 0 && j < words.length; j += direction) {
       const to = words[j].getClientRects()[0];
       if (Math.abs(to.top - from.top) < from.height / 2) continue;
       if (top === null) top = to.top;
@@ -301,7 +375,7 @@
       if (i !== null && i !== state.at) choose(i);
     });
     const moves = {
-      ArrowRight: (i) => i + 1, ArrowLeft: (i) => i - 1, Home: () => 0, End: () => size - 1,
+      ArrowRight: (i) => i + 1, ArrowLeft: (i) => i - 1, Home: () => 0, End: () => words.length - 1,
       ArrowDown: (i) => lineAway(i, 1), ArrowUp: (i) => lineAway(i, -1),
       PageDown: (i) => i + 100, PageUp: (i) => i - 100,
     };
@@ -311,7 +385,7 @@
       if (!(event.key in moves) || indexOf(event) === null) return;
       event.preventDefault();
       const to = moves[event.key](indexOf(event));
-      choose(Math.max(0, Math.min(size - 1, to)), { scroll: true });
+      choose(Math.max(0, Math.min(words.length - 1, to)), { scroll: true });
     });
   }
 
@@ -322,10 +396,12 @@
 
   function lines() {
     if (state.view === "surprisal") {
-      return readings.map((r) => ({ values: r.running, on: r === shown(), reading: r }));
+      return readings.map((reading) => (
+        { values: groups.map(({ end }) => reading.running[end - 1]), on: reading === shown(), reading }
+      ));
     }
-    let sum = 0;
-    return [{ values: gains.map((gain) => (sum += gain)), on: true, reading: null }];
+    let total = 0;
+    return [{ values: gains.map((gain) => (total += gain)), on: true, reading: null }];
   }
 
   function ticks(low, high, logarithmic) {
@@ -345,8 +421,8 @@
   function drawChart() {
     const width = plot.clientWidth || 600, height = plot.clientHeight || 220;
     const single = state.view === "surprisal";
-    const drawn = lines();
-    const settled = Math.min(Math.floor(size / 20), 20); // before, a mean says little
+    const drawn = lines(), size = groups.length;
+    const settled = single && size > 200 ? 20 : 0; // before, the mean of a long text says little
     const range = drawn.flatMap(({ values }) => values.slice(settled)).filter(Number.isFinite);
     const [low, high] = bounds(range, single);
     const scale = single ? Math.log : (value) => value;
@@ -376,8 +452,10 @@
       return `<path class="${kind}${on ? " on" : ""}"${stroke} d="M${points.join("L")}"/>`;
     });
     plot.innerHTML = grid.join("") + paths.join("") + '<g id="cursor"></g>';
-    byId("chart-title").textContent = single ? `Perplexity up to each ${data.unit}`
-      : `Bits gained up to each ${data.unit}`;
+    const level = state.level;
+    byId("chart-title").textContent = !single ? `Bits gained up to each ${level}`
+      : level === levels[0] ? `Perplexity up to each ${level}`
+      : `Perplexity of the ${levels[0]}s up to each ${level}`;
     const total = drawn[0].values[size - 1];
     byId("lines").replaceChildren(...(single ? drawn.map(({ on, reading }) => {
       const sample = element("i");
@@ -385,12 +463,12 @@
       return element("span", { className: `${reading.kind}${on ? " on" : ""}` }, sample,
         `${reading.label} ${number(reading.perplexity)}`);
     }) : [element("span", { className: "on" },
-      `${signed(total)} bits in all, ${signed(total / size)} for each ${data.unit}`)]));
+      `${signed(total)} bits in all, ${signed(total / size)} for each ${level}`)]));
     plot.setAttribute("aria-label", single
-      ? `Line chart of the running perplexity. After ${size} ${data.unit}s: `
+      ? `Line chart of the running perplexity. After ${size} ${level}s: `
         + drawn.map(({ reading }) => `${reading.label} ${number(reading.perplexity)}`).join("; ")
       : `Line chart of the bits that ${readings[state.other].label} gains over `
-        + `${readings[state.base].label}: ${signed(total)} bits after ${size} ${data.unit}s`);
+        + `${readings[state.base].label}: ${signed(total)} bits after ${size} ${level}s`);
     drawCursor();
   }
 
@@ -428,7 +506,7 @@
     const indexOf = (event) => {
       const inner = chart.width - EDGE.left - EDGE.right;
       const part = (event.clientX - plot.getBoundingClientRect().left - EDGE.left) / inner;
-      return Math.max(0, Math.min(size - 1, Math.floor(part * size)));
+      return Math.max(0, Math.min(groups.length - 1, Math.floor(part * groups.length)));
     };
     plot.addEventListener("pointermove", (event) => {
       const i = indexOf(event);
@@ -438,6 +516,7 @@
     plot.addEventListener("pointerleave", () => show(state.at));
     plot.addEventListener("click", (event) => choose(indexOf(event), { scroll: true }));
     new ResizeObserver(drawChart).observe(plot);
+    window.addEventListener("resize", fillPanel);
   }
 
   function scrollTextTo(i) { // without moving the page
@@ -456,6 +535,11 @@
     const kinds = ["fixed", "learning"].filter((kind) => readings.some((r) => r.kind === kind));
     byId("models").append(...models.map((name, i) => radio("model", i, name, i === 0)));
     byId("kinds").append(...kinds.map((kind, i) => radio("kind", kind, NAMES[kind], i === 0)));
+    byId("levels").hidden = levels.length < 2;
+    if (levels.length > 1) {
+      byId("levels").append(...levels.map((level, i) =>
+        radio("level", level, level === "word" ? "Word" : "Unit", i === 0)));
+    }
     byId("views").hidden = readings.length < 2;
     // By default what the second model gains over the first, else what learning gains.
     state.other = models.length > 1 ? readings.findIndex((r) => r.model === 1) : readings.length - 1;
@@ -467,21 +551,20 @@
       if (target.name === "model") state.model = Number(target.value);
       else if (target.name) state[target.name] = target.value;
       else state[target.id] = Number(target.value);
+      if (target.name === "level") return regroup();
       compare();
       paint();
     });
     byId("controls").addEventListener("submit", (event) => event.preventDefault());
     const best = readings.reduce((a, b) => (b.perplexity < a.perplexity ? b : a));
-    const unit = `${size.toLocaleString("en")} ${data.unit}${size === 1 ? "" : "s"}`;
+    const unit = `${ids.length.toLocaleString("en")} ${levels[0]}${ids.length === 1 ? "" : "s"}`;
     byId("summary").textContent = readings.length < 2
       ? `${unit} · perplexity ${number(best.perplexity)}`
       : `${unit} · lowest perplexity ${number(best.perplexity)}, by ${best.label}`;
   }
 
-  writeText();
   makeControls();
-  compare();
-  paint();
+  regroup();
   listenToText();
   listenToChart();
 })();

@@ -17,6 +17,7 @@ from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
+from dualnet.evaluation.words import words_of
 from dualnet.looking.reading import Reading, read
 from dualnet.requests import DynamicEvaluating, Looking, check_reading
 from dualnet.runs import Run
@@ -76,10 +77,11 @@ def look(
 ) -> Page:
     """Return a page that shows models reading `text`.
 
-    Each word is coloured by its surprisal; the page shows the likeliest words at each place, the
-    running perplexity, and the differences between models, and between fixed and learning
-    weights. Of a gate that reads the current word it shows the words with the largest values, of
-    a mixture the share of each expert.
+    Each unit, or each word, whose surprisal is the sum of its units, is coloured by its
+    surprisal; the page shows the likeliest units at each place, the running perplexity, and the
+    differences between models, and between fixed and learning weights. Of a gate that reads the
+    current word it shows the words with the largest values, of a mixture the share of each
+    expert.
 
     The text is one stream, read from the zero state after `<eos>`, as by `dualnet.surprisal`.
 
@@ -243,7 +245,7 @@ def _data(
         "before": gaps,
         "after": text[end:],
         "models": list(readings),
-        "unit": "word" if tokenizer.kind == "words" else "unit",
+        "levels": {name: starts.tolist() for name, starts in _levels(text, tokenizer, ids).items()},
         "readings": [
             {
                 "model": number,
@@ -262,6 +264,19 @@ def _data(
             for kind, reading in zip(KINDS, of)
         ],
     }
+
+
+def _levels(text: str, tokenizer: Tokenizer, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the units at which what the page colours begins, the finest level first.
+
+    Units that spell a character between them are coloured as one; so are, if they are fewer, the
+    words.
+    """
+    _, units = tokenizer.whole_units(ids)
+    words = words_of(tokenizer, text).starts
+    if tokenizer.kind == "words":
+        return {"word": units}
+    return {"unit": units} | ({"word": words} if len(words) < len(units) else {})
 
 
 def _rounded(array: np.ndarray, digits: int) -> list[float | None]:

@@ -15,7 +15,9 @@ from dualnet.plots.fonts import set_fonts
 from dualnet.plots.scales import VISIBLE, result_places, spread
 
 IN_TRAINING = "train: measured during the epoch, dropouts on"  # so it may lie above valid
-MARKED = 40  # curves of up to this many epochs have a marker per epoch
+MARKED = 40  # curves of up to this many epochs have a marker per epoch, and are never cut
+LONG = 40  # tokens of an alignment, from which on both ends of its axes have labels
+SETTLED = 200  # tokens of a text, from which on the scale does not follow the mean of the first
 ABSENT = -0.1  # the position below an axis that goes from 0 to 1
 DARKEST, LIGHTEST = 0.0, 0.85  # part of viridis that stands out from white
 BEST = "#d55e00"  # vermilion, which the colour-blind tell from viridis
@@ -34,8 +36,8 @@ def plot_curves(
     Args:
         curves: name, "<model> valid" or "<model> train", to the perplexity after each epoch. The
             curves of a model share a colour; those in training are thin and dashed.
-        cut: bool. Whether the scale ends at a small multiple of the lowest value, so that curves
-            of many epochs can be told apart.
+        cut: bool. Whether the scale of many epochs ends at a small multiple of the lowest value,
+            so that curves can be told apart.
         lines: name to the height of a horizontal dotted line, e.g. a published perplexity. A line
             has the colour of the first model whose name begins with the same word.
     """
@@ -55,12 +57,8 @@ def plot_curves(
         colour = first_words.get(name.split()[0], "0.4")
         axes.axhline(value, label=name, color=colour, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
-    if cut:
-        drawn = [*curves.values(), *([value] for value in lines.values())]
-        _cut(axes, [np.asarray(values, np.float64) for values in drawn])
-    else:
-        axes.yaxis.set_major_formatter("{x:.0f}")
-        axes.yaxis.set_minor_formatter("{x:.0f}")
+    drawn = [*curves.values(), *([value] for value in lines.values())]
+    _scale(axes, [np.asarray(values, np.float64) for values in drawn], cut and longest > MARKED)
     axes.xaxis.get_major_locator().set_params(integer=True)
     in_training = any(name.endswith("train") for name in curves)
     axes.legend(title=IN_TRAINING if in_training else None, title_fontsize=8, alignment="left",
@@ -80,6 +78,7 @@ def plot_positions(
     from matplotlib.ticker import LogFormatter
 
     figure, axes = _axes(title, "position in the text (tokens)", "perplexity (log scale)")
+    shown = []
     for i, (name, losses) in enumerate(curves.items()):
         losses = np.asarray(losses, np.float64)
         position = np.arange(1, len(losses) + 1)
@@ -88,10 +87,13 @@ def plot_positions(
         middles = np.arange(len(whole)) * window + window / 2
         axes.plot(middles, np.exp(whole.mean(1)), color=f"C{i}", linewidth=0.8, alpha=0.35)
         running = np.exp(np.cumsum(losses) / position)
-        start = min(window, len(losses) - 1)  # a mean of few tokens is noise
-        label = f"{name}: {running[-1]:.2f}"
-        axes.plot(position[start:], running[start:], color=f"C{i}", label=label)
+        axes.plot(position, running, color=f"C{i}", label=f"{name}: {running[-1]:.2f}")
+        start = window if len(losses) > SETTLED else 0  # a mean of few tokens is noise
+        shown += [running[start:], np.exp(whole.mean(1))]
     axes.set_yscale("log")
+    values = np.concatenate(shown)
+    if len(finite := values[np.isfinite(values)]):
+        axes.set_ylim(finite.min() / 1.1, finite.max() * 1.1)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_minor_formatter(LogFormatter())  # 60, not 6 x 10^1; none where there are many
     axes.legend(title="all tokens up to the position (faint: windows)")
@@ -294,12 +296,18 @@ def plot_attention(
             f"one. Received: shape {(rows, columns)}, {len(target)} target and {len(source)} "
             "source tokens.",
         )
-    figure, axes = _figure(min(60, 0.34 * columns + 2.5), min(60, 0.3 * rows + 1.8))
+    longest = max(rows, columns)
+    cell = float(np.clip(10 / longest, 0.17, 0.34))  # inches; a line of the labels needs 0.17
+    figure, axes = _figure(min(60, cell * columns + 2.5), min(60, 0.9 * cell * rows + 1.8))
     image = axes.imshow(weights, cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(columns), [_plain(_short(t)) for t in source], rotation=60, ha="left",
-                    rotation_mode="anchor")  # fmt: skip
+    rotation = 60 if cell > 0.25 else 90
+    axes.set_xticks(range(columns), [_plain(_short(t)) for t in source], rotation=rotation,
+                    ha="left", va="center", rotation_mode="anchor")  # fmt: skip
     axes.set_yticks(range(rows), [_plain(_short(token)) for token in target])
-    axes.xaxis.tick_top()
+    far = longest > LONG  # from one end to the other: label both
+    for tick in axes.xaxis.get_major_ticks():
+        tick.label1.set_ha("right")  # those below
+    axes.tick_params(labelsize=9, top=True, labeltop=True, labelbottom=far, labelright=far)
     axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="0.85", linewidth=0.5)
@@ -333,31 +341,36 @@ def _draw_bars(axes: Any, labels: Iterable[str], values: Sequence[float], **styl
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _cut(axes: Any, curves: list[np.ndarray]) -> None:
-    """End the scale of perplexity shortly above the lowest value of each curve."""
+def _scale(axes: Any, curves: list[np.ndarray], cut: bool) -> None:
+    """Scale perplexity to the curves; if `cut`, up to shortly above the lowest value of each."""
     finite = [known for values in curves if len(known := values[np.isfinite(values)])]
     if not finite:
         return
-    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
     low = min(values.min() for values in finite)
     # At least the better half of each curve stays visible.
     high = max(VISIBLE * low, *(1.2 * np.median(values) for values in finite))
     highest = max(values.max() for values in finite)
-    if high < highest:
+    if not cut:
+        high = highest
+    elif high < highest:
         axes.set_ylabel(f"perplexity (log scale, cut off above {high:.0f})")
     margin = (min(high, highest) / low) ** 0.04
     low, high = low / margin, min(high, highest) * margin
     axes.set_ylim(low, high)
-    ticks = MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    few = MaxNLocator(10, steps=[1, 2, 2.5, 5, 10])
+    ticks = (few if high < 8 * low else LogLocator(subs=(1, 2, 5))).tick_values(low, high)
     axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
 
 
 def _short(label: str) -> str:
-    if not label.isprintable():  # a unit of bytes: "\n"
-        label = repr(label)[1:-1]
+    if label and not label.strip(" \xa0"):  # blanks alone
+        label = "␣" * len(label)
+    # A control character as Python writes it: "\n".
+    label = "".join(c if c.isprintable() or c == "\xa0" else repr(c)[1:-1] for c in label)
     return label if len(label) <= 18 else label[:17] + "…"
 
 

@@ -131,7 +131,7 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
         """The units as they are shown."""
-        if self._byte_level:
+        if self._writes_bytes:
             shown = [unit.decode(errors="backslashreplace") for unit in self._spelt]
         else:
             shown = list(self._units)
@@ -160,19 +160,28 @@ class LibraryTokenizer(Tokenizer):
         return number if number != self.eos_id else None
 
     @functools.cached_property
-    def _byte_level(self) -> bool:
-        """Whether each unit is a string of bytes, so that every text is spelt out."""
+    def _writes_bytes(self) -> bool:
+        """Whether each unit is a string of bytes, written in the characters of `alphabet`."""
         data = self._data
         steps = _steps(data["pre_tokenizer"])
         return (
             data["model"].get("type", "BPE") == "BPE"
+            and any(step["type"] == "ByteLevel" for step in steps)
+            and not alphabet().keys() - data["model"]["vocab"].keys()
+        )
+
+    @functools.cached_property
+    def _byte_level(self) -> bool:
+        """Whether the bytes of the units spell out every text."""
+        data = self._data
+        steps = _steps(data["pre_tokenizer"])
+        return (
+            self._writes_bytes
             and data["normalizer"] in (None, LOWERCASE)
-            and bool(steps)
             and steps[-1]["type"] == "ByteLevel"
             and not steps[-1]["add_prefix_space"]
             and all(step["type"] in ("Split", "Digits", "Punctuation") for step in steps[:-1])
             and all(step.get("behavior", "isolated").lower() != "removed" for step in steps[:-1])
-            and not alphabet().keys() - data["model"]["vocab"].keys()
         )
 
     @functools.cached_property
@@ -223,9 +232,8 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:
-        """The bytes that each unit stands for in a text."""
         return [
-            _bytes_of(unit) if self._byte_level and i not in self._added else unit.encode()
+            _bytes_of(unit) if self._writes_bytes and i not in self._added else unit.encode()
             for i, unit in enumerate(self._units)
         ]
 

@@ -1,6 +1,7 @@
 """The interface of tokenisers: text as the integers that a model reads, and back."""
 
 import abc
+import codecs
 import functools
 import operator
 import reprlib
@@ -105,6 +106,11 @@ class Tokenizer(abc.ABC):
     def spelling(self) -> tuple[bytes, ...]:
         """The UTF-8 bytes that each id stands for, if `loses` is ""; b"" for `<unk>`."""
 
+    @functools.cached_property
+    def _spelt(self) -> list[bytes]:
+        """The bytes that each unit stands for in a text."""
+        return [word.encode() for word in self.words]
+
     @abc.abstractmethod
     def encode_marked(self, text: str) -> np.ndarray:
         """Return the ids of `text`, in which `END` marks the end of a document."""
@@ -146,6 +152,27 @@ class Tokenizer(abc.ABC):
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
         spelling = self.spelling
         return b"".join(spelling[i] for i in self._checked(ids)).decode(errors="replace")
+
+    def whole_units(self, ids: Iterable[int]) -> tuple[list[str], np.ndarray]:
+        """Return the units of `ids` as text, without broken characters.
+
+        Units that spell a character between them, such as bytes, are one.
+
+        Returns:
+            The texts, `<eos>` and `<unk>` by name; the place in `ids` at which each begins, int64
+            `(texts,)`.
+        """
+        named = {self.eos_id, self.unk_id}
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        texts, starts = [""], [0]
+        for place, i in enumerate(self._checked(ids)):
+            if texts[-1] and not decoder.getstate()[0]:
+                texts.append("")
+                starts.append(place)
+            texts[-1] += decoder.decode(self.words[i].encode() if i in named else self._spelt[i])
+        texts[-1] += decoder.decode(b"", final=True)
+        used = len(texts) if texts[-1] else 0
+        return texts[:used], np.array(starts[:used], "int64")
 
     @checked
     def id(self, word: str) -> int:
