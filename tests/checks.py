@@ -20,13 +20,6 @@ from dualnet._fields import ENTRY, SECTION
 from dualnet.builders import CELLS
 from tests import reference
 
-if keras.backend.backend() == "jax":
-    import jax
-
-    # Tests compile much and run little.
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 # The marks of a module whose models take a few steps each, for which tracing takes too long.
 UNTRACED = [
     pytest.mark.usefixtures("without_tracing"),
@@ -38,6 +31,11 @@ UNTRACED = [
 once = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="runs with the TensorFlow backend alone"
 )
+
+
+def few_elsewhere(cases, few=1):
+    """Return `cases` on TensorFlow and the first of them on the others, which compile each."""
+    return list(cases)[: None if keras.backend.backend() == "tensorflow" else few]
 
 
 def needed(extra, *packages):
@@ -116,6 +114,7 @@ def gradients(function, variables):
             scalar = function()
         results = tape.gradient(scalar, values)
     elif keras.backend.backend() == "jax":
+        import jax
 
         def scalar_of(values):
             with keras.StatelessScope(state_mapping=list(zip(variables, values))):

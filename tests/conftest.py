@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import re
 import shutil
 import tempfile
 
@@ -16,6 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # JAX compiles a loop anew at every eager call; the cache knows it by its content.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ['XDG_CACHE_HOME']}/jax")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # tests compile much and run little
 
 import keras
 import numpy as np
@@ -24,6 +26,8 @@ from hypothesis import settings
 
 import dualnet
 from dualnet import corpora, zoo
+from dualnet._files import write_whole
+from dualnet.training import recorder
 from tests import reference
 from tests.commands import CommandLine
 
@@ -32,25 +36,15 @@ settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=
 settings.load_profile("dualnet")
 
 if keras.config.backend() != "tensorflow":
-    # Words, files, rules and counts, which no backend has a part in; and the command line,
-    # the searches' processes and the demo, made of parts that have tests of their own on each.
-    collect_ignore_glob = [
-        "test_cli*.py",
-        "test_corpora.py",
-        "test_corpora_cached_ids.py",
-        "test_corpora_pairs.py",
-        "test_demo.py",
-        "test_fuzz.py",
-        "test_links.py",
-        "test_look_browser.py",
-        "test_requests.py",
-        "test_schedules.py",
-        "test_text.py",
-        "test_toml.py",
-        "test_translations.py",
-        "test_trees.py",
-        "test_tuning_*.py",
-    ]
+    # Words, files, cards, rules and counts, which no backend has a part in; and the command line,
+    # searches, pages, rescoring and the demo, made of parts that have tests of their own on each.
+    ON_TENSORFLOW_ALONE = (
+        "allocator analysis cli* columns corpora corpora_cached_ids corpora_pairs demo docstrings "
+        "files_of_* fuzz links lm_eval look* memory minimal_pairs misuse notebooks pages peers "
+        "pretrained quiet requests rescoring resume_kills schedules serving* sherpa_onnx step_size "
+        "text toml translations trees tuning* wheel zoo"
+    )
+    collect_ignore_glob = [f"test_{name}.py" for name in ON_TENSORFLOW_ALONE.split()]
     # The slow tests that the other backends run, too: those of layers, of how they are put
     # together, and of the weights that training leaves. The others use what these show.
     SLOW_ON_EACH = {
@@ -59,11 +53,13 @@ if keras.config.backend() != "tensorflow":
         "recurrence", "regularisers", "resume", "wrapped_models",
     }  # fmt: skip
 
+    REFUSAL = re.compile(r"refused|_(is|are)_told|_cannot_be")  # which is the same on each
+
     def pytest_collection_modifyitems(config, items):
         left_out = [
             item for item in items
-            if item.get_closest_marker("slow")
-            and item.path.stem.removeprefix("test_") not in SLOW_ON_EACH
+            if REFUSAL.search(item.originalname) or (item.get_closest_marker("slow")
+            and item.path.stem.removeprefix("test_") not in SLOW_ON_EACH)
         ]  # fmt: skip
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -131,6 +127,21 @@ def translator_run(pairs_folder, tmp_path_factory):
 @pytest.fixture
 def cli(capsys):
     return CommandLine(capsys)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def curves_of_training_are_drawn_once(tmp_path_factory):
+    """Let trainings write one picture of curves: drawing takes a fifth of a small one's time."""
+    draw, picture = recorder.plot_curves, tmp_path_factory.mktemp("curves") / "curves.png"
+
+    def draw_once(curves, path):
+        if not picture.exists():
+            draw(curves, picture)
+        write_whole(path, picture.read_bytes())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "plot_curves", draw_once)
+        yield
 
 
 @pytest.fixture

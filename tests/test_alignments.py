@@ -9,7 +9,7 @@ from dualnet import corpora, plots, zoo
 from dualnet.generation import Alignment, alignments, translations
 from dualnet.text import ByteTokenizer
 from tests import reference
-from tests.checks import array, strong
+from tests.checks import array, once, strong
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
 TEXTS, TRANSLATIONS = ["4 0 2", "1", "3 9"], ["four hundred two", "one", "nine"]
@@ -62,6 +62,7 @@ def test_weights_are_those_of_the_papers_step_by_step_and_sum_to_1(model, words)
         np.testing.assert_allclose(found.weights, expected, rtol=1e-3, atol=1e-5)
 
 
+@once
 def test_weights_of_the_translations_that_a_beam_finds(model):
     settings = {"beam": 2, "max_tokens": 3}
     found = alignments(model, ["1 2", ""], **settings)

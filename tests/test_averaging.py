@@ -12,7 +12,7 @@ from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
 from dualnet.training import Recipe, recorder, two_tailed
 from dualnet.training.optimizers import SGD, Adam, Nadam
-from tests.checks import assert_close, assert_same
+from tests.checks import assert_close, assert_same, once
 from tests.conftest import values
 
 pytestmark = pytest.mark.slow
@@ -191,6 +191,7 @@ def test_steps_and_averages_are_those_of_torch():
         assert_close(arrays([ours, *optimizer.averages]), expected)
 
 
+@once
 def test_an_optimizer_comes_back_from_its_config():
     settings = {"beta_1": 0.0, "averaging": "mean", "weight_decay": 0.25}
     optimizer = Recipe(optimizer="adam", **settings).make_optimizer()
@@ -241,6 +242,7 @@ def averaged(corpus, tmp_path_factory, validated):
         return train(corpus, tmp_path_factory.mktemp("averaged") / "RUN", **ASGD)
 
 
+@once
 def test_the_phase_before_averaging_is_plain_sgd_and_the_results_tell_both(plain, averaged):
     for key in ("loss", "val_loss", "val_perplexity", "learning_rate"):
         assert plain.history[0][key] == averaged.history[0][key]
@@ -253,6 +255,7 @@ def test_the_phase_before_averaging_is_plain_sgd_and_the_results_tell_both(plain
     assert type(averaged.model.optimizer) is type(keras.optimizers.SGD())
 
 
+@once
 def test_averages_are_validated_and_kept_while_training_continues_from_the_weights(
     averaged, validated
 ):
@@ -277,6 +280,7 @@ def test_the_weights_come_back_after_an_error_too(build):
     assert_same(before, arrays(model.trainable_variables))
 
 
+@once
 def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
     seen = []
     begin = recorder.Recorder.on_train_batch_begin
@@ -306,6 +310,7 @@ def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
 # --- fine-tuning
 
 
+@once
 def test_a_finished_run_that_averaged_is_fine_tuned_as_if_it_had_been_meant_to(
     corpus, tmp_path, plain, averaged, monkeypatch
 ):
@@ -379,6 +384,7 @@ def actions_after(history):
     return [two_tailed.next_action(history[: n + 1]) for n in range(len(history))]
 
 
+@once
 def test_the_averages_begin_anew_as_the_algorithm_says():
     # Plain weights best at first, then the short average wins, loses, wins.
     history = rows((9, 10, 10), (8, 8.5, 8.5), (8, 7, 7), (7, 6.5, 6.6), (7, 6.4, 6.3), (7, 6, 6.2))
@@ -393,6 +399,7 @@ def test_the_averages_begin_anew_as_the_algorithm_says():
 TWO_TAILED = {**QUICK, "averaging": "two_tailed", "epochs": 5}
 
 
+@once
 def test_a_run_reports_the_better_of_its_weights_and_their_average(corpus, tmp_path, plain):
     run = train(corpus, tmp_path / "RUN", **TWO_TAILED)
     for row in run.history:

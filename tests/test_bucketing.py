@@ -9,7 +9,7 @@ import dualnet
 from dualnet.builders import LanguageModel, language_model
 from dualnet.builders.bucketing import BucketedBatches, bucket_length
 from dualnet.corpora.token_batches import TokenBatches
-from tests.checks import assert_close
+from tests.checks import assert_close, once
 
 JAX = keras.config.backend() == "jax"
 TENSORFLOW = keras.config.backend() == "tensorflow"
@@ -34,6 +34,7 @@ class Batches(keras.utils.PyDataset):
         self.ended += 1
 
 
+@once
 @given(st.integers(1, 5000))
 def test_lengths_are_rounded_up_to_a_few_by_an_eighth_at_most(length):
     found = bucket_length(length)
@@ -107,6 +108,7 @@ def test_padded_segments_give_the_losses_gradients_and_states_of_the_plain_ones(
     assert_close(padded, plain, rtol=1e-5, atol=2e-6)
 
 
+@once
 def test_the_sum_over_time_counts_no_padding():
     model = language_model(10, units=4, cell="elman")
     model.loss_reduction = "sum"
@@ -119,6 +121,7 @@ def test_the_sum_over_time_counts_no_padding():
     assert losses[0] > 6 * np.log(4)
 
 
+@once
 @pytest.mark.parametrize("gate", ["none", "lstm"])
 def test_members_of_an_ensemble_know_padding_too(gate):
     members = [language_model(10, units=4, recurrent_layers=2), language_model(10, units=3)]

@@ -10,11 +10,10 @@ import pytest
 import dualnet
 from dualnet.builders import CELLS, language_model
 from dualnet.training import Recipe
-from tests.checks import UNTRACED, array, assert_same, once
+from tests.checks import UNTRACED, array, assert_same, few_elsewhere, once
 from tests.conftest import values
 
 pytestmark = [*UNTRACED, pytest.mark.slow]
-TENSORFLOW = keras.config.backend() == "tensorflow"
 OUTPUTS = {
     "tied": {},
     "untied": {"tied": False, "output_bias": True},
@@ -67,7 +66,7 @@ def pairs_of(row):
 
 
 ROWS = rows_of_all_pairs()
-TRIED = ROWS if TENSORFLOW else ROWS[::6]  # some: the others compile, or step, far slower
+TRIED = few_elsewhere(ROWS, 4)
 
 
 def test_the_rows_hold_every_pair_of_choices():

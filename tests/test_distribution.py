@@ -95,7 +95,7 @@ def test_two_devices_compute_what_one_computes(folder, tmp_path):
 
 
 @pytest.mark.skipif(keras.config.backend() == "jax", reason="JAX takes devices")
-def test_devices_are_refused_on_other_backends_than_jax(tmp_path):
+def test_devices_are_for_jax_alone(tmp_path):
     with pytest.raises(ValueError, match="`devices` needs the JAX backend. Received: devices=2"):
         training.train("lstm", "python-reference", output=tmp_path / "run", devices=2)
     assert not (tmp_path / "run").exists()
@@ -115,6 +115,6 @@ def test_another_backend_than_tensorflow_says_how_to_export(build, tmp_path):
         (99, "`devices` must be at most [0-9]+, the number of devices that JAX sees"),
     ],
 )
-def test_a_bad_number_of_devices_is_refused(devices, message):
+def test_there_are_from_1_to_as_many_devices_as_jax_sees(devices, message):
     with pytest.raises(ValueError, match=message):
         dualnet.data_parallel(devices)

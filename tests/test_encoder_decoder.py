@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dualnet import assign, weight_names
 from dualnet.builders import TranslationModel, encoder_decoder
 from tests import reference
-from tests.checks import UNTRACED, array, assert_close, gradients
+from tests.checks import UNTRACED, array, assert_close, few_elsewhere, gradients, once
 
 pytestmark = UNTRACED
 
@@ -171,7 +171,7 @@ def test_logits_and_gradients_match_the_papers(case, rng):
 
 
 @pytest.mark.slow
-@each_case
+@pytest.mark.parametrize("case", few_elsewhere(CASES, 3))
 @settings(max_examples=3, deadline=None)
 @given(more=st.integers(1, 3), seed=st.integers(0, 99))
 def test_padding_and_the_other_sentences_of_a_batch_change_nothing(case, more, seed):
@@ -216,7 +216,7 @@ class Pairs(keras.utils.PyDataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["DOC of two layers", "depth-gated"])
+@pytest.mark.parametrize("case", few_elsewhere(["DOC of two layers", "depth-gated"]))
 def test_fit_moves_every_weight(case, rng):
     model = a_model(case, rng)
     before = {name: array(w) for name, w in weight_names(model).items()}
@@ -226,6 +226,7 @@ def test_fit_moves_every_weight(case, rng):
     assert all(np.any(before[name] != array(w)) for name, w in weight_names(model).items())
 
 
+@once
 @pytest.mark.slow
 @each_case
 def test_a_file_gives_the_model_back(case, rng, tmp_path):
@@ -246,6 +247,7 @@ def test_the_loss_of_a_batch_is_that_of_its_real_words(rng):
     np.testing.assert_allclose([loss, perplexity], [expected, np.exp(expected)], rtol=1e-5)
 
 
+@once
 def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
     model = a_model("general", rng)
     model.compile(optimizer="adam")
@@ -262,6 +264,7 @@ def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
 # --- bad arguments
 
 
+@once
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,7 +11,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import arguments
-from tests.checks import strong
+from tests.checks import once, strong
 from tests.conftest import nll
 
 WORDS = 12
@@ -99,6 +99,7 @@ class Constant:
         return {"losses": np.ones(inputs["tokens"].shape, "float32"), "states": inputs["states"]}
 
 
+@once
 def test_a_memory_mapped_stream_is_never_copied_whole(model, tokens, tmp_path, monkeypatch):
     path = tmp_path / "tokens.npy"
     np.save(path, np.tile(tokens, 50_000))

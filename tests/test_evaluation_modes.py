@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import perplexities, scoring
 from dualnet.evaluation.mc_dropout import DropoutReader
-from tests.checks import assert_same, strong
+from tests.checks import assert_same, once, strong
 from tests.conftest import NO_DROPOUT, nll, values
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
@@ -125,6 +125,7 @@ def test_the_probability_of_samples_is_the_mean_of_passes_that_carry_their_state
     assert (found.tokens, found.sequence_length) == (len(TOKENS) - 1, 11)
 
 
+@once
 def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
     monkeypatch.setattr(scoring, "WORK", 2 * 70)
     calls = []
@@ -144,6 +145,7 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
     np.testing.assert_allclose(found.token_losses, -math.log(mean), rtol=1e-6)
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "settings"),
@@ -214,6 +216,7 @@ def test_the_best_temperature_is_that_of_the_lowest_perplexity(plain):
         assert found == tried[int(np.argmin(measured))] > 1  # the large weights are too sure
 
 
+@once
 @pytest.mark.parametrize(
     ("best", "num_tried"), [(100 / 106, 3), (100 / 98, 7), (100 / 80, 14), (100 / 82, 14)]
 )
@@ -230,6 +233,7 @@ def test_temperatures_are_tried_until_two_are_no_better(monkeypatch, plain, best
     assert tried == pytest.approx(expected[:num_tried])
 
 
+@once
 def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
     order = iter([3.0, 4.0, 4.0, 4.0, 2.0, 2.0])
     monkeypatch.setattr(perplexities, "perplexity", lambda *args, **settings: next(order))
@@ -240,6 +244,7 @@ def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
             dualnet.best_temperature(plain, TOKENS, temperatures=given)
 
 
+@once
 @pytest.mark.slow
 def test_a_model_in_a_file_is_evaluated_in_every_way_with_the_weights_that_it_has(model, tmp_path):
     model.save(tmp_path / "model.keras")

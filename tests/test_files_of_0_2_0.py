@@ -14,7 +14,6 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.text import Vocabulary
-from tests.checks import once  # for masks are drawn by the backend that saved them
 from tests.searches import in_this_process, rows
 
 ARCHIVE = Path(__file__).parent / "golden" / "release-0.2.0.tar.xz"
@@ -73,7 +72,6 @@ def test_a_translator_scores_and_translates_the_same(files, expected, pairs):
 
 
 @pytest.mark.slow
-@once
 @pytest.mark.parametrize("name", ["run", "translator"])
 def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(files, expected, pairs, name):
     corpora = {"run": ("dual_mdlstm", f"{files}/text"), "translator": ("attention_gru", pairs)}
@@ -85,7 +83,6 @@ def test_a_run_killed_in_an_epoch_resumes_as_if_it_had_never_stopped(files, expe
 
 
 @pytest.mark.slow
-@once
 def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expected, text):
     model = dualnet.load(files / "model.keras")
     model.fit(text.batches("train", batch_size=4, sequence_length=7), epochs=1, verbose=0)
@@ -95,7 +92,6 @@ def test_a_keras_file_goes_on_training_with_its_optimizer_and_state(files, expec
 
 
 @pytest.mark.slow
-@once
 def test_a_search_resumes_with_its_trials(files, expected, text):
     folder = files / "search"
     finished = rows(folder / "trials.csv")

@@ -9,7 +9,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
-from tests.checks import assert_same, dtype_policy, total
+from tests.checks import assert_same, dtype_policy, once, total
 from tests.conftest import nll, values
 
 JAX = keras.config.backend() == "jax"
@@ -40,6 +40,7 @@ def test_carried_state_equals_one_pass(tiny, lengths):
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
 
 
+@once
 def test_a_plain_call_refuses_ids_beyond_the_vocabulary(tiny):
     for wrong in (-1, 12, 10**7):
         for tokens in (np.array([[1, wrong]]), ops.convert_to_tensor([[1, wrong]], "int32")):
@@ -47,6 +48,7 @@ def test_a_plain_call_refuses_ids_beyond_the_vocabulary(tiny):
                 tiny(tokens)
 
 
+@once
 @pytest.mark.parametrize(
     ("tokens", "rows", "message"),
     [
@@ -154,6 +156,7 @@ def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     assert_same(values(model), values(loaded))
 
 
+@once
 @pytest.mark.slow
 def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     model = build("lstm")
@@ -169,6 +172,7 @@ def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     assert_same(values(model), values(other))
 
 
+@once
 @pytest.mark.slow
 def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
     model = build("lstm")
@@ -268,6 +272,7 @@ def test_a_short_last_batch_of_a_generator_or_a_py_dataset_is_refused(data, meth
         getattr(model, method)(data(), verbose=0)
 
 
+@once
 @pytest.mark.slow
 def test_streams_start_from_the_state_that_they_are_given(tiny):
     tokens = tokens_of((4, 9))
@@ -303,6 +308,7 @@ def test_training_streams_start_each_epoch_from_the_state_that_they_are_given():
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)
 
 
+@once
 def test_a_model_shows_the_layers_and_shapes_of_its_core(tiny):
     assert tiny.inputs[0].shape == tiny.input_shape == (None, None)
     assert len(tiny.inputs) == len(tiny.outputs) == 1 + len(tiny.state_size)
@@ -400,6 +406,7 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
     assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
 
 
+@once
 @pytest.mark.slow
 def test_with_steps_per_epoch_streams_go_on_over_epochs_until_the_data_begin_anew(monkeypatch):
     model = zoo.build("lstm", vocabulary_size=12, units=4)
@@ -456,6 +463,7 @@ def test_arguments_of_keras_that_streams_do_not_have_are_refused_by_name(
         getattr(tiny, method)(tokens, tokens, **arguments)
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("saved", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("loaded", ["float32", "mixed_bfloat16", "mixed_float16"])

@@ -32,8 +32,10 @@ from tests.checks import (
     by_name,
     check_layer,
     check_step,
+    few_elsewhere,
     gradients,
     normal,
+    once,
     random_masks,
     randomise,
     reference_step,
@@ -102,14 +104,14 @@ def test_a_step_and_its_gradients_match_the_papers(kind, options, rng):
     check_step(built(kind(UNITS, **options), rng), rng)
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options", few_elsewhere([
+    {**DROPPED, "internal_dropout": 0.4, "affine": True, "mask_per_gate": True},
+    {"first_gate": "none", "peepholes": "diagonal", "coupled": False},
     {},
     {"first_gate": "shared", "stabilised": True},
-    {"first_gate": "none", "peepholes": "diagonal", "coupled": False},
     {"affine": True, "use_bias": False},
     {"depth_gated": False},
-    {**DROPPED, "internal_dropout": 0.4, "affine": True, "mask_per_gate": True},
-], ids=name_of)  # fmt: skip
+], 2), ids=name_of)  # fmt: skip
 def test_depth_gated_layers_of_unequal_sizes_match_the_paper(options, rng):
     check_step(built(DepthGatedLSTMCell([5, 2, 4], depth=3, **options), rng), rng)
 
@@ -187,6 +189,7 @@ def test_a_step_with_masks_within_it_and_its_gradients_match_the_papers(kind, op
 # --- under `keras.layers.RNN`
 
 
+@once
 @pytest.mark.slow
 @each_kind
 def test_a_cell_predicts_and_trains_under_keras_rnn_but_not_with_dropout(kind, rng):
@@ -454,6 +457,7 @@ def test_a_cell_passes_the_common_checks(kind, options, rng, tmp_path):
     check_layer(cell, x, states, folder=tmp_path, dtypes=["bfloat16"] * (1 + len(states)))
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
 def test_a_step_in_float16_is_near_that_in_float32(kind, options, rng):

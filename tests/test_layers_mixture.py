@@ -14,6 +14,7 @@ from tests.checks import (
     check_against_reference,
     gradients,
     normal,
+    once,
     randomise,
     total,
 )
@@ -236,6 +237,7 @@ def test_the_penalty_is_added_to_the_loss_and_reaches_the_prior(rng):
 # --- in a model
 
 
+@once
 @pytest.mark.slow
 def test_a_compiled_model_of_any_length_learns(rng, small_chunks):
     policy = "mixed_float16"

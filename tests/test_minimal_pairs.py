@@ -10,7 +10,7 @@ import pytest
 import dualnet
 from dualnet.evaluation import Accuracy
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import once, small
+from tests.checks import small
 
 SENTENCES = ["the cats sleep .", "the cat sleeps .", "the dog barks .", "the dogs bark ."]
 WORDS = Vocabulary((*dict.fromkeys(" ".join(SENTENCES).split()), "<unk>", "<eos>"))
@@ -170,7 +170,6 @@ def test_probabilities_that_are_no_numbers_are_refused():
         dualnet.minimal_pairs(model, PAIRS)
 
 
-@once
 def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
     command = f"minimal-pairs {saved} {written(tmp_path / 'pairs.jsonl', PAIRS)}"
     result = dualnet.minimal_pairs(words, PAIRS)
@@ -189,7 +188,6 @@ def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
     assert printed[0]["log_probability_good"] == result.log_probabilities[0, 0]
 
 
-@once
 def test_the_command_warns_of_words_that_the_model_does_not_know(saved, tmp_path, cli):
     pairs = [{"sentence_good": "The cats Sleep", "sentence_bad": "The cat Sleep"}]
     code, _, err = cli.call(f"minimal-pairs {saved} {written(tmp_path / 'a.jsonl', pairs)}")

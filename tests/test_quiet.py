@@ -8,9 +8,6 @@ import sys
 import pytest
 
 import dualnet  # noqa: F401  # which adds the filter
-from tests.checks import once
-
-pytestmark = once
 
 
 def standard_error_of(code, **environment):

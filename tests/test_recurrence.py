@@ -23,6 +23,7 @@ from tests.checks import (
     assert_close,
     by_name,
     check_layer,
+    few_elsewhere,
     normal,
     outputs_and_gradients,
     randomise,
@@ -276,7 +277,7 @@ def test_a_bidirectional_recurrence_may_return_both_directions_and_their_states(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bidirectional", BOTH)
+@pytest.mark.parametrize("bidirectional", few_elsewhere([True, False]))
 def test_a_sequential_model_of_features_trains_and_is_saved(bidirectional, rng, tmp_path):
     cell = MogrifierLSTMCell(UNITS, rounds=2, rank=2, recurrent_dropout=0.2)
     layer = Recurrence(cell, return_state=False, seed=3)

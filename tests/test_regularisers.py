@@ -18,7 +18,7 @@ from dualnet.builders.stations import Stations
 from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
 from dualnet.layers._configured import l2_regularizer
 from tests import reference
-from tests.checks import array, assert_close, assert_same, gradients, normal, randomise, total
+from tests.checks import array, assert_close, assert_same, gradients, normal, once, randomise, total
 from tests.conftest import nll
 
 BATCH, TIME, UNITS, WORDS = 3, 5, 4, 7
@@ -189,6 +189,7 @@ def penalised_loss(tokens, targets, weights, penalties):
     )
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", list(itertools.combinations(PENALTIES, 2)), ids="-".join)
 def test_each_of_two_penalties_counts_once_in_the_loss_and_in_the_gradients(pair, rng):
@@ -265,6 +266,7 @@ def test_every_cell_is_causal_under_the_dual_connection_and_its_biases_can_be_of
     assert not np.allclose(array(model(changed))[:, 3:], logits[:, 3:])
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm"}))
 def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
@@ -404,6 +406,7 @@ def test_more_layers_than_keras_can_follow_are_refused_before_anything_is_built(
     Stations.of({"units": 1, "recurrent_layers": most})
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):

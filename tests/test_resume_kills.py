@@ -46,21 +46,19 @@ def command_line(arguments, errors):
     sys.exit(main(arguments))
 
 
-# Forked from a process that has imported everything and done nothing, as imports take longest;
-# JAX has threads by then, and must not be forked.
-TENSORFLOW = keras.config.backend() == "tensorflow"
-PROCESSES = multiprocessing.get_context("forkserver" if TENSORFLOW else "spawn")
+# Forked from a process that has imported everything and done nothing, as imports take longest.
+PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
 IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
 
 
-DEATHS = [  # the second on TensorFlow alone: elsewhere each process compiles for long
+DEATHS = [
     (SETTINGS, ["step-00000004", "epoch-00001-step-00000000"]),
     (IN_AVERAGES, ["epoch-00003-step-00000002"]),
 ]
 
 
-@pytest.mark.parametrize(("settings", "moments"), DEATHS if TENSORFLOW else DEATHS[:1])
+@pytest.mark.parametrize(("settings", "moments"), DEATHS)
 def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(
     folder, tmp_path, settings, moments
 ):
@@ -108,8 +106,6 @@ MOMENTS = [
     (AVERAGED, recorder, "write_weights", 2),  # the averages replace the weights
     (AVERAGED, recorder.Recorder, "_begin_round", 1),  # the best weights are in no checkpoint
 ]
-if keras.config.backend() == "torch":  # slow at loops, and promised for TensorFlow and JAX alone
-    MOMENTS = [MOMENTS[2], MOMENTS[6]]
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,10 @@ import random
 import unicodedata
 
 import hypothesis
-import keras
 import pytest
+import tensorflow as tf
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-if keras.config.backend() != "tensorflow":
-    pytest.skip("TensorFlow alone exports", allow_module_level=True)
-
-import tensorflow as tf
 
 import dualnet
 from dualnet import serving, zoo

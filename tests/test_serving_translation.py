@@ -9,10 +9,6 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-
-if keras.config.backend() != "tensorflow":
-    pytest.skip("TensorFlow alone exports", allow_module_level=True)
-
 import tensorflow as tf
 
 import dualnet

@@ -6,9 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-if keras.config.backend() != "tensorflow":
-    pytest.skip("TensorFlow alone exports", allow_module_level=True)
-
 import dualnet
 from dualnet import serving, zoo
 from dualnet.serving import sherpa

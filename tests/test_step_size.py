@@ -10,7 +10,7 @@ import pytest
 import dualnet
 from dualnet.adaptation.step_size import MOST, best_rate, with_own_settings
 from dualnet.requests import RULES, DynamicEvaluating, Surprising
-from tests.checks import UNTRACED, assert_same, edit_card, once
+from tests.checks import UNTRACED, assert_same, edit_card
 from tests.conftest import values
 
 pytestmark = UNTRACED
@@ -31,7 +31,6 @@ def run(corpus, tmp_path_factory):
     return dualnet.train("lstm", corpus, output=folder, evaluate=False, **QUICK)
 
 
-@once
 @pytest.mark.parametrize("best", [0.003, 0.1, 0.3, 3.0, 1e9])
 def test_rates_are_tried_up_or_down_from_the_default_until_one_is_worse(best):
     tried = []
@@ -46,7 +45,6 @@ def test_rates_are_tried_up_or_down_from_the_default_until_one_is_worse(best):
         assert rate == best
 
 
-@once
 def test_of_rates_that_diverge_the_lowest_is_not_taken_for_the_best():
     assert best_rate(lambda rate: math.inf if rate > 0.05 else rate, 0.1)[0] < 0.05
 
@@ -79,7 +77,6 @@ def test_a_gain_of_less_than_half_a_percent_is_told(model, capsys):
     assert "perplexity of the validation text by 0.0% only" in capsys.readouterr().err
 
 
-@once
 def test_without_validation_text_auto_is_refused(model):
     with pytest.raises(dualnet.ArgumentError, match="`learning_rate` can be 'auto' for.*`valid`"):
         dualnet.dynamic_evaluation(model, TOKENS, learning_rate="auto")
@@ -112,7 +109,6 @@ def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus
     assert "Finding" in capsys.readouterr().err
 
 
-@once
 def test_a_shipped_model_learns_from_python_as_from_the_shell():
     model = dualnet.load("lstm.wikitext-2")
     own = with_own_settings(model, DynamicEvaluating(), by_text=False)

@@ -11,7 +11,7 @@ import dualnet
 from dualnet.builders import ensemble_model, language_model, weight_names
 from dualnet.corpora import Vocabulary
 from tests import reference
-from tests.checks import array, strong
+from tests.checks import array, few_elsewhere, once, strong
 from tests.conftest import nll, values
 
 WORDS = Vocabulary(("the", "cat", "<eos>", "dog", "sees", "<unk>", "a", "bird"))
@@ -154,7 +154,7 @@ def lstm_gated(base):
     return strong_gate(base, 5, gate="lstm")
 
 
-@pytest.mark.parametrize("cuts", [[2], [2, 4, 6]])  # few lengths: JAX compiles each
+@pytest.mark.parametrize("cuts", few_elsewhere([[2], [2, 4, 6]]))
 def test_the_state_of_an_lstm_gate_is_carried(lstm_gated, cuts):
     tokens = TEXT[:16].reshape(2, 8)
     state, parts = lstm_gated.initial_state(2), []
@@ -202,7 +202,9 @@ def test_a_gate_is_sampled_with_its_own_dropout_if_it_has_one(gated, base):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "start"),
-    [("base", "at_once"), ("base", "when_full"), ("gated", "at_once"), ("two", "at_once")],
+    few_elsewhere(
+        [("two", "at_once"), ("base", "when_full"), ("base", "at_once"), ("gated", "at_once")], 2
+    ),
 )
 def test_perplexity_with_a_cache_is_that_of_the_paper(kind, start, base, other, request):
     model = request.getfixturevalue(kind)
@@ -227,6 +229,7 @@ def test_how_a_text_is_cut_does_not_matter_to_a_cache(base):
     np.testing.assert_allclose(rows.token_losses, np.concatenate(halves), rtol=1e-4, atol=1e-5)
 
 
+@once
 def test_a_cache_takes_the_place_of_another(base):
     once = dualnet.with_cache(base, **CACHE)
     again = dualnet.with_cache(dualnet.with_cache(base, 9, weight=0.7), **CACHE)
@@ -245,6 +248,7 @@ def test_what_cannot_have_a_cache_is_told(base):
         dualnet.with_cache(base, 0)
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["at_once", "when_full"])
 def test_a_cache_may_be_larger_than_the_text(base, start):
@@ -260,6 +264,7 @@ def test_a_cache_may_be_larger_than_the_text(base, start):
     np.testing.assert_allclose(frozen.perplexity, found.perplexity, rtol=1e-4)
 
 
+@once
 def test_texts_are_scored_and_gone_on_with_through_a_cache(base):
     model = dualnet.with_cache(base, **CACHE)
     (text,) = dualnet.generate(model, ["the cat sees the"], max_tokens=4, temperature=0)
@@ -273,6 +278,7 @@ def test_texts_are_scored_and_gone_on_with_through_a_cache(base):
     assert ids.shape == (1, 9)
 
 
+@once
 @pytest.mark.slow
 def test_a_wrapped_model_is_saved_with_its_gate_and_cache(two_gated, tmp_path):
     model = dualnet.with_cache(two_gated, **CACHE)
@@ -368,6 +374,7 @@ def test_all_members_go_on_learning_from_the_text_that_they_are_scored_on(base, 
     assert moved(model) == set(weight_names(model))
 
 
+@once
 def test_what_is_below_a_gate_goes_on_learning_too_and_is_frozen_again(base, two, gated, other):
     for model in (
         dualnet.with_gate(base, units=3, dropout=0.0),
@@ -391,7 +398,7 @@ def with_experts(kind, **arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "padded"), [("mixture", False), ("doc", True)])
+@pytest.mark.parametrize(("kind", "padded"), few_elsewhere([("doc", True), ("mixture", False)]))
 def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind, padded):
     x, y = batch_of()
     weight = np.ones(x.shape, "float32")
@@ -421,6 +428,7 @@ def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind
             np.testing.assert_allclose(end, ends[other][name], rtol=1e-4, atol=1e-5)
 
 
+@once
 def test_padding_has_no_part_in_the_balance_of_experts():
     found = []
     for rubbish in (2, 9):
