@@ -53,7 +53,13 @@ LEFT_OUT = {"LanguageModel", "TranslationModel", "HyperModel", "Tokenizer", "Dua
 
 
 NEW = object()  # a path that nothing has
-TRAINING = {"training.train", "training.train_seeds"}  # which take settings of the recipe
+TINY = {"units": 4, "batch_size": 2, "epochs": 1, "progress": False}
+# Of what would take long with its defaults. Those that train take settings of the recipe.
+SMALL = {
+    "generation.generate": {"max_tokens": 2},
+    "training.train": TINY, "training.train_seeds": TINY,
+    "training.train_gate": {"batch_size": 2, "epochs": 1, "progress": False},
+}  # fmt: skip
 
 
 class Workshop:
@@ -88,8 +94,7 @@ class Workshop:
         self.translator = self._with_words(builders.encoder_decoder(**sizes))
         self.translator.source_vocabulary = self.vocabulary
         self.run = folder / "RUN"
-        self.tiny = {"units": 4, "batch_size": 2, "epochs": 1, "progress": False}
-        dualnet.train("lstm", self.corpus, output=self.run, **self.tiny)
+        dualnet.train("lstm", self.corpus, output=self.run, **TINY)
         self.list = next(rescoring.read_nbest(folder / "list"))
         self.tokens = np.arange(60, dtype="int32") % 4
         self.shares = analysis.expert_shares(self.mixture, self.tokens[:9])
@@ -242,10 +247,9 @@ class Workshop:
                 if good["path"] is NEW:
                     good = good | {"path": self.new()}
                 given = {p.name: good[p.name] for p in named if p.default is p.empty}
-                own = self.tiny if name in TRAINING else {}
                 try:
                     warnings.simplefilter("ignore")  # of plots of next to nothing
-                    function(**{**own, **given, parameter.name: value})
+                    function(**{**SMALL.get(name, {}), **given, parameter.name: value})
                 except Exception as error:
                     if not names(error, parameter.name, value):
                         raised = f"{type(error).__name__}: {str(error)[:120]!r}"

@@ -4,9 +4,9 @@ import pytest
 
 import dualnet
 from tests import misuse
-from tests.checks import UNTRACED, once
+from tests.checks import UNTRACED
 
-pytestmark = [*UNTRACED, once]
+pytestmark = UNTRACED
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,9 @@ CASES = [
 @pytest.mark.parametrize(("name", "values"), CASES)
 def test_a_bad_argument_is_named(name, values, workshop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a call writes to the file that a value names
+    if name == "serving.export" and values is misuse.MORE:  # many of which it takes for a path
+        target = "dualnet.serving.saved_model.write_saved_model"
+        monkeypatch.setattr(target, lambda *arguments: None)
     assert list(workshop.misuse(name, values)) == []
 
 
