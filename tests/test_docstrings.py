@@ -10,9 +10,9 @@ import re
 import pytest
 
 import dualnet
-from tests.checks import PAGES, documented_names, once, resolve
+from tests.checks import PAGES, UNTRACED, documented_names, resolve
 
-pytestmark = pytest.mark.slow
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
@@ -40,7 +40,6 @@ def public_objects():
     return {home: thing for thing, home in homes.items()}
 
 
-@once
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

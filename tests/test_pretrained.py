@@ -16,7 +16,7 @@ from benchmarks import ship
 from dualnet import builders, corpora, runs, zoo
 from dualnet.runs import shipped
 from dualnet.text import LibraryTokenizer, train_tokenizer
-from tests.checks import assert_close, once, write_splits
+from tests.checks import assert_close, write_splits
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +28,9 @@ NAME = "dual_lstm.tiny"
 def tiny(tmp_path_factory):
     """A folder like `zoo/pretrained`, with one model, and the RUN it was made from."""
     folder = tmp_path_factory.mktemp("tiny")
-    text = "The cat, a <unk> one, sat on the mat.\nIts <unk> dog sat, too.\n" * 40
-    tokenizer = train_tokenizer([text], "bpe", size=290, special=["<unk>"])
-    write_splits(folder, text)
+    text = "The cat, a <unk> one, sat on the mat.\nIts <unk> dog sat, too.\n"
+    tokenizer = train_tokenizer([text * 40], "bpe", size=290, special=["<unk>"])
+    write_splits(folder, text * 6, train=text * 40)
     corpus = corpora.load(str(folder), vocabulary=tokenizer)
     settings = {"units": 6, "batch_size": 4, "sequence_length": 9, "epochs": 1, "evaluate": False}
     run = dualnet.train("dual_lstm", corpus, output=folder / "run", progress=False, **settings)
@@ -75,8 +75,9 @@ def test_every_folder_scores_its_stored_text_as_its_results_say(folder):
     rule, settings = results["dynamic"]["rule"], results["dynamic"]["settings"]
     adapted = ship.dynamic(model, ids, rule=rule, **settings)
     assert adapted == pytest.approx(results["dynamic"]["sample"], rel=1e-3)
-    reference = dualnet.dynamic_evaluation(model, ids, rule=rule, **settings)
-    assert adapted["perplexity"] == pytest.approx(reference.perplexity, rel=1e-4)
+    if folder.name == NAME:  # it is read token by token there, and in segments here
+        reference = dualnet.dynamic_evaluation(model, ids, rule=rule, **settings)
+        assert adapted["perplexity"] == pytest.approx(reference.perplexity, rel=1e-4)
 
 
 def test_every_folder_loads_as_its_rounded_weights(folder):
@@ -144,7 +145,6 @@ def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
         assert same.arguments == shipped_model.arguments
 
 
-@once
 def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, cli):
     card = zoo.card(NAME)
     assert (card.name, card.config["units"]) == ("dual_lstm", 6)
@@ -159,7 +159,6 @@ def test_a_shipped_model_is_trained_further_by_its_name(tiny_shipped, tmp_path, 
     cli(f"{train} --epochs 2 --resume")
 
 
-@once
 def test_what_is_made_from_a_shipped_model_has_its_licence(tiny_shipped, tmp_path, cli):
     kept, both = tmp_path / "kept", tmp_path / "both"
     cli(f"evaluate {NAME} --corpus {tiny_shipped} --dynamic --keep {kept}")
@@ -172,7 +171,6 @@ def test_what_is_made_from_a_shipped_model_has_its_licence(tiny_shipped, tmp_pat
     assert "a shipped model or made of one" in cli.refused(f"evaluate {kept}")
 
 
-@once
 def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     text, corpus = "--text 'The cat sat, too.'", f"--corpus {tiny_shipped}"
@@ -200,7 +198,6 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, cli):
     assert not any(tmp_path.iterdir())
 
 
-@once
 def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp_path, cli):
     evaluate = f"evaluate {NAME} --corpus {tiny_shipped} --dynamic"
     found = cli.json(evaluate)
@@ -225,7 +222,6 @@ def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp
     assert page.segment == 50  # a model knows nothing of its folder
 
 
-@once
 def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path / "pretrained")
     assert zoo.list_models(pretrained=True) == []
@@ -267,7 +263,6 @@ def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):
     assert not any((tmp_path / "pretrained").iterdir())
 
 
-@once
 def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, cli):
     file, page = tmp_path / "text.txt", tmp_path / "page.html"
     file.write_text("The ship sank.\n")
