@@ -5,7 +5,6 @@ import math
 import re
 from pathlib import Path
 
-import keras
 import pytest
 
 from tests.checks import needed
@@ -14,9 +13,14 @@ nbformat, nbclient = needed("test-all", "nbformat", "nbclient")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+# Ten trainings show how cells are compared; they need not read the whole text for that.
+SHORT_TEXT = """
+from dualnet.corpora import python_reference
+texts = python_reference.split_texts()
+short = {split: "".join(text.splitlines(True)[::8]) for split, text in texts.items()}
+python_reference.split_texts = lambda: short
+"""
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "examples").glob("*.ipynb"))
-# The others train, search and translate, which the tests of these rooms do on each backend.
-ON_ALL_BACKENDS = ("look_and_adapt", "own_keras_model")
 
 
 class Outputs:
@@ -58,8 +62,7 @@ def check_quickstart(outputs):
     assert "<iframe" in outputs.data("dualnet.look", "text/html")
     assert outputs.data("curves.png", "image/png")
     assert outputs.text('"if the object"').startswith("if the object ")
-    if keras.config.backend() == "tensorflow":
-        assert outputs.numbers("dualnet.export")[-1][-1] < 1e-4
+    assert outputs.numbers("dualnet.export")[-1][-1] < 1e-4
 
 
 def check_look_and_adapt(outputs):
@@ -129,10 +132,10 @@ def check_translate(outputs):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_and_what_it_says_is_so(name, tmp_path, monkeypatch):
-    if keras.config.backend() != "tensorflow" and name not in ON_ALL_BACKENDS:
-        pytest.skip("runs on TensorFlow alone")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    if name == "change_one_equation":
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(SHORT_TEXT))
     client = nbclient.NotebookClient(
         notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}
     )

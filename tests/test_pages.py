@@ -2,18 +2,20 @@
 
 Blocks of `bash` and `python` run in the order of their page; a block of `toml` whose first line
 is a comment with a file name is written to that file. Blocks of `console` are not run: they need
-a corpus to download, other machines or hours. Their `dualnet` commands must parse.
+a corpus to download, other machines or hours. Their `dualnet` commands must parse. The embedded
+corpus has every eighth line of its own here: what the pages say is tried, not how well they learn.
 """
 
 import re
 import shlex
 from pathlib import Path
 
-import keras
 import pytest
 
 from dualnet.cli import main
 from dualnet.cli.parser import make_parser
+from dualnet.corpora import python_reference
+from tests.searches import in_this_process
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +35,15 @@ NEEDS = {
 NEEDS["docs/guides/analysis.md"] = ["docs/quickstart.md", "docs/guides/combining.md"]
 SHARED = {*NEEDS, *(page for needed in NEEDS.values() for page in needed)}
 
-if keras.config.backend() != "tensorflow":
-    pytest.skip("the pages export models", allow_module_level=True)
+
+@pytest.fixture(scope="module", autouse=True)
+def short_text():
+    """Make the embedded corpus short, for searches too, whose trials run in this process."""
+    texts = python_reference.split_texts()
+    short = {split: "".join(text.splitlines(True)[::8]) for split, text in texts.items()}
+    with pytest.MonkeyPatch.context() as patch, in_this_process():
+        patch.setattr(python_reference, "split_texts", lambda: short)
+        yield
 
 
 def blocks(page):
