@@ -184,7 +184,7 @@ class Workshop:
                 counts = [6 if "txt" in name else chance.randrange(5) for _ in range(lines)]
                 text = [" ".join(chance.choices(WORDS, k=count)) for count in counts]
                 (self.folder / name.format(split)).write_text("\n".join(text) + "\n")
-        (self.folder / "story.txt").write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 40, "utf-8")
+        (self.folder / "story.txt").write_text("The cat.\n\nDer Hund läuft.\n猫\n" * 20, "utf-8")
         (self.folder / "own.toml").write_text(CARD)
         for run, command in FACTS["runs"].items():
             words = [run if word == "case/new" else word for word in words_of(command)]

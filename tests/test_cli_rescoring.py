@@ -142,7 +142,10 @@ def test_several_runs_have_the_names_of_their_folders(
             "--adapt --carry --rule sgd --set learning_rate=0.5 decay=0.1",
             {"adapt": True, "carry": True, "rule": "sgd", "learning_rate": 0.5, "decay": 0.1},
         ),
-        ("--adapt --rule rms", {"adapt": True, "rule": "rms"}),
+        (
+            "--adapt --rule rms --set learning_rate=0.01",
+            {"adapt": True, "rule": "rms", "learning_rate": 0.01},
+        ),
     ],
 )
 def test_a_model_carries_its_state_and_adapts(
