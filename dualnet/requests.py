@@ -131,6 +131,18 @@ def check_rate_or_auto(name: str, value: Any) -> None:
         check_positive(name, value)
 
 
+def check_weights(name: str, value: Any) -> None:
+    """Raise `ValueError` unless `value` is a text, or a list of at least one."""
+    items = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(items, (list, tuple))
+        or not items
+        or not all(isinstance(item, str) and item for item in items)
+    ):
+        required = "must name weights that learn, such as 'connection', or be a list of such names."
+        raise ArgumentError(name, required, **{name: value})
+
+
 class Learning(Settings):
     """The rule by which weights learn from a text.
 
@@ -157,6 +169,10 @@ class Learning(Settings):
         super().check()
         if self.rule in RULES:  # else it depends on the model; of a command, "published"
             self.of_rule()
+
+    def which(self) -> str | Sequence[str] | None:
+        """Return which weights learn, as `adapt` of `dynamic_evaluation`."""
+        return None
 
     def of_rule(self) -> dict[str, Any]:
         """Return the settings of the rule: its defaults, and the values that were given.
@@ -188,7 +204,19 @@ class DynamicEvaluating(Reading, Learning):
         temperature: float above 0. Divide the logits by it, in the score and in the step.
         sequence_length: int. Tokens per update; default by rule. None by sentence.
         by_sentence: bool. Read each sentence from the zero state, and learn from it in one step.
+    Args (learning while reading):
+        adapt: str or list of str. Which weights learn: "all" (default); a station, "connection",
+            "recurrence", "output", "embedding"; names or patterns of `weight_names`, such as
+            "recurrence_1/*"; "output_bias", added to the logits; "matrix" or "matrix:RANK", the
+            adaptation matrix on what the output reads. Several are given as a list.
     """
+
+    adapt: str | Sequence[str] | None = field(
+        None, check_weights, flags=["--adapt-weights"], nargs="+", metavar="WEIGHTS"
+    )
+
+    def which(self) -> str | Sequence[str] | None:
+        return self.adapt
 
 
 class Adapting(Learning):
@@ -197,10 +225,18 @@ class Adapting(Learning):
     Args (learning while reading):
         adapt: bool. Learn from each text, in one step, after it is scored, as in
             `dynamic_evaluation` by sentence. The weights are restored at the end, and on error.
+        adapt_weights: str or list of str. Which weights learn, as `adapt` of
+            `dynamic_evaluation`: "all" (default), "connection", "matrix:16" and others.
     """
 
     adapt: bool = False
-    needs = {"adapt": [*Learning.names(), "sequence_length"]}
+    adapt_weights: str | Sequence[str] | None = field(
+        None, check_weights, nargs="+", metavar="WEIGHTS"
+    )
+    needs = {"adapt": [*Learning.names(), "sequence_length", "adapt_weights"]}
+
+    def which(self) -> str | Sequence[str] | None:
+        return self.adapt_weights
 
     def learning(self) -> dict[str, Any]:
         """Return the settings of the rule that were given."""

@@ -83,6 +83,64 @@ def test_sgd_scores_each_segment_and_then_steps_with_decay_to_the_prior(model, t
     assert_close(ours, values(model), rtol=1e-4, atol=1e-5)
 
 
+CHOICES = {
+    "connection": ["connection/kernel", "connection/hidden_kernel", "connection/bias"],
+    "recurrence": [f"recurrence_1/cell_1/{w}" for w in ("kernel", "recurrent_kernel", "bias")],
+    "output": ["embedding/embeddings"],  # which it is tied to
+    "embedding": ["embedding/embeddings"],
+    "*bias": ["recurrence_1/cell_1/bias", "connection/bias"],
+}
+
+
+@pytest.mark.parametrize("adapt", [*CHOICES, ["embedding", "*bias"]])
+def test_only_the_chosen_weights_learn(model, tokens, adapt):
+    names = dualnet.weight_names(model)
+    before = dict(zip(names, map(ops.convert_to_numpy, names.values())))
+    before = {name: value.copy() for name, value in before.items()}
+    found = dualnet.dynamic_evaluation(model, tokens, rule="sgd", adapt=adapt, keep=True)
+    moved = [name for name in names if (ops.convert_to_numpy(names[name]) != before[name]).any()]
+    items = [adapt] if isinstance(adapt, str) else adapt
+    assert found.settings["adapt"] == items
+    assert sorted(moved) == sorted(name for item in items for name in CHOICES[item])
+    assert len(model.trainable_variables) == len(names)  # all train again
+
+
+def test_an_added_output_bias_learns_as_that_of_a_model_does(model, tokens):
+    with_bias = zoo.build("dual_lstm", vocabulary_size=WORDS, units=4, output_bias=True)
+    dualnet.transfer(model, with_bias)
+    settings = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 5}
+    added = dualnet.dynamic_evaluation(model, tokens, adapt="output_bias", **settings)
+    own = dualnet.dynamic_evaluation(with_bias, tokens, adapt="output/bias", **settings)
+    np.testing.assert_allclose(added.token_losses, own.token_losses, rtol=1e-5)
+    assert added.perplexity != dualnet.perplexity(model, tokens)
+
+
+@pytest.mark.parametrize("arguments", [{"experts": 3, "tied": False}, {"experts": [1, 2]}])
+def test_the_matrix_adapts_what_a_mixture_reads_last(arguments, tokens):
+    model = zoo.build("lstm", vocabulary_size=WORDS, units=4, **arguments)
+    before, settings = values(model), {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 5}
+    fixed = dualnet.evaluate(model, tokens)
+    for adapt in ("matrix", "matrix:2"):
+        found = dualnet.dynamic_evaluation(model, tokens, adapt=adapt, **settings)
+        np.testing.assert_allclose(found.token_losses[:5], fixed.token_losses[:5], rtol=1e-5)
+        assert abs(found.token_losses[5:] - fixed.token_losses[5:]).max() > 1e-4
+    assert_same(values(model), before)
+
+
+def test_the_statistics_of_few_weights_are_those_of_all(model, tokens):
+    of_all = dualnet.gradient_statistics(model, tokens, batch_size=2)
+    few = dualnet.gradient_statistics(model, tokens, batch_size=2, adapt="connection")
+    assert few.names == CHOICES["connection"]
+    assert_same(few.roots, [of_all.by_name[name] for name in few.names])
+    settings = {"rule": "rms", "adapt": "connection", "learning_rate": 0.01, "sequence_length": 5}
+    losses = [
+        dualnet.dynamic_evaluation(model, tokens, statistics=s, **settings) for s in (few, of_all)
+    ]
+    assert_same(losses[0].token_losses, losses[1].token_losses)
+    with pytest.raises(ValueError, match="matrix/kernel is missing"):
+        dualnet.dynamic_evaluation(model, tokens, rule="rms", adapt=["matrix"], statistics=of_all)
+
+
 @pytest.mark.slow
 def test_rms_divides_by_the_root_mean_square_and_decays_in_proportion(model, tokens):
     train = np.random.default_rng(1).integers(WORDS, size=61).astype("int32")
@@ -321,6 +379,14 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
          "`statistics` must be those of this model's.* 1 roots for 7 weights"),
         ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
+        ({"adapt": "gate"}, "'connection', 'recurrence', 'output', 'embedding', 'output_bias', 'ma"
+                            ".*embedding/embeddings, recurrence_1/cell_1/kernel.* Received: 'gat"),
+        ({"adapt": ["connection", "recurrence_2/*"]}, "Received: 'recurrence_2/"),
+        ({"adapt": "matrix:0"}, "'matrix:RANK' with a whole number above 0.* Received: 'matrix:0'"),
+        ({"adapt": ["matrix", "matrix:2"]}, "can name one 'matrix'"),
+        ({"adapt": "output_bias", "keep": True}, "`keep` must be False .*adapt=.'output_bias"),
+        ({"adapt": []}, "`adapt` must name weights that learn"),
+        ({"adapt": 3}, "`adapt` must name weights that learn"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused_by_name(model, tokens, arguments, message):

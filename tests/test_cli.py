@@ -16,6 +16,7 @@ import pytest
 
 import dualnet
 from dualnet import corpora, runs, serving, training, zoo
+from dualnet.adaptation.statistics import statistics_of
 from dualnet.cli.console import Table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
@@ -183,6 +184,8 @@ def test_a_run_is_evaluated_dynamically(cli, run, corpus, tmp_path, monkeypatch)
     assert list(result)[:3] == ["perplexity", "tokens", "batch_size"]
     settings = {"sequence_length": 7, "temperature": 1.1, "decay": 0.01}
     assert {key: result[key] for key in settings} == settings
+    few = cli.json(f"evaluate {run} {SGD} --adapt-weights embedding output_bias")
+    assert few["adapt"] == ["embedding", "output_bias"]
     assert "rule rms" in cli(f"evaluate {run} --dynamic --rule rms --set sequence_length=3")
 
 
@@ -526,8 +529,9 @@ def test_the_surprisal_of_each_line_is_printed_as_a_table(
     bits = [[record["surprisal"] for record in found] for found in (adapted, expected)]
     np.testing.assert_allclose(*bits, rtol=1e-5)
     assert cli.json(f"{score} --adapt --rule published --words") == adapted
-    small = functools.partial(dualnet.gradient_statistics, batch_size=4)
-    monkeypatch.setattr("dualnet.adaptation.dynamic.gradient_statistics", small)
+    assert cli.json(f"{score} --adapt --words --adapt-weights output matrix:2") != adapted
+    few = functools.partial(statistics_of, batch_size=4)
+    monkeypatch.setattr("dualnet.adaptation.dynamic.statistics_of", few)
     rms = cli(f"{score} --adapt --rule rms")
     assert rms.splitlines()[1:7] != rms.splitlines()[7:13] and rms.count("\n") == 31
 

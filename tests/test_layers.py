@@ -12,6 +12,7 @@ from dualnet.builders import token_losses
 from dualnet.builders.functional import language_model
 from dualnet.layers import (
     ActivationRegularization,
+    AdaptationMatrix,
     DOCOutput,
     DualConnection,
     EmbeddingDropout,
@@ -175,6 +176,8 @@ EXACT = ["float32"]  # under every policy
     ("layer", "inputs", "dtypes"),
     [
         (ActivationRegularization(activation=1.0), "hidden hidden", ["bfloat16"]),
+        (AdaptationMatrix(), "hidden", ["bfloat16"]),
+        (AdaptationMatrix(2), "hidden", ["bfloat16"]),
         (DOCOutput(WORDS, [1, 0, 2], UNITS, **TIED), "embedded embedded hidden", EXACT),
         (DualConnection(5, dual_l2=0.1), "embedded hidden", ["bfloat16"]),
         (DualConnection(5, use_input=False), "embedded hidden", ["bfloat16"]),

@@ -13,10 +13,11 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
-from dualnet.adaptation.learner import make_learner, unfrozen
+from dualnet.adaptation.learner import make_learner
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
-from dualnet.adaptation.statistics import GradientStatistics, gradient_statistics, in_order
+from dualnet.adaptation.statistics import GradientStatistics, in_order, statistics_of
 from dualnet.adaptation.step_size import StepSize, with_own_settings
+from dualnet.adaptation.weights import Adapted, adapted, unfrozen
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.sharing import changing
@@ -63,6 +64,11 @@ class DynamicEvaluation(Comparable):
         default_factory=lambda: np.zeros(0, np.float32), repr=False
     )
 
+    @property
+    def surprisals(self) -> np.ndarray:
+        """-log2 p of each token, in bits: `token_losses` in another unit."""
+        return self.token_losses / math.log(2)
+
     @checked
     def plot(
         self, path: str | Path, *, static_losses: Sequence[float] | np.ndarray | None = None
@@ -96,11 +102,11 @@ def dynamic_evaluation(
     """Return the loss of `model` on `tokens` while it keeps learning from them.
 
     The text is read as one stream with carried state, dropouts off. Each segment is scored
-    first, then the model takes one step on its mean loss, without penalties. All trainable
-    weights that the logits depend on are adapted, which excludes those of `PastDecode`; in a
-    model with a gate, also the model below, which is frozen in training, and likewise in the
-    members of an ensemble. The weights are restored bit for bit on return and on error, unless
-    `keep`. The rule's own state (moments) starts fresh.
+    first, then the model takes one step on its mean loss, without penalties. By default, all
+    trainable weights that the logits depend on are adapted, which excludes those of `PastDecode`;
+    in a model with a gate, also the model below, which is frozen in training, and likewise in the
+    members of an ensemble. `adapt` chooses fewer. The weights are restored bit for bit on return
+    and on error, unless `keep`. The rule's own state (moments) starts fresh.
 
     By sentence, each segment is a sentence, which ends with `<eos>`, the last one where the text
     ends. Each is read after `<eos>` from the zero state, scored, and learnt from in one step;
@@ -124,7 +130,8 @@ def dynamic_evaluation(
             text, from which it is computed.
         valid: int array `(num_tokens,)`. A validation text, on which to find the learning rate if
             that is not given or "auto"; by default that of the model's RUN.
-        keep: bool. Whether to leave the adapted weights in the model.
+        keep: bool. Whether to leave the adapted weights in the model, which has no place for an
+            output bias or a matrix of `adapt`.
 
     Example:
 
@@ -200,14 +207,17 @@ def learning(
     `by_text` says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
     request = with_own_settings(model, request, by_text=by_text)
+    which = adapted(model, request.which())
+    if keep and which.adds:
+        message = "must be False with weights that are added to the model."
+        raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
     step_size = StepSize(model, request, by_text=by_text, valid=valid)
     rule, settings = step_size.rule, step_size.settings
-    with unfrozen(model):
-        weights = model.graph.without_past_decode().core.trainable_variables
-    with changing(weights), _restored(weights, keep=keep):
-        optimizer = _optimizer(model, rule, settings, statistics, weights)
-        with unfrozen(model), whole_batches():
-            learner = make_learner(model, optimizer, batch_size=1)
+    weights = list(which.weights.values())
+    with changing([*which.trainable.values()]), _restored(weights, keep=keep):
+        with unfrozen(model), which.learning(), whole_batches():
+            optimizer = _optimizer(which, rule, settings, statistics)
+            learner = make_learner(which.graph, optimizer, batch_size=1)
 
             def learn(
                 ids: np.ndarray, *, alone: bool = False, states: Any = None,
@@ -240,7 +250,8 @@ def learning(
             if step_size.is_open:
                 settings["learning_rate"] = step_size.rate(learner, learn)
                 optimizer.learning_rate = settings["learning_rate"]
-            yield learn, {"rule": rule, **settings}
+            of_weights = {"adapt": which.items} if which.items else {}
+            yield learn, {"rule": rule, **settings, **of_weights}
         if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
             raise _not_finite("weights", rule, settings)
         if skipped := int(optimizer.skipped):
@@ -275,14 +286,8 @@ def _restored(weights: list[Any], *, keep: bool) -> Iterator[None]:
                 weight.assign(value)
 
 
-def _optimizer(
-    model: LanguageModel,
-    rule: str,
-    settings: Mapping[str, Any],
-    statistics: Any,
-    weights: list[Any],
-) -> Rule:
-    """Return the optimizer of `rule` for `weights`."""
+def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistics: Any) -> Rule:
+    """Return the optimizer of `rule` for the weights that learn."""
     settings = dict(settings)
     length = settings.pop("sequence_length")
     if rule == "rms":
@@ -293,8 +298,8 @@ def _optimizer(
                 "result of `gradient_statistics(model, tokens)`. Received: None.",
             )
         if not isinstance(statistics, GradientStatistics):
-            statistics = gradient_statistics(model, statistics, sequence_length=length)
-        return DecayToPrior(statistics=in_order(statistics, model, weights), **settings)
+            statistics = statistics_of(which, statistics, sequence_length=length)
+        return DecayToPrior(statistics=in_order(statistics, which), **settings)
     if statistics is not None:
         required = "is for the rule 'rms' only."
         raise ArgumentError("statistics", f"{required} Received: statistics with rule={rule!r}.")

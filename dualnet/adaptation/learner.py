@@ -1,14 +1,12 @@
 """`SegmentLearner`: the compiled step that adapts a model."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.builders import LanguageModel, questions
+from dualnet.builders import questions
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import ClearsAllGradients
 from dualnet.builders.stream_state import StreamState
@@ -52,35 +50,11 @@ class SegmentLearner(ClearsAllGradients):
         return {**logs, "losses": ops.stop_gradient(y_pred)}
 
 
-@contextlib.contextmanager
-def unfrozen(model: LanguageModel) -> Iterator[None]:
-    """Make the layers that are frozen below a gate trainable for the duration of the context."""
-    frozen = _frozen_layers(model.core, model.arguments)
-    for layer in frozen:
-        layer.trainable = True
-    try:
-        yield
-    finally:
-        for layer in frozen:
-            layer.trainable = False
-
-
-def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
-    """Return the layers of `graph` that are frozen below its gate or that of a member."""
-    if arguments.get("gate", "none") != "none":
-        return [layer for layer in graph.layers if not layer.trainable]
-    return [
-        layer
-        for i, member in enumerate(arguments.get("members", ()), start=1)
-        for layer in _frozen_layers(graph.get_layer(f"member_{i}"), member["arguments"])
-    ]
-
-
 def make_learner(
-    model: LanguageModel, optimizer: keras.optimizers.Optimizer, *, batch_size: int
+    graph: Graph, optimizer: keras.optimizers.Optimizer, *, batch_size: int
 ) -> SegmentLearner:
     """Return the learner of `batch_size` streams, compiled with `optimizer`."""
-    learner = SegmentLearner(model.graph, batch_size, name="learner")
+    learner = SegmentLearner(graph, batch_size, name="learner")
     # Now, and not inside the first compiled step, which would build it anew at every step.
     optimizer.build(learner.trainable_variables)
     # A step of one row is many small operations: on TensorFlow their overhead exceeds the work.

@@ -1,17 +1,17 @@
 """The gradient statistics of the rule "rms"."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, checked
-from dualnet.adaptation.learner import make_learner, unfrozen
+from dualnet.adaptation.learner import make_learner
 from dualnet.adaptation.rules import SquaredGradients
-from dualnet.builders import LanguageModel, weight_names
+from dualnet.adaptation.weights import Adapted, adapted, unfrozen
+from dualnet.builders import LanguageModel
 from dualnet.builders.weights import check_language_model
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
@@ -50,7 +50,12 @@ class GradientStatistics:
 
 @checked
 def gradient_statistics(
-    model: LanguageModel, tokens: Any, *, batch_size: int = 100, sequence_length: int = 5
+    model: LanguageModel,
+    tokens: Any,
+    *,
+    batch_size: int = 100,
+    sequence_length: int = 5,
+    adapt: str | Sequence[str] | None = None,
 ) -> GradientStatistics:
     """Return the gradient statistics of the rule "rms" from the training text.
 
@@ -63,6 +68,8 @@ def gradient_statistics(
         tokens: int array `(num_tokens,)`, the training text.
         batch_size: int. Number of streams.
         sequence_length: int. Tokens of each stream per gradient.
+        adapt: str or list of str. Which weights the statistics are of, as in
+            `dynamic_evaluation`; by default all.
 
     Example:
 
@@ -77,40 +84,42 @@ def gradient_statistics(
     check_language_model("model", model)
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
-    tokens = check_tokens(tokens, model.vocabulary_size, least=batch_size * sequence_length + 1)
+    with unfrozen(model):
+        return statistics_of(
+            adapted(model, adapt), tokens, batch_size=batch_size, sequence_length=sequence_length
+        )
+
+
+def statistics_of(
+    which: Adapted, tokens: Any, *, batch_size: int = 100, sequence_length: int
+) -> GradientStatistics:
+    """Return the `gradient_statistics` of the weights of a model that learn, now unfrozen."""
+    words = int(which.graph.word_logits.shape[-1])
+    tokens = check_tokens(tokens, words, least=batch_size * sequence_length + 1)
     inputs, targets = streams(tokens, batch_size)
     optimizer = SquaredGradients()
     batches = inputs.shape[1] // sequence_length
-    with unfrozen(model), whole_batches():
-        learner = make_learner(model, optimizer, batch_size=batch_size)
+    with which.learning(), whole_batches():
+        learner = make_learner(which.graph, optimizer, batch_size=batch_size)
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)
             learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
-        names = names_of(model, learner.trainable_variables)
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     if not all(np.isfinite(square).all() for square in squares):
         received = "Received: a model that does not. Train it again with a smaller learning_rate."
         raise ArgumentError("model", f"must have finite gradients. {received}")
-    return GradientStatistics([np.sqrt(square) for square in squares], batches, names)
+    return GradientStatistics([np.sqrt(s) for s in squares], batches, [*which.weights])
 
 
-def names_of(model: LanguageModel, weights: Iterable[keras.Variable]) -> list[str]:
-    """Return the name of each of `weights` in `model`."""
-    names = {id(weight): name for name, weight in weight_names(model).items()}
-    return [names[id(weight)] for weight in weights]
-
-
-def in_order(
-    statistics: GradientStatistics, model: LanguageModel, weights: list[keras.Variable]
-) -> GradientStatistics:
-    """Return `statistics` in the order of `weights`."""
-    names = names_of(model, weights)
-    there = statistics.names or names  # without names, in the order of the weights
+def in_order(statistics: GradientStatistics, which: Adapted) -> GradientStatistics:
+    """Return the `statistics` of the weights that learn, in their order."""
+    # Without names, in the order of the weights.
+    there = statistics.names or [*which.trainable]
     roots = dict(zip(there, statistics.roots))
-    shapes = {name: tuple(weight.shape) for name, weight in zip(names, weights)}
+    shapes = {name: tuple(weight.shape) for name, weight in which.trainable.items()}
     faults = [f"{len(statistics.roots)} roots for {len(there)} weights"]
     if len(there) == len(statistics.roots):
-        faults = [f"{name} is missing" for name in names if name not in roots]
+        faults = [f"{name} is missing" for name in which.weights if name not in roots]
         faults += [f"{name} is not in this model" for name in there if name not in shapes]
         faults += [
             f"{name} {root.shape} for {shapes[name]}"
@@ -121,4 +130,5 @@ def in_order(
         required = "must be those of this model's trainable weights, by name and shape."
         way_out = "Call gradient_statistics with this model."
         raise ArgumentError("statistics", f"{required} Received: {'; '.join(faults)}. {way_out}")
+    names = [*which.weights]
     return GradientStatistics([roots[name] for name in names], statistics.batches, names)

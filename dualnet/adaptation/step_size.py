@@ -56,6 +56,7 @@ class StepSize:
     ) -> None:
         self.model, self.by_text = model, by_text
         self.rule, self.settings = request.rule or "nadam", request.of_rule()
+        self.which = request.which()
         self.run = run_of(model)
         self.valid = valid
         rate = request.learning_rate
@@ -80,6 +81,8 @@ class StepSize:
         """Return the learning rate that `learner` is to have; its weights are as before."""
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
         key = {"rule": self.rule, **others, "by_text": self.by_text}
+        if self.which is not None:
+            key["adapt"] = [self.which] if isinstance(self.which, str) else [*self.which]
         kept = self.run if self.valid is None else None
         record = kept.found_rate(key) if kept is not None else None
         if record is None:

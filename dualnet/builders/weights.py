@@ -69,6 +69,11 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     recurrence_1/cell_1/recurrent_kernel (4, 16)
     recurrence_1/cell_1/bias (16,)
     """
+    return names_in(model.core)
+
+
+def names_in(core: keras.Model) -> dict[str, keras.Variable]:
+    """Return the `weight_names` of the model with the graph `core`."""
     weights: dict[str, keras.Variable] = {}
     seen: set[int] = set()
 
@@ -84,7 +89,7 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
         for member in models:
             walk(member, f"{prefix}{member.name}/")
 
-    walk(model.core, "")
+    walk(core, "")
     return weights
 
 

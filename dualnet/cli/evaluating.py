@@ -101,7 +101,7 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
     protocol: str | None = choice(None, PROTOCOLS)
     needs = {
         "corpus": ["fractions"],
-        "dynamic": ["plot", "keep", *Learning.names()],
+        "dynamic": ["plot", "keep", "adapt", *Learning.names()],
         "mc_dropout_samples": ["seed"],
     }
     excludes = {"dynamic": [*{*Evaluating.names()} - {*DynamicEvaluating.names()}],

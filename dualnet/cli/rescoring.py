@@ -99,7 +99,7 @@ def rescore(options: Rescore) -> None:
     request = Rescoring(carry=options.carry, missing=options.missing)
     if options.adapt:
         learning = runs[0].learning(options.rule, options.learning(), by_text=True)
-        learnt = Rescoring.fields_of(learning)
+        learnt = Rescoring.fields_of({**learning, "adapt_weights": options.adapt_weights})
         request = dataclasses.replace(request, adapt=True, **learnt)
     for path, option in ((options.output, "--output"), (options.save_weights, "--save-weights")):
         if path is not None:

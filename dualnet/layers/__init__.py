@@ -3,6 +3,7 @@
 from dualnet.layers._recurrent_cell import FusedCell, RecurrentCell, product
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
+from dualnet.layers.adaptation_matrix import AdaptationMatrix
 from dualnet.layers.additive_attention_cell import AdditiveAttentionCell
 from dualnet.layers.depth_gated_lstm_cell import DepthGatedLSTMCell
 from dualnet.layers.doc_output import DOCOutput
@@ -30,8 +31,9 @@ from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
-    "ActivationRegularization", "AdditiveAttentionCell", "DOCOutput", "DepthGatedLSTMCell",
-    "DualConnection", "ElmanCell", "EmbeddingDropout", "FeatureGate", "FirstState", "FusedCell",
+    "ActivationRegularization", "AdaptationMatrix", "AdditiveAttentionCell", "DOCOutput",
+    "DepthGatedLSTMCell", "DualConnection", "ElmanCell", "EmbeddingDropout", "FeatureGate",
+    "FirstState", "FusedCell",
     "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell", "LayerNormGRUCell",
     "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities", "MixtureSoftmax",
     "MogrifierLSTMCell", "NeuralCache", "OutputProjection", "PastDecode", "PerGateLSTMCell",

@@ -174,7 +174,8 @@ def _learning(model: Any, request: Looking) -> DynamicEvaluating:
     settings = {"rule": request.rule or "nadam", **request.learning()}
     if isinstance(model, Run):
         settings = model.learning(request.rule, request.learning())
-    return DynamicEvaluating(**{"temperature": request.temperature, **settings})
+    own = {"temperature": request.temperature, "adapt": request.adapt_weights}
+    return DynamicEvaluating(**{**own, **settings})
 
 
 def _name(model: Any) -> str:

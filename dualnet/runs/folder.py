@@ -425,7 +425,8 @@ class Run:
     def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
         for record in self._found_rates():
-            if key.items() <= record.items():
+            same_weights = key.get("adapt") == record.get("adapt")  # which neither has for all
+            if same_weights and key.items() <= record.items():
                 return record
         return None
 

@@ -1,0 +1,181 @@
+"""Which weights of a model learn: all, a station, some by name, or a few that are added."""
+
+import contextlib
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import tree
+
+from dualnet._checks import ArgumentError
+from dualnet.builders import LanguageModel
+from dualnet.builders.graph import Graph
+from dualnet.builders.weights import names_in
+from dualnet.layers import AdaptationMatrix
+from dualnet.layers._configured import ConfiguredLayer, Role
+from dualnet.requests import check_weights
+
+MATRIX, BIAS = "matrix", "output_bias"  # those that are added
+STATIONS = {  # by patterns of the names of layers; the recurrence of a translator is its decoder
+    "connection": ["connection"],
+    "recurrence": ["recurrence_*", "decoder"],
+    "output": ["output"],
+    "embedding": ["embedding"],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapted:
+    """A model, and which of its weights learn.
+
+    Attributes:
+        graph: `Graph` of the model, without past decoding, with the weights that were added.
+        trainable: dict from names to all weights that could learn.
+        weights: dict, those of them that do.
+        items: The list of what was asked for; empty for all weights.
+    """
+
+    graph: Graph
+    trainable: dict[str, keras.Variable]
+    weights: dict[str, keras.Variable]
+    items: list[str]
+
+    @property
+    def adds(self) -> bool:
+        """Whether there are weights that the model does not have."""
+        return any(_is_added(item) for item in self.items)
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Freeze the weights that do not learn for the duration of the context."""
+        others = [w for name, w in self.trainable.items() if name not in self.weights]
+        for weight in others:
+            weight.trainable = False
+        try:
+            yield
+        finally:
+            for weight in others:
+                weight.trainable = True
+
+
+class OutputBias(ConfiguredLayer):
+    """Adds a bias, zero at first, to logits."""
+
+    def build(self, input_shape):
+        self.bias = self.add_zeros("bias", input_shape[-1], role=Role.BIAS)
+
+    def call(self, inputs):
+        return inputs + self.bias
+
+
+def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> Adapted:
+    """Return the graph of `model` and the weights that learn, as `adapt` says; None for all."""
+    if adapt is not None:
+        check_weights("adapt", adapt)
+    items = [adapt] if isinstance(adapt, str) else list(adapt or [])
+    items = [] if "all" in items else list(dict.fromkeys(items))
+    graph = model.graph.without_past_decode()
+    for item in sorted(filter(_is_added, items)):  # the matrix comes before the logits
+        graph = _with_bias(graph) if item == BIAS else _with_matrix(graph, item)
+    with unfrozen(model):
+        names = {id(weight): name for name, weight in names_in(graph.core).items()}
+        trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
+    chosen = {name for item in items for name in _matches(item, graph, trainable)}
+    weights = {name: w for name, w in trainable.items() if name in chosen or not items}
+    return Adapted(graph, trainable, weights, items)
+
+
+def _is_added(item: str) -> bool:
+    return item.partition(":")[0] == MATRIX or item == BIAS
+
+
+def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -> list[str]:
+    """Return the names of the weights that `item` means; raise `ArgumentError` if it is none."""
+    if _is_added(item):
+        names = [name for name in trainable if name.startswith(f"{item.partition(':')[0]}/")]
+    elif item in STATIONS:
+        of_station = _weights_of(graph.core, STATIONS[item])
+        names = [name for name, weight in trainable.items() if id(weight) in of_station]
+    else:
+        names = fnmatch.filter(trainable, item)
+    if not names:
+        stations = [
+            station
+            for station, layers in STATIONS.items()
+            if _weights_of(graph.core, layers) & {*map(id, trainable.values())}
+        ]
+        raise ArgumentError(
+            "adapt",
+            f"must name weights of this model: 'all', {', '.join(map(repr, stations))}, {BIAS!r}, "
+            f"{MATRIX!r}, '{MATRIX}:RANK', or names or patterns of {', '.join(trainable)}. "
+            f"Received: {item!r}.",
+        )
+    return names
+
+
+def _weights_of(core: keras.Model, patterns: Sequence[str]) -> set[int]:
+    """Return the weights, as `id`, of all layers with one of the names, those of members too."""
+    found: set[int] = set()
+    for layer in core.layers:
+        if any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns):
+            found |= {id(weight) for weight in layer.weights}
+        elif isinstance(layer, keras.Model):
+            found |= _weights_of(layer, patterns)
+    return found
+
+
+def _with_matrix(graph: Graph, item: str) -> Graph:
+    """Return `graph` with an adaptation matrix on what the head reads, the last output of several.
+
+    That is the last layer's among the outputs that DOC mixes.
+    """
+    _, colon, text = item.partition(":")
+    if colon and not (text.isdecimal() and int(text) > 0):
+        raise ArgumentError(
+            "adapt",
+            f"must be '{MATRIX}:RANK' with a whole number above 0 for RANK. Received: {item!r}.",
+        )
+    if graph.head is None or any(layer.name == MATRIX for layer in graph.core.layers):
+        raise ArgumentError(
+            "adapt",
+            f"can name one {MATRIX!r}, in a model whose output layer makes its logits: no gate, "
+            f"cache, ensemble or core of your own. Received: {item!r}.",
+        )
+    *others, last = tree.flatten(graph.features)
+    matrix = AdaptationMatrix(int(text) if colon else None, name=MATRIX)
+    features = tree.pack_sequence_as(graph.features, [*others, matrix(last)])
+    return dataclasses.replace(
+        graph, features=features, word_logits=graph.head(features), core=None
+    )
+
+
+def _with_bias(graph: Graph) -> Graph:
+    """Return `graph` with a bias on its logits, those of a mixture or a gate too."""
+    logits = OutputBias(name=BIAS, dtype="float32")(graph.word_logits)
+    return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
+
+
+@contextlib.contextmanager
+def unfrozen(model: LanguageModel) -> Iterator[None]:
+    """Make the layers that are frozen below a gate trainable for the duration of the context."""
+    frozen = _frozen_layers(model.core, model.arguments)
+    for layer in frozen:
+        layer.trainable = True
+    try:
+        yield
+    finally:
+        for layer in frozen:
+            layer.trainable = False
+
+
+def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
+    """Return the layers of `graph` that are frozen below its gate or that of a member."""
+    if arguments.get("gate", "none") != "none":
+        return [layer for layer in graph.layers if not layer.trainable]
+    return [
+        layer
+        for i, member in enumerate(arguments.get("members", ()), start=1)
+        for layer in _frozen_layers(graph.get_layer(f"member_{i}"), member["arguments"])
+    ]
