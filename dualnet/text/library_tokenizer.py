@@ -420,6 +420,10 @@ class ByteTokenizer(Tokenizer):
     def spelling(self) -> tuple[bytes, ...]:
         return (*(bytes([i]) for i in range(256)), ENDS[self.documents].encode())
 
+    @property
+    def _spelt(self) -> list[bytes]:
+        return [*self.spelling]
+
     def encode_marked(self, text: str) -> np.ndarray:
         data = bytes([MARK]).join(part.encode() for part in text.split(END))
         ids = np.frombuffer(data, "uint8").astype("int32")
