@@ -23,13 +23,16 @@ class Texts(NamedTuple):
     is_one: bool
 
 
-def texts_of(name: str, value: Any, column: str | None = None) -> Texts:
+def texts_of(
+    name: str, value: Any, column: str | None = None, *, column_name: str = "column"
+) -> Texts:
     """Return the texts that the argument `name` holds.
 
     Args:
         value: str; a sequence, NumPy array or pandas column of str; or, with `column`, a table: a
             DataFrame or a dict of columns.
         column: Name of the column of a table that has the texts.
+        column_name: Name of the argument that is `column`, for errors.
 
     Example:
 
@@ -44,7 +47,7 @@ def texts_of(name: str, value: Any, column: str | None = None) -> Texts:
                 name, f"must be texts, or a table with `column`. Received: a table of {names}.",
                 " Name the column that holds the texts.",
             )  # fmt: skip
-        value = column_of(value, names, column)
+        value = column_of(value, names, column, name=column_name)
     elif column is not None:
         message = "is for a table, such as a DataFrame."
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
@@ -67,11 +70,11 @@ def columns_of(value: Any) -> list[Any] | None:
     return None if names is None or isinstance(value, type) else [*names]
 
 
-def column_of(table: Any, names: list[Any], column: str) -> Any:
-    """Return a column of a table, whose `names` are known."""
+def column_of(table: Any, names: list[Any], column: str, *, name: str = "column") -> Any:
+    """Return a column of a table, whose `names` are known; errors call the argument `name`."""
     if not isinstance(column, str) or column not in names:
         hint = did_you_mean(column, map(str, names))
-        raise ArgumentError("column", f"must be one of {names}.", hint, column=column)
+        raise ArgumentError(name, f"must be one of {names}.", hint, **{name: column})
     return table[column]
 
 

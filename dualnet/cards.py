@@ -261,3 +261,14 @@ def replace_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
     if "initializer" in overrides:
         dropped.add("initializer_range")
     return {**{key: config[key] for key in config if key not in dropped}, **overrides}
+
+
+def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the builder's `arguments` with this `vocabulary_size`, for every member too."""
+    if "members" not in arguments:
+        return {**arguments, "vocabulary_size": size}
+    members = [
+        {**member, "arguments": with_vocabulary_size(member["arguments"], size)}
+        for member in arguments["members"]
+    ]
+    return {**arguments, "members": members}

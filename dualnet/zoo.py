@@ -62,7 +62,8 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
     Args:
         name: One of `list_models()`, or the path of a card, which ends in ".toml" and has
             a `base`, or `builder`, `[config]` (its arguments) and `[recipe]`. The
-            `card.toml` of a RUN folder is one; so is the name of a shipped model.
+            `card.toml` of a RUN folder is one; the folder itself, or the name of a shipped
+            model, stands for it.
         corpus: Name of a corpus that the card lists. Defaults to the first.
 
     Raises:
@@ -77,9 +78,9 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
     >>> card.config["rank"], card.published["dynamic"]
     (100, [53.48, 50.71])
     """
-    from dualnet.runs.shipped import card_of_shipped, list_shipped
+    from dualnet.runs.shipped import card_of_run, list_shipped
 
-    source = card_of_shipped(name) or os.fspath(name)
+    source = card_of_run(name) or os.fspath(name)
     if not is_file(source) and source not in list_models():
         hint = did_you_mean(source, [*list_models(), *list_shipped()], most=3)
         raise ValueError(
@@ -118,11 +119,11 @@ def build(
     weights: str | None = None,
     **overrides: Any,
 ) -> LanguageModel:
-    """Return model `name`, randomly initialised, or with shipped weights.
+    """Return model `name`, randomly initialised, or with trained weights.
 
     Args:
         name: One of `list_models()`, or the path of a card, as for `card`. With the name of a
-            shipped model, "dual_lstm.wikitext-2", its weights are loaded.
+            shipped model, "dual_lstm.wikitext-2", or a RUN folder, its weights are loaded.
         corpus: The published corpus whose card is meant. Defaults to the card's first.
         weights: Name of the text whose shipped weights are loaded: "wikitext-2" for those of
             "dual_lstm.wikitext-2". The model then has the sizes of the shipped one, not those of
@@ -134,7 +135,7 @@ def build(
 
     Raises:
         ValueError: for an unknown model, corpus or argument, or a value out of range; or if
-            the shipped weights do not fit `overrides`.
+            the trained weights do not fit `overrides`.
 
     Example:
 
@@ -144,15 +145,14 @@ def build(
     840
     """
     from dualnet.builders import BUILDERS  # here, so that listing models needs no Keras
-    from dualnet.runs.shipped import card_of_shipped
+    from dualnet.runs.shipped import card_of_run
 
-    if weights is None and card_of_shipped(name):
-        name, _, weights = os.path.basename(name).partition(".")
-    if weights is not None:
+    run = name if weights is None else _shipped(os.fspath(name), weights)
+    if card_of_run(run):
         if corpus is not None:
-            message = "cannot be combined with shipped weights, which bring their vocabulary."
+            message = "cannot be combined with trained weights, which bring their vocabulary."
             raise ArgumentError("corpus", f"{message} Received: {corpus!r}. Leave it out.")
-        return _build_shipped(os.fspath(name), weights, overrides)
+        return _build_trained(run, overrides)
     model_card = card(name, corpus)
     with located(model_card, overrides):
         arguments = arguments_of(model_card, overrides)
@@ -161,10 +161,8 @@ def build(
         return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
 
 
-def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) -> LanguageModel:
-    """Return the shipped model of `weights`, built with `overrides`, which must fit it."""
-    from dualnet import builders
-    from dualnet.runs.folder import Run
+def _shipped(model_name: str, weights: Any) -> StrPath:
+    """Return the folder of the shipped model of `weights`."""
     from dualnet.runs.shipped import folder_of_shipped, list_shipped, names_of_shipped
 
     name = f"{model_name}.{str(weights).removeprefix(f'{model_name}.')}"
@@ -173,23 +171,31 @@ def _build_shipped(model_name: str, weights: Any, overrides: Mapping[str, Any]) 
         way_out = "To load a RUN folder or a .keras file, use dualnet.load."
         model = f"for the model {model_name!r}. {names_of_shipped()}"
         raise ArgumentError("weights", f"{message} {model} {way_out}")
-    run = Run.open_folder(folder_of_shipped() / name)
-    shipped = run.model()
+    return folder_of_shipped() / name
+
+
+def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> LanguageModel:
+    """Return the model of a RUN, built with `overrides`, which must fit its weights."""
+    from dualnet import builders
+    from dualnet.runs.folder import Run
+
+    run = Run.open_folder(path)
+    trained = run.model()
     if not overrides:
-        return shipped
+        return trained
     arguments = arguments_of(run.card, overrides)
-    model = builders.BUILDERS[shipped.builder](**{"name": shipped.name, **arguments})
+    model = builders.BUILDERS[trained.builder](**{"name": trained.name, **arguments})
     changes = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
     try:
-        result = builders.transfer(shipped, model)
+        result = builders.transfer(trained, model)
         reason = "" if not (result.other_shape or result.missing or result.unused) else str(result)
     except ArgumentError as error:
         reason = str(error)
     if reason:
-        message = f"must fit the model. Received: {name!r} with {changes}."
+        message = f"must fit the model. Received: {run.source!r} with {changes}."
         way_out = "Leave out what changes sizes or layers, or build without `weights`."
         raise ArgumentError("weights", f"{message} {way_out} {' '.join(reason.split())}")
-    model.loss_reduction = shipped.loss_reduction
+    model.loss_reduction = trained.loss_reduction
     return model
 
 
@@ -233,17 +239,6 @@ def arguments_of(
         members = [_member_card(card, member, ensembles) for member in members]
         arguments["members"] = _member_arguments(members, to_members, ensembles)
     return arguments
-
-
-def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the builder's `arguments` with this `vocabulary_size`, for every member too."""
-    if "members" not in arguments:
-        return {**arguments, "vocabulary_size": size}
-    members = [
-        {**member, "arguments": with_vocabulary_size(member["arguments"], size)}
-        for member in arguments["members"]
-    ]
-    return {**arguments, "members": members}
 
 
 def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:

@@ -160,6 +160,13 @@ def test_a_model_carries_its_state_and_adapts(
     assert_alike(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS, **settings))
 
 
+def test_learning_that_hardly_helps_is_told(cli, run, nbest):
+    for option in ("", " --carry"):
+        command = f"rescore {run} {nbest} --best --adapt{option} --rule sgd --set learning_rate="
+        assert cli.call(f"{command}1e-9")[2].startswith("lm: learning lowers the perplexity by 0.0")
+    assert "learning lowers" not in cli.call(f"{command}0.5")[2]
+
+
 # --- weights
 
 

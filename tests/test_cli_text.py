@@ -153,15 +153,21 @@ def test_a_resumed_run_keeps_its_reading(cli, story, run, tmp_path):
 
 
 def test_weights_bring_their_own_tokenizer(cli, story, run, tmp_path):
-    train = f"train lstm --corpus {story} --weights {run} --epochs 1 --output {tmp_path}/RUN"
+    train = f"train {run} --corpus {story} --epochs 1 --output {tmp_path}/RUN"
     for option, message in {
-        "--tokenizer bytes": "`tokenizer` must be left out with `weights`",
+        "--tokenizer bytes": "`tokenizer` must be left out: the model to start from reads text as",
         "--documents line": "`documents` must be 'blank-line', as the vocabulary says",
     }.items():
-        assert message in cli.refused(f"{train} {option} {QUICK}")
+        assert message in cli.refused(f"{train} {option}")
     assert not (tmp_path / "RUN").exists()
-    cli(f"{train} --fractions 2 1 1 {QUICK}")
+    cli(f"{train} --fractions 2 1 1")
     assert dualnet.load(tmp_path / "RUN").vocabulary == dualnet.load(run).vocabulary
+    assert f"began from  the weights of {run}" in cli(f"card {tmp_path}/RUN")
+    other = f"train lstm --corpus {story} --weights {run} --tokenizer bytes --documents line"
+    _, _, said = cli.call(
+        f"{other} --epochs 1 --output {tmp_path}/BYTES {QUICK.removeprefix('--quiet ')}"
+    )
+    assert "1 by word," in said and dualnet.load(tmp_path / "BYTES").vocabulary.kind == "bytes"
 
 
 def test_a_run_with_another_tokenizer_or_text_is_refused(cli, run, tmp_path):

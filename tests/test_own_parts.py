@@ -262,6 +262,16 @@ def test_a_model_with_parts_of_ones_own_learns_adapts_draws_and_is_combined(own,
 @pytest.mark.slow
 @once
 @PLAIN_LOOP
+def test_a_keras_model_is_no_member_beside_models_of_padded_sentences():
+    core = LanguageModel.from_core(own_parts.core())
+    padded, plain = (
+        language_model(core.vocabulary_size, units=4, padded=padded) for padded in (True, False)
+    )
+    with pytest.raises(dualnet.ArgumentError, match="`members` must not mix models of padded sent"):
+        dualnet.ensemble([padded, core])
+    assert dualnet.ensemble([plain, core]).vocabulary_size == core.vocabulary_size
+
+
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.LSTMCell, "recurrent_dropout": 0}])
 def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
     import tensorflow as tf

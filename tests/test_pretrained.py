@@ -134,7 +134,7 @@ def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
     with pytest.raises(ValueError, match=f"Shipped models: {NAME}"):
         zoo.build("lstm", weights="tiny")
     for arguments in ({"name": "dual_lstm", "weights": "tiny"}, {"name": NAME}):
-        with pytest.raises(ValueError, match="cannot be combined with shipped weights"):
+        with pytest.raises(ValueError, match="cannot be combined with trained weights"):
             zoo.build(corpus="ptb", **arguments)
     with pytest.raises(ValueError, match="To load a RUN folder or a .keras file, use dualnet.load"):
         zoo.build("dual_lstm", weights="runs/mine")

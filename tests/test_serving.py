@@ -45,7 +45,7 @@ SERVING_PAGE = ROOT / "docs" / "guides" / "serving.md"
 # <eos> and <unk> are in the middle: their ids are neither first nor last.
 WORDS = ("the", "cat", "<eos>", "dog", "sees", "<unk>", "likes", "a", "bird")
 EOS_ID, UNK_ID = 2, 5
-ENDPOINTS = ["score", "step", "score_text", "generate_text"]
+ENDPOINTS = ["score", "step", "predict_next", "score_text", "generate_text", "predict_next_text"]
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +233,62 @@ def test_padding_beyond_the_lengths_is_not_read(served):
     np.testing.assert_array_equal(answer, expected)
 
 
+def likeliest(logits, k):
+    """Return the ids and the probabilities of the `k` likeliest words, with NumPy."""
+    p = np.exp(log_softmax(np.array(logits, "float64")))
+    ids = np.argsort(-p, kind="stable")[:k]
+    return ids, p[ids]
+
+
+def test_the_likeliest_next_words_are_those_of_the_models_probabilities(served):
+    model, rng = served.model, np.random.default_rng(0)
+    names = state_names(model)
+    ids, lengths, k = rng.integers(len(WORDS), size=(3, 4)), [4, 2, 1], [3, 9, 1]
+    states = [normal(rng, 3, size) for size in model.state_size]
+    answer = served.ask("predict_next", ids=ids, lengths=lengths, k=k, **dict(zip(names, states)))
+    assert answer["ids"].shape == answer["probabilities"].shape == answer["words"].shape == (3, 9)
+    for row, (length, count) in enumerate(zip(lengths, k)):
+        before = [state[row : row + 1] for state in states]
+        logits, after = model.advance(ids[row : row + 1, :length], before)
+        expected, probabilities = likeliest(ops.convert_to_numpy(logits)[0, -1], count)
+        assert answer["ids"][row].tolist() == [*expected, *[-1] * (9 - count)]
+        close(answer["probabilities"][row], [*probabilities, *[0] * (9 - count)])
+        words = [*(WORDS[i].encode() for i in expected), *[b""] * (9 - count)]
+        assert answer["words"][row].tolist() == words
+        for name, state in zip(names, after):
+            close(answer[name][row], state[0])
+    assert answer["probabilities"][1].sum() == pytest.approx(1)  # all nine words
+    # Of text, after <eos> and in the zero state; the states lead on.
+    texts = ["the cat", "", "the dog\nthe zebra"]
+    of_text = served.ask("predict_next_text", prompts=texts, k=[3, 3, 3])
+    for row, text in enumerate(texts):
+        read = [EOS_ID, *model.vocabulary.encode(text)]
+        zeros = {name: np.zeros((1, size)) for name, size in zip(names, model.state_size)}
+        of_ids = served.ask("predict_next", ids=[read], lengths=[len(read)], k=[3], **zeros)
+        for name, values in of_ids.items():
+            same = np.testing.assert_array_equal if values.dtype.kind in "iO" else close
+            same(of_text[name][row], values[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"k": [0]}, "`k` must be at least 1 and at most the number of words, 9."),
+        ({"k": [10]}, "`k` must be at least 1 and at most the number of words, 9."),
+        ({"k": [1, 1]}, "`k` must have one row for each row of `ids`."),
+        ({"lengths": [0]}, "`lengths` must be at least 1 and at most the number of columns"),
+        ({"ids": [[9]]}, "`ids` must be ids of the vocabulary, 0 to 8."),
+        ({"state_1": np.full((1, 8), np.nan)}, "`state_1` must be finite."),
+    ],
+)
+def test_a_request_for_next_words_is_checked(served, changed, message):
+    sizes = zip(state_names(served.model), served.model.state_size)
+    inputs = {"ids": [[1]], "lengths": [1], "k": [2]}
+    inputs |= {name: np.zeros((1, size)) for name, size in sizes}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
+        served.ask("predict_next", **{**inputs, **changed})
+
+
 # --- text in
 
 NASTY = [*"\x00\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u3000"]
@@ -409,7 +465,7 @@ def test_without_unk_an_unknown_word_fails_the_request_and_is_named():
 
 def test_without_eos_there_are_no_text_endpoints():
     model = a_model([word for word in WORDS if word != "<eos>"], "lstm")
-    assert serving.endpoints(model) == ENDPOINTS[:2]
+    assert serving.endpoints(model) == ENDPOINTS[:3]
 
 
 # --- text out
@@ -986,7 +1042,7 @@ def test_a_model_of_any_tokenizer_is_saved_continued_scored_and_exported(kind, t
     else:
         assert "No text endpoints: a TensorFlow graph holds tokenisers of words, of by" in shown
         assert "Send ids, which the package `tokenizers` makes with assets.extra/" in shown
-        assert serving.endpoints(model) == ENDPOINTS[:2]
+        assert serving.endpoints(model) == ENDPOINTS[:3]
 
 
 def test_the_format_is_that_of_the_suffix():

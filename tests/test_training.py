@@ -20,7 +20,7 @@ from dualnet import analysis, runs, training, zoo
 from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
-from tests.checks import Terminal, assert_same, edit_card, write_splits
+from tests.checks import Terminal, array, assert_close, assert_same, edit_card, write_splits
 from tests.conftest import values
 from tests.reference import log_softmax
 
@@ -379,20 +379,66 @@ def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started,
 
 @pytest.mark.slow
 def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_match_is_told(
-    run, corpus, tmp_path, capsys
+    run, corpus, tmp_path, capsys, monkeypatch
 ):
     write_splits(tmp_path, "the fish finds the dog\n" * 20)
-    own = dualnet.corpora.load(tmp_path)
+    own = dualnet.corpora.load(tmp_path, tokenizer="words", min_count=1)
     assert own.vocabulary.words != corpus.vocabulary.words
     settings = {"weights": run.folder, "epochs": 1, "recurrent_layers": 2, "evaluate": False}
-    with pytest.raises(ValueError, match="`corpus` must have the vocabulary of the model given"):
-        train(own, tmp_path / "RUN", progress=True, **settings)
-    assert capsys.readouterr().err == ""
     found = train(tmp_path, tmp_path / "RUN", progress=True, **settings)
     assert found.model.vocabulary.words == corpus.vocabulary.words
     told = capsys.readouterr().err
     assert f"Starting from the weights in {str(run.folder)!r}. 7 of 10 weights" in told
     assert "\n3 missing, unch" in told and ": recurrence_2/cell_2/kernel," in told
+    # A corpus that is read already keeps its words, those that both have their weights.
+    settings |= {"learning_rate": 1e-9, "recurrent_layers": 1}
+    monkeypatch.setattr(recorder, "TIMED_SECONDS", 0)
+    monkeypatch.setattr(recorder, "REFRESH_SECONDS", 0)
+    found = train(own, tmp_path / "OWN", progress=True, **settings)
+    told = capsys.readouterr().err
+    assert f"1 by word, {len(own.vocabulary)} kept and others at their mean: embedding" in told
+    assert told.count("An epoch takes about ") == 1  # told after the first steps, once
+    rows = [
+        array(model.core.get_layer("embedding").embeddings) for model in (found.model, run.model)
+    ]
+    for word in ("fish", "the"):
+        row, expected = (
+            x[words.id(word)] for x, words in zip(rows, (own.vocabulary, corpus.vocabulary))
+        )
+        np.testing.assert_allclose(row, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_a_run_by_its_folder(run, corpus, tmp_path):
+    write_splits(tmp_path, "the fish finds the dog\n" * 20)
+    settings = {"epochs": 1, "learning_rate": 1e-9, "progress": False, "evaluate": False}
+    found = dualnet.train(run.folder, tmp_path, output=tmp_path / "RUN", **settings)
+    assert found.model.vocabulary.words == corpus.vocabulary.words
+    used, began = runs.read_card(found.folder), runs.read_card(run.folder)
+    assert used.weights == str(run.folder.resolve()) and used.config == began.config
+    assert used.recipe == {**began.recipe, "epochs": 1, "learning_rate": 1e-9}
+    assert_close(found.model.trainable_variables, run.model.trainable_variables, atol=1e-4)
+    seeds = dualnet.training.train_seeds(
+        run.folder, tmp_path, seeds=(1, 2), output=tmp_path / "SEEDS",
+        **{**settings, "evaluate": True},
+    )  # fmt: skip
+    assert runs.read_card(seeds["runs"][1]["path"]).weights == used.weights
+
+
+def test_what_does_not_fit_the_run_to_go_on_from_is_refused(run, tmp_path):
+    write_splits(tmp_path, "the fish finds the dog\n" * 20)
+    output = tmp_path / "RUN"
+    for settings, message in (
+        ({"units": 5}, "`name` must be a RUN whose weights fit. .*Leave out settings that change"),
+        ({"recurrent_units": 5}, "`name` must be a RUN whose weights fit. .*for "),
+        ({"tokenizer": "bytes"}, "`tokenizer` must be left out: the model to start from reads"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dualnet.train(run.folder, tmp_path, output=output, progress=False, **settings)
+    own = dualnet.corpora.load(tmp_path)
+    with pytest.raises(ValueError, match="`corpus` must have the vocabulary of the model to start"):
+        dualnet.train(run.folder, own, output=output, progress=False)
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(

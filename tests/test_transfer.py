@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import dualnet
+from dualnet import zoo
 from dualnet.builders import language_model, weight_names
 from dualnet.corpora import Vocabulary
 
@@ -113,6 +114,84 @@ def test_another_vocabulary_is_refused_and_nothing_copied():
     found = dualnet.transfer(source, more)  # without one, and of another size
     assert found.other_shape == (("embedding/embeddings", (7, 4), (9, 4)),)
     assert more.vocabulary is None
+
+
+OTHER_WORDS = Vocabulary(["dog", "bird", "cat", "<eos>", "<unk>", "the", "fish", "fly", "on"])
+UNTIED = {"output/kernel": 1, "output/bias": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "axes"),
+    [
+        ({}, {}),
+        ({"tied": False, "output_bias": True}, UNTIED),
+        ({"connection": "dual", "output_bias": True}, {"output/bias": 0}),
+        ({"experts": [1, 2]}, {}),
+        ({"gate": "input", "gate_units": 3}, {"gate/embeddings": 0, "gate/kernel": 1,
+                                              "gate/bias": 0}),
+    ],
+)  # fmt: skip
+def test_words_that_both_have_keep_their_weights_and_new_ones_are_their_mean(settings, axes):
+    source, target = build(**settings), language_model(9, units=4, **settings)
+    source.vocabulary, target.vocabulary = WORDS, OTHER_WORDS
+    rng = np.random.default_rng(0)
+    for weight in source.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    found = dualnet.transfer(source, target, match="words")
+    axes = {"embedding/embeddings": 0, **axes}
+    assert set(found.by_word) == {*axes} and found.shared_words == 5
+    assert (found.other_shape, found.missing, found.unused) == ((), (), ())
+    assert f"{len(axes)} by word, 5 kept and others at their mean: embedding/emb" in str(found)
+    assert target.vocabulary is OTHER_WORDS
+    there, here = by_name(source), by_name(target)
+    for name, value in here.items():
+        if name not in axes:
+            assert value == there[name]
+            continue
+        old, new = (np.moveaxis(np.array(x, "float32"), axes[name], 0)
+                    for x in (there[name], value))  # fmt: skip
+        kept = [WORDS.words.index(word) for word in OTHER_WORDS.words if word in WORDS.words]
+        mean = old[kept].mean(axis=0, dtype="float64").astype("float32")
+        for word, row in zip(OTHER_WORDS.words, new):
+            expected = old[WORDS.words.index(word)] if word in WORDS.words else mean
+            np.testing.assert_array_equal(row, expected)
+
+
+def test_equal_vocabularies_need_no_matching_and_members_and_translators_are_matched_too():
+    source, target = build(), build()
+    source.vocabulary = target.vocabulary = WORDS
+    assert str(dualnet.transfer(source, target, match="words")) == "All 4 weights were copied."
+    source, target = (dualnet.ensemble([language_model(n, units=4), language_model(n, units=3)])
+                      for n in (7, 9))  # fmt: skip
+    source.vocabulary, target.vocabulary = WORDS, OTHER_WORDS
+    found = dualnet.transfer(source, target, match="words")
+    assert found.by_word == ("member_1/embedding/embeddings", "member_2/embedding/embeddings")
+    source, target = (zoo.build("attention_gru", vocabulary_size=n, source_vocabulary_size=m,
+                                units=4, depth=1) for n, m in ((7, 9), (9, 7)))  # fmt: skip
+    source.vocabulary, source.source_vocabulary = WORDS, OTHER_WORDS
+    target.vocabulary, target.source_vocabulary = OTHER_WORDS, WORDS
+    dualnet.transfer(source, target, match="words")
+    there, here = by_name(source), by_name(target)
+    for name, old, new in (
+        ("embedding/embeddings", WORDS, OTHER_WORDS),
+        ("source_embedding/embeddings", OTHER_WORDS, WORDS),
+    ):
+        assert here[name][new.id("dog")] == there[name][old.id("dog")]
+
+
+def test_words_are_matched_only_where_there_are_common_ones():
+    source, target = build(), language_model(2, units=4)
+    source.vocabulary, before = WORDS, by_name(target)
+    for vocabulary, message in (
+        (None, "`match` can be 'words' for models with vocabularies"),
+        (Vocabulary(["ein", "Hund"]), "`source` must share a word with `target`"),
+    ):
+        target.vocabulary = vocabulary
+        with pytest.raises(ValueError, match=message):
+            dualnet.transfer(source, target, match="words")
+        assert by_name(target) == before
+    with pytest.raises(ValueError, match="`match` must be one of"):
+        dualnet.transfer(source, target, match="word")
 
 
 def test_a_model_of_which_nothing_matches_is_refused():

@@ -56,6 +56,53 @@ def model(run):
     return run.model
 
 
+# --- scores
+
+
+def test_a_translation_is_scored_given_its_source(model):
+    sources = ["4 0 2", "1", ""]
+    found = [best for best, *_ in translations(model, sources, beam=2, max_tokens=6)]
+    found = [(source, each) for source, each in zip(sources, found) if each.ended and source]
+    texts, of_texts = [each.text for _, each in found] + ["one"], [s for s, _ in found] + ["4 0 2"]
+    scores = dualnet.score(model, texts, source=of_texts)
+    for (_, each), score in zip(found, scores):
+        assert float(score.log_probabilities.sum()) == pytest.approx(each.score, rel=1e-4)
+    assert scores[-1].words == scores[-1].whole_words == ("one", "<eos>")
+    words = model.vocabulary
+    state = model.encode(words.encode("4 0 2")[None])
+    logits, _ = model.advance([[words.eos_id, words.id("one")]], state)
+    expected = log_softmax(array(logits))[0][[0, 1], [words.id("one"), words.eos_id]]
+    np.testing.assert_allclose(scores[-1].log_probabilities, expected, rtol=1e-4, atol=1e-5)
+    alone = dualnet.score(model, "one", source="4 0 2", temperature=2.0)
+    expected = log_softmax(array(logits) / 2)[0][[0, 1], [words.id("one"), words.eos_id]]
+    np.testing.assert_allclose(alone.log_probabilities, expected, rtol=1e-4, atol=1e-5)
+    table = {"en": texts, "de": of_texts}
+    assert dualnet.score(model, table, column="en", source="de") == scores
+    assert dualnet.score(model, [], source=[]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("one", {}, "`source` must be given for a model that translates, 'encdec'"),
+        ("one", {"source": ["1", "2"]}, "`source` must be one for each text. Received: 2 for 1"),
+        (["one"], {"source": [1]}, "`source` must be a string or a sequence of strings"),
+        ({"en": ["one"]}, {"column": "en", "source": "de"}, r"`source` must be one of \['en'\]"),
+    ],
+)
+def test_a_translation_without_its_source_is_refused(model, text, settings, message):
+    with pytest.raises(ValueError, match=message):
+        dualnet.score(model, text, **settings)
+
+
+def test_a_source_for_a_model_that_does_not_translate_is_refused():
+    lstm = zoo.build("lstm", vocabulary_size=9, units=4)
+    with pytest.raises(
+        ValueError, match="`source` is for a model that translates. Received: one w"
+    ):
+        dualnet.score(lstm, "one", source="1")
+
+
 # --- training
 
 
@@ -91,10 +138,8 @@ def test_a_run_goes_on_with_its_pairs_and_its_tokenisers_alone(numbers, run, tmp
         with pytest.raises(ValueError, match=message):
             training.train("encdec", corpus, output=run.folder, resume=True, epochs=9)
     settings = {**QUICK, "epochs": 1}
-    with pytest.raises(ValueError, match="must have the vocabulary of the model given as"):
-        dualnet.train(
-            "encdec", corpus, output=tmp_path / "RUN", weights=run.folder, **settings
-        )  # fmt: skip
+    with pytest.raises(ValueError, match="must have the vocabulary of the model to start from"):
+        dualnet.train(run.folder, corpus, output=tmp_path / "RUN", **settings)
     with pytest.raises(ValueError, match="`share_embeddings` needs one tokeniser for both sides"):
         dualnet.train(
             "encdec", corpus, output=tmp_path / "RUN", share_embeddings=True, **settings

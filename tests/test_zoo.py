@@ -580,7 +580,7 @@ def test_an_ensemble_of_ones_own_takes_names_and_cards_beside_it(ensemble):
     assert arguments == {"gate": "lstm", "gate_units": 3}
     assert lstm["units"] == 4 and "embedding_units" not in lstm and "gate" not in lstm
     assert two_layers == {"cell": "lstm", "recurrent_layers": 2, "vocabulary_size": 9, "units": 4}
-    again = zoo.with_vocabulary_size(zoo.arguments_of(card, {"units": 4, "gate_units": 3}), 9)
+    again = cards.with_vocabulary_size(zoo.arguments_of(card, {"units": 4, "gate_units": 3}), 9)
     assert [member["arguments"] for member in again["members"]] == [lstm, two_layers]
 
 

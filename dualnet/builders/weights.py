@@ -1,14 +1,16 @@
 """Weights by name, from one model into another, and from other programs."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
-from dualnet.builders.model import LanguageModel
+from dualnet._checks import ArgumentError, check_choice, checked
+from dualnet.builders.model import BUILDERS, LanguageModel
+from dualnet.cards import with_vocabulary_size
 
 Shape = tuple[int, ...]
 
@@ -24,20 +26,25 @@ class Transfer:
         missing: Names of weights that the source does not have. These, and those of another
             shape, are unchanged in the target.
         unused: Names of weights that the target does not have.
+        by_word: Names of those `taken` whose words were matched by their spelling.
+        shared_words: Number of words that both vocabularies have, where they were matched.
     """
 
     taken: tuple[str, ...]
     other_shape: tuple[tuple[str, Shape, Shape], ...]
     missing: tuple[str, ...]
     unused: tuple[str, ...]
+    by_word: tuple[str, ...] = ()
+    shared_words: int = 0
 
     def __str__(self) -> str:
         count = len(self.taken) + len(self.other_shape) + len(self.missing)
-        if not self.other_shape and not self.missing and not self.unused:
+        if not self.other_shape and not self.missing and not self.unused and not self.by_word:
             return f"All {count} weights were copied."
         shapes = [f"{name} {there} for {here}" for name, there, here in self.other_shape]
         lines = [
             f"{len(self.taken)} of {count} weights were copied.",
+            _line(f"by word, {self.shared_words:,} kept and others at their mean", self.by_word),
             _line("of another shape, unchanged", shapes),
             _line("missing, unchanged", self.missing),
             _line("unused", self.unused),
@@ -94,15 +101,19 @@ def names_in(core: keras.Model) -> dict[str, keras.Variable]:
 
 
 @checked
-def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
+def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids") -> Transfer:
     """Copy each weight of `source` to the weight of `target` with its name and shape.
 
     All other weights of `target` are unchanged. A target without a vocabulary takes that of
-    `source` if the sizes agree. Vocabularies with different words are an error, and so is a
-    source with no such weight; nothing is copied then.
+    `source` if the sizes agree. Vocabularies with different words are an error, unless words are
+    matched, and so is a source with no such weight; nothing is copied then.
 
     Args:
         source, target: `LanguageModel`, built alike or with other layers.
+        match: "ids", or "words" for models with different vocabularies. Of each weight that has a
+            row or column for each word, such as the embedding and the biases and matrices of the
+            output, a word of the target that the source has, too, gets that of the source, and
+            any other the mean of those.
 
     Example:
 
@@ -114,15 +125,20 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
     4 of 7 weights were copied.
     3 missing, unchanged: connection/kernel, connection/hidden_kernel, connection/bias.
     """
+    check_choice("match", match, ("ids", "words"))
     words = source.vocabulary
-    if words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
-        required = "must have the vocabulary of `target`, since ids mean words."
-        received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
-        way_out = "Load the corpus of the target with vocabulary=source.vocabulary."
-        raise ArgumentError("source", f"{required} {received} {way_out}")
     there, here = weight_names(source), weight_names(target)
     both = [name for name in here if name in there]
-    fits = [name for name in both if _shape(there[name]) == _shape(here[name])]
+    by_word: dict[str, np.ndarray] = {}
+    shared = 0
+    if match == "words":
+        by_word, shared = _matched(source, target, {name: there[name] for name in both})
+    elif words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
+        required = "must have the vocabulary of `target`, since ids mean words."
+        received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
+        way_out = "Load the corpus of the target with vocabulary=source.vocabulary, or match words."
+        raise ArgumentError("source", f"{required} {received} {way_out}")
+    fits = [name for name in both if name in by_word or _shape(there[name]) == _shape(here[name])]
     if not fits:
         raise ArgumentError(
             "source",
@@ -131,7 +147,10 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
             "with layers and sizes of the source.",
         )
     for name in fits:
-        copy_weight(there[name], here[name])
+        if name in by_word:
+            here[name].assign(by_word[name])
+        else:
+            copy_weight(there[name], here[name])
     if target.vocabulary is None and source.vocabulary_size == target.vocabulary_size:
         target.vocabulary = words
     return Transfer(
@@ -141,7 +160,73 @@ def transfer(source: LanguageModel, target: LanguageModel) -> Transfer:
         ),
         missing=tuple(name for name in here if name not in there),
         unused=tuple(name for name in there if name not in here),
+        by_word=tuple(by_word),
+        shared_words=shared,
     )
+
+
+def _matched(
+    source: LanguageModel, target: LanguageModel, weights: Mapping[str, keras.Variable]
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return values for the weights of `target` that have an axis of words, of those of `source`.
+
+    `weights` are those of the source that have the names of weights of the target. Also returns
+    the number of target words that the source has. There are no values for equal vocabularies.
+    """
+    pairs = [(source.vocabulary, target.vocabulary)]
+    if (theirs := getattr(source, "source_vocabulary", None)) and target.graph.constants:
+        pairs.append((theirs, getattr(target, "source_vocabulary", None)))
+    places = []  # of each word of the target in the source, below 0 for none
+    for theirs, own in pairs:
+        if theirs is None or own is None:
+            message = "can be 'words' for models with vocabularies. Received: one without."
+            raise ArgumentError("match", message)
+        ids = {word: i for i, word in enumerate(theirs.words)}
+        places.append(np.array([ids.get(word, -1) for word in own.words]))
+    if all(theirs.sha256 == own.sha256 for theirs, own in pairs):
+        return {}, 0
+    if any((place < 0).all() for place in places):
+        message = "must share a word with `target`. Received: vocabularies without a common one."
+        raise ArgumentError("source", message)
+    values = {}
+    for name, (axis, side) in _word_axes(target).items():
+        if name not in weights or side >= len(places):
+            continue
+        value, place = np.array(keras.ops.convert_to_numpy(weights[name])), places[side]
+        own = weight_names(target)[name]
+        before, after = (np.delete(_shape(weight), axis) for weight in (weights[name], own))
+        if value.ndim == len(own.shape) and (before == after).all():
+            kept = np.take(value, place[place >= 0], axis)
+            mean = kept.mean(axis, keepdims=True, dtype="float64")
+            is_new = np.expand_dims(place < 0, [*range(axis), *range(axis + 1, value.ndim)])
+            values[name] = np.where(is_new, mean, np.take(value, place, axis))
+    return values, int((places[0] >= 0).sum())
+
+
+def _word_axes(model: LanguageModel) -> dict[str, tuple[int, int]]:
+    """Return the axis that counts words, of each weight that has one.
+
+    Each comes with 0 for the words of the text, or of the target of a translator, and with 1 for
+    those of its source. It is found as what grows with the vocabulary.
+    """
+    if model.builder == "core":
+        message = (
+            "must be 'ids' for a model from LanguageModel.from_core, which has its own layers."
+        )
+        raise ArgumentError("match", f"{message} Received: match='words'.")
+    more = model.vocabulary_size + 1
+    arguments = with_vocabulary_size(model.arguments, more)
+    if (size := arguments.get("source_vocabulary_size")) is not None:
+        arguments["source_vocabulary_size"] = more if arguments["share_embeddings"] else size + 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were given when `model` was built
+        larger = weight_names(BUILDERS[model.builder](**arguments))
+    axes = {}
+    for name, weight in weight_names(model).items():
+        growth = np.subtract(_shape(larger[name]), _shape(weight))
+        if growth.any():
+            axes[name] = int(growth.argmax()), int(growth.max()) - 1
+    return axes
 
 
 @checked
@@ -216,7 +301,7 @@ def check_language_model(name: str, model: LanguageModel) -> None:
     """Raise `ValueError` for a model that translates."""
     if model.graph.constants:
         received = f"Received: {model.name!r}, which translates."
-        way_out = "Use dualnet.translate, or `dualnet evaluate RUN`."
+        way_out = "Use dualnet.translate, dualnet.score with `source`, or `dualnet evaluate RUN`."
         raise ArgumentError(name, f"must be a language model. {received} {way_out}")
 
 

@@ -212,9 +212,14 @@ def ensemble_model(
         required = "must have one vocabulary."
         way_out = "Give vocabulary_size, which all of them take."
         raise ArgumentError("members", f"{required} Received: models of {sizes} words. {way_out}")
+    padded = [model.padded for model in models]
+    if any(padded) and any(model.builder == "core" for model in models):
+        required = "must not mix models of padded sentences, of batching='sentences',"
+        reason = "with one from LanguageModel.from_core, which knows no padding."
+        raise ArgumentError("members", f"{required} {reason} Received: padded={padded}.")
     hidden = sum(model.graph.hidden.shape[-1] for model in models)
     check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)
-    cache.check_padding(any(model.padded for model in models))
+    cache.check_padding(any(padded))
     return LanguageModel(
         wrap(models, gate, cache), builder="ensemble", arguments=arguments, name=name
     )

@@ -143,7 +143,6 @@ def evaluate(options: Evaluate) -> None:
         DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, evaluation
-    from dualnet.adaptation.step_size import LEAST_GAIN
     from dualnet.evaluation.arguments import vocabulary_of
     from dualnet.runs.loading import remember, run_of
 
@@ -196,11 +195,7 @@ def evaluate(options: Evaluate) -> None:
         used = ", ".join(f"{k}={v:g}" for k, v in dynamic.settings.items() if v is not None)
         used = f"rule {dynamic.rule}: {used}"
         lines.append(f"dynamic evaluation, {used}")
-        if (gain := 1 - dynamic.perplexity / static.perplexity) < LEAST_GAIN:
-            lines.append(
-                f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule "
-                "or --set learning_rate=auto"
-            )
+        lines += filter(None, [little_gain(1 - dynamic.perplexity / static.perplexity)])
         if options.keep is not None:
             by_sentence = "by sentence, " if dynamic.by_sentence else ""
             _keep(options, split, run, model, by_sentence + used)
@@ -266,6 +261,16 @@ def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
         if key.startswith("cache_")
     }
     return {**defaults, **settings}
+
+
+def little_gain(gain: float) -> str:
+    """Return what to say of learning that hardly lowers the perplexity, by a share, or ""."""
+    from dualnet.adaptation.step_size import LEAST_GAIN
+
+    if gain >= LEAST_GAIN:
+        return ""
+    little = f"learning lowers the perplexity by {max(gain, 0):.1%} only"
+    return f"{little}: try another --rule or --set learning_rate=auto"
 
 
 def learning_of(

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
@@ -13,8 +12,9 @@ from dualnet._files import read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, number, report
 from dualnet.cli.options import OfModel
+from dualnet.runs import Run
 from dualnet.runs.folder import RESULTS
-from dualnet.runs.shipped import card_of_shipped, find_run
+from dualnet.runs.shipped import card_of_run, find_run
 
 COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
@@ -115,15 +115,19 @@ def card(options: ShownCard) -> None:
         dualnet card dual_mdlstm --corpus wikitext-2
     """
     card = zoo.card(options.name, options.corpus)
-    is_shipped = bool(card_of_shipped(options.name))
-    report(options, dataclasses.asdict(card), *_about(card, is_shipped), *_settings(card))
+    run = Run.open_folder(options.name) if card_of_run(options.name) else None
+    report(options, dataclasses.asdict(card), *_about(options.name, card, run), *_settings(card))
 
 
-def _about(card: zoo.Card, is_shipped: bool) -> Iterator[str]:
-    """Yield the lines about a model: paper, sizes and results."""
-    if is_shipped:
-        yield (f"{Path(card.file).parent.name}, a trained model that is shipped, of the model "
-               f"{card.name}: {card.file}")  # fmt: skip
+def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
+    """Yield the lines about model `name`, that of `run` if it is one: paper, sizes and results."""
+    if run is not None:
+        kind = "a trained model " + ("that is shipped" if run.is_shipped else "of your own")
+        yield f"{run.path.name}, {kind}, of the model {card.name}: {card.file}"
+        if not run.is_shipped:
+            yield f"trained on  {run.trained_on['name']} from {run.trained_on['source']}"
+        if start := run.table.get("weights"):
+            yield f"began from  the weights of {start}"
     elif card.file:
         yield f"{card.name}, your own card: {card.file}"
     else:
@@ -132,8 +136,12 @@ def _about(card: zoo.Card, is_shipped: bool) -> Iterator[str]:
     if card.parameters is not None:
         printed = f" (in the paper: {card.printed})" if card.printed else ""
         yield f"parameters  {card.parameters:,}{printed}"
-    if card.recipe and not is_shipped:
-        yield "time        of an epoch on this machine: `dualnet train ... --dry-run`"
+    if card.recipe:
+        text = f"--corpus {card.corpus or 'FILE'}"
+        if card.builder == "encoder_decoder":
+            text = "--pairs FOLDER"
+        measure = f"dualnet train {name} {text} --output RUN --dry-run"
+        yield f"time        of an epoch on this machine, from a few steps: {measure}"
     if card.seed is not None:
         yield f"seed        {card.seed}"
     if card.lowercase:

@@ -45,7 +45,7 @@ class OfModel(Options):
 
     Args:
         name: Name of a model of the zoo, or of a shipped one, or the path of your own card
-            (.toml).
+            (.toml) or RUN folder.
     """
 
     name: str = argument(metavar="MODEL", completer=models)

@@ -11,7 +11,7 @@ from dualnet.cli.console import report
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 from dualnet.runs.folder import CARD
-from dualnet.runs.shipped import find_run
+from dualnet.runs.shipped import card_of_run, find_run
 
 
 def corpus_or_pairs(options: Any, card: Card | None = None) -> Any:
@@ -29,7 +29,8 @@ def corpus_or_pairs(options: Any, card: Card | None = None) -> Any:
         own = (run.source_vocabulary, run.vocabulary)
         most = run.trained_on.get("pairs", {}).get("max_tokens")
         return read_pairs(options, tokenizer=own, max_tokens=most)
-    if asked is None and options.weights and (run := _run_with_tokenizer(options.weights)):
+    start = options.weights or (options.name if card_of_run(options.name) else "")
+    if asked is None and start and (run := _run_with_tokenizer(start)):
         asked = (run.source_vocabulary, run.vocabulary)
     if asked is None and card is not None and (size := card.config.get("vocabulary_size")):
         asked = f"bpe:{size}"

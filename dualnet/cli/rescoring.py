@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from dualnet._fields import choice, count, field
 from dualnet._files import check_output_file, written_beside
 from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
+from dualnet.cli.evaluating import little_gain
 from dualnet.cli.options import AdaptingOptions
 from dualnet.requests import Rescoring
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
@@ -135,11 +137,35 @@ def rescore(options: Rescore) -> None:
     lists = rescored(
         models, _lists(options), request, weights=weights, sources=sources, statistics=statistics
     )
+    adapted: list[rescoring.NBest] = []  # the best hypothesis of each list, with its features
+    if options.adapt:
+        lists = _with_best(lists, adapted)
     if metric is None or references is None:
         _write(options, lists)
     else:
-        weights = weights or dict.fromkeys(names, 1.0)
-        _tune(options, list(lists), references, metric, weights)
+        _tune(options, list(lists), references, metric, weights or dict.fromkeys(names, 1.0))
+    if adapted:
+        readers = {name: models[name] for name, run in zip(names, runs) if not run.translates}
+        texts = [
+            rescoring.NBest(each.id, (rescoring.Hypothesis(each.best.text),)) for each in adapted
+        ]
+        fixed = [*rescored(readers, texts, Rescoring(carry=options.carry))]
+        for name, model in readers.items():
+            tokens = sum(len(model.vocabulary.encode(each.best.text)) + 1 for each in adapted)
+            before, after = (
+                sum(each.best.numbers()[name] for each in several) for several in (fixed, adapted)
+            )
+            if line := little_gain(1 - math.exp(min(0, before - after) / tokens)):
+                print(f"{name}: {line}", file=sys.stderr)
+
+
+def _with_best(
+    lists: Iterable[rescoring.NBest], best: list[rescoring.NBest]
+) -> Iterator[rescoring.NBest]:
+    """Yield `lists`, and add a list of the best hypothesis alone of each to `best`."""
+    for nbest in lists:
+        best.append(rescoring.NBest(nbest.id, (nbest.best,)))
+        yield nbest
 
 
 def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from dualnet._fields import choice
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, comparison, number, printable, quietly, report, texts_of
-from dualnet.cli.evaluating import learning_of
+from dualnet.cli.evaluating import learning_of, little_gain
 from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import RULES, Surprising
@@ -114,7 +114,24 @@ def print_surprisal(options: Score, texts: list[str]) -> None:
     request = _surprising(options, run)
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
     names = ["sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy]
-    _print_rows(options, records(run.model(), texts, request, statistics=statistics), names)
+    model = run.model()
+    rows = records(model, texts, request, statistics=statistics)
+    total = 0.0
+
+    def counted() -> Iterator[dict[str, Any]]:
+        nonlocal total
+        for row in rows:
+            total += row["surprisal"]
+            yield row
+
+    _print_rows(options, counted(), names)
+    if options.adapt:
+        fixed = [
+            row["surprisal"]
+            for row in records(model, texts, Surprising(temperature=options.temperature))
+        ]
+        if fixed and (line := little_gain(1 - 2 ** min(0, (total - sum(fixed)) / len(fixed)))):
+            print(line, file=sys.stderr)
 
 
 def _print_rows(

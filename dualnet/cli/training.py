@@ -90,6 +90,7 @@ def train(options: Train) -> None:
         dualnet train dual_lstm --corpus ptb --output runs/dual
         dualnet train dual_lstm --corpus book.txt --tokenizer bpe:2000 --output runs/book --set units=200
         dualnet train dual_lstm.wikitext-2 --corpus story.txt --output runs/story --epochs 2
+        dualnet train runs/dual --corpus new.txt --output runs/dual-2
         dualnet train encdec --pairs multi30k --source en --target de --output runs/en-de
         dualnet train dual_lstm --output runs/dual --resume
     """  # noqa: E501
@@ -129,6 +130,7 @@ def train(options: Train) -> None:
 def _tell_time(options: Train, model: str | Card, corpus: Any, settings: dict[str, Any]) -> None:
     """Print about how long an epoch takes, and all of them."""
     from dualnet import training
+    from dualnet.training.recorder import told_time
 
     epochs = options.epochs or settings.get("epochs")
     if epochs is None:
@@ -136,9 +138,7 @@ def _tell_time(options: Train, model: str | Card, corpus: Any, settings: dict[st
         epochs = training.split_overrides(card, {})[1].epochs
     seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
     result = {"seconds_per_epoch": seconds, "epochs": epochs}
-    hours = seconds * epochs / 3600
-    told = f"An epoch takes about {seconds:,.0f} s here, {epochs} epochs about {hours:,.1f} h."
-    report(options, result, f"{told} Nothing was written.")
+    report(options, result, f"{told_time(seconds, epochs)} Nothing was written.")
 
 
 def _model_to_train(options: Train) -> str | Card:

@@ -1,12 +1,15 @@
 """The perplexity of targets, given their sources."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dualnet.builders import TranslationModel, questions
 from dualnet.builders.reader import reader_of
-from dualnet.corpora import PairCorpus
+from dualnet.corpora import PairCorpus, PairSplit
+from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 
@@ -48,15 +51,9 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     >>> evaluate_pairs(model, corpus, "test").tokens == corpus.batches("test").num_tokens
     True
     """
-    reader = reader_of(model, questions.losses)
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
-    totals = np.zeros(len(pairs))
-    for index in range(len(batches)):
-        inputs, targets, weights = batches[index]
-        segment = {"source": inputs["source"], "tokens": inputs["target"], "targets": targets}
-        losses = reader.predict_on_batch(segment)["losses"]
-        totals[batches.pairs_of(index)] = np.sum(losses.astype(np.float64) * weights, axis=1)
+    totals = np.array([losses.sum(dtype=np.float64) for losses in _losses(model, batches)])
     eos_id = corpus.vocabulary.require_eos()
     ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
     tokens = batches.num_tokens
@@ -66,3 +63,48 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
         pair_losses=totals,
         **figures_of(model, np.concatenate(ids), float(totals.sum())),
     )
+
+
+def target_losses(
+    model: TranslationModel,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    *,
+    temperature: float = 1.0,
+) -> list[np.ndarray]:
+    """Return -log p, in nats, of the ids of each target and of `<eos>` after them.
+
+    `sources` and `targets` are int arrays, a pair at each place; logits are divided by the
+    `temperature`.
+    """
+    sides: dict[str, Any] = {}
+    for side, ids in (("source", sources), ("target", targets)):
+        sides[f"{side}_lines"] = ("",) * len(ids)
+        sides[f"{side}_ids"] = np.concatenate([np.zeros(0, np.int32), *ids])
+        sides[f"{side}_offsets"] = np.cumsum([0, *map(len, ids)])
+    assert model.vocabulary is not None
+    if not sources:
+        return []
+    batches = PairBatches(
+        PairSplit(**sides), vocabulary=model.vocabulary, tokens_per_batch=POSITIONS, shuffle=False
+    )
+    return _losses(model, batches, temperature)
+
+
+def _losses(
+    model: TranslationModel, batches: PairBatches, temperature: float = 1.0
+) -> list[np.ndarray]:
+    """Return -log p of the tokens of each target, `<eos>` included, in the order of the pairs."""
+    reader = reader_of(model, questions.losses)
+    losses: dict[int, np.ndarray] = {}
+    for index in range(len(batches)):
+        inputs, targets, weights = batches[index]
+        segment = {"source": inputs["source"], "tokens": inputs["target"], "targets": targets}
+        if temperature != 1:
+            segment["temperature"] = np.full((len(targets), 1), temperature, np.float32)
+        answer = reader.predict_on_batch(segment)["losses"]
+        losses |= {
+            pair: row[: int(count)]
+            for pair, row, count in zip(batches.pairs_of(index), answer, weights.sum(axis=1))
+        }
+    return [losses[pair] for pair in range(len(losses))]

@@ -7,15 +7,18 @@ from typing import Any, overload
 
 import numpy as np
 
-from dualnet._checks import checked
-from dualnet._columns import Results, texts_of
-from dualnet.builders import LanguageModel, questions
+from dualnet._checks import ArgumentError, checked
+from dualnet._columns import Results, columns_of, texts_of
+from dualnet.builders import LanguageModel, TranslationModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, figures_of
-from dualnet.evaluation.words import words_of
+from dualnet.evaluation.pair_perplexity import target_losses
+from dualnet.evaluation.words import Words, words_of
 from dualnet.requests import Scoring
+from dualnet.text import EOS, Tokenizer
+from dualnet.text.plain_text import check_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Scores(Results[Score]):
 
 @overload
 def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
-    model: LanguageModel, text: str, *, temperature: float = 1.0
+    model: LanguageModel, text: str, *, temperature: float = 1.0, source: str | None = None
 ) -> Score: ...
 
 
@@ -78,12 +81,18 @@ def score(
     *,
     temperature: float = 1.0,
     column: str | None = None,
+    source: Any = None,
 ) -> Scores: ...
 
 
 @checked
 def score(
-    model: LanguageModel, text: Any, *, temperature: float = 1.0, column: str | None = None
+    model: LanguageModel,
+    text: Any,
+    *,
+    temperature: float = 1.0,
+    column: str | None = None,
+    source: Any = None,
 ) -> Score | Scores:
     """Return the log-probability of each word of a text, or of each of several texts.
 
@@ -92,12 +101,18 @@ def score(
     length are read together, padded; the scores of a text do not depend on the others beyond
     float rounding.
 
+    A model that translates scores each text as a translation of its `source`: as a whole, so that
+    `<eos>` is its last token. The sum of the log-probabilities is the score of `translations`.
+
     Args:
-        model: `LanguageModel` with a vocabulary that has `<eos>`.
+        model: `LanguageModel` with a vocabulary that has `<eos>`, or `TranslationModel`.
         text: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
         temperature: float above 0; logits are divided by it.
         column: str. Name of the column that holds the texts, if `text` is a table: a DataFrame or
             a dict of columns.
+        source: What `text` translates, for a model that translates, and for no other: a str; a
+            sequence, NumPy array or pandas column with one for each text; or, if `text` is a
+            table, the name of its column.
 
     Returns:
         `Score` for a str; for any other a list of them, in its order. `to_frame()` of either is a
@@ -114,22 +129,67 @@ def score(
     """
     texts, labels, is_one = texts_of("text", text, column)
     Scoring(temperature=temperature)
-    vocabulary, eos_id = vocabulary_with_eos(model)
-    start = np.array([eos_id], np.int32)
+    vocabulary, eos_id, sources = _sides(model, text, texts, source)
     words = [words_of(vocabulary, item) for item in texts]
-    streams = [np.concatenate([start, item.ids]) for item in words]
-    reader = reader_of(model, questions.losses)
-    losses = scoring.read(reader, streams, temperature=temperature)["losses"]
+    if isinstance(model, TranslationModel):
+        ids = [item.ids for item in words]
+        losses = target_losses(model, sources, ids, temperature=temperature)
+        words = [
+            Words(
+                np.append(item.ids, eos_id),
+                (*item.words, EOS),
+                np.append(item.starts, len(item.ids)),
+            )
+            for item in words
+        ]
+    else:
+        streams = [np.append(np.int32(eos_id), item.ids) for item in words]
+        reader = reader_of(model, questions.losses)
+        losses = scoring.read(reader, streams, temperature=temperature)["losses"]
     scores = [
         Score(
-            words=tuple(vocabulary.words[i] for i in stream[1:]),
+            words=tuple(vocabulary.words[i] for i in item.ids),
             log_probabilities=-row,
             perplexity=perplexity_of(row),
             tokens=len(row),
             whole_words=item.words,
             whole_word_log_probabilities=-item.sums(row),
-            **figures_of(model, stream[1:], row.sum(dtype=np.float64)),
+            **figures_of(model, item.ids, row.sum(dtype=np.float64)),
         )
-        for item, stream, row in zip(words, streams, losses)
+        for item, row in zip(words, losses)
     ]
     return scores[0] if is_one else Scores(scores, labels)
+
+
+def _sides(
+    model: Any, text: Any, texts: list[str], source: Any
+) -> tuple[Tokenizer, int, list[np.ndarray]]:
+    """Return the vocabulary of texts, its `<eos>`, and the ids of their sources, if any.
+
+    `text` and `source` are the arguments of `score`.
+    """
+    if not isinstance(model, TranslationModel):
+        if source is not None:
+            message = "is for a model that translates. Received: one with "
+            raise ArgumentError(
+                "source", f"{message}{getattr(model, 'name', model)!r}. Leave it out."
+            )
+        return *vocabulary_with_eos(model), []
+    if source is None:
+        message = (
+            f"must be given for a model that translates, {model.name!r}: what `text` translates."
+        )
+        raise ArgumentError("source", message)
+    if model.vocabulary is None or model.source_vocabulary is None:
+        message = "must have `vocabulary` and `source_vocabulary`. Received: one without."
+        raise ArgumentError("model", message)
+    if columns_of(text) is not None and isinstance(source, str):
+        given = texts_of("source", text, source, column_name="source").texts
+    else:
+        given = texts_of("source", source).texts
+    if len(given) != len(texts):
+        message = f"must be one for each text. Received: {len(given)} for {len(texts)}."
+        raise ArgumentError("source", message)
+    encode = model.source_vocabulary.encode
+    ids = [encode(check_text("source", item)) for item in given]
+    return model.vocabulary, model.vocabulary.require_eos(), ids

@@ -7,6 +7,7 @@ from pathlib import Path
 from dualnet import _data
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
+from dualnet.cards import card_names
 
 LICENCES = "LICENSES_SOURCES"
 
@@ -47,17 +48,20 @@ def find_run(path: StrPath) -> Path:
     return Path(path)
 
 
-def card_of_shipped(name: StrPath) -> str:
-    """Return the path of the card of the shipped model `name`, "" if it is not one.
+def card_of_run(name: StrPath) -> str:
+    """Return the path of the card of a RUN folder or a shipped model, "" if `name` is neither.
+
+    The name of a model of the zoo is never a folder.
 
     Example:
 
-    >>> from dualnet.runs.shipped import card_of_shipped
-    >>> card_of_shipped("dual_lstm")
+    >>> from dualnet.runs.shipped import card_of_run
+    >>> card_of_run("dual_lstm")
     ''
     """
-    folder = find_run(name)
-    return str(folder / "card.toml") if folder.parent == folder_of_shipped() else ""
+    card = str(find_run(name) / "card.toml")
+    # `os.path.isfile` as above.
+    return card if os.fspath(name) not in card_names() and os.path.isfile(card) else ""
 
 
 def source_of(run: StrPath) -> str:

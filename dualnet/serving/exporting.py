@@ -37,10 +37,10 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
         >>> from dualnet.text import Vocabulary
         >>> model = zoo.build("lstm", vocabulary_size=3, units=4)
         >>> serving.endpoints(model)
-        ['score', 'step']
+        ['score', 'step', 'predict_next']
         >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
         >>> serving.endpoints(model)
-        ['score', 'step', 'score_text', 'generate_text']
+        ['score', 'step', 'predict_next', 'score_text', 'generate_text', 'predict_next_text']
         >>> serving.endpoints(model, format="onnx")
         ['step']
         >>> translator = zoo.build("encdec", vocabulary_size=3, units=4)
@@ -52,8 +52,8 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
         return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
     if format != "saved_model":
         return ["step"]
-    text = [] if why_no_text(model) else ["score_text", "generate_text"]
-    return ["score", "step", *text]
+    text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
+    return ["score", "step", "predict_next", *text]
 
 
 @checked
@@ -95,7 +95,7 @@ def _has_no_end(model: TranslationModel) -> bool:
 def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras.
 
-    `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to four endpoints.
+    `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to six endpoints.
     Endpoints keep no state between requests, so clients cannot affect each other.
 
     - `score` maps `ids` int32 `(batch, time)` and `lengths` int32 `(batch,)` to
@@ -105,6 +105,11 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     - `step` maps `ids` int32 `(batch, time)` and `state_1` ... `state_n` float32 `(batch, size)`
       to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`; `time` is at
       least 1. Start a text with states of zeros. `n` is `len(model.state_size)`.
+    - `predict_next` maps `ids` and `lengths` as of `score`, each of at least 1, `k` int32
+      `(batch,)`, from 1 to the number of words, and `state_1` ... `state_n` to the likeliest next
+      tokens after the last id of each row: `ids` int32 and `probabilities` float32 `(batch,
+      largest k)`, likeliest first, with -1 and 0 beyond the `k` of a row; `words` string, the
+      same tokens, if the graph holds the tokeniser; and the new `state_1` ... `state_n`.
     - `score_text` maps `texts` string `(batch,)` to `words` string `(batch, time)`, the tokens as
       read, a byte beyond ASCII as in "\\xe4"; `log_probabilities` float32 `(batch, time)` in nats;
       `lengths` int32 `(batch,)`, the number of tokens; and `perplexity` float32 `(batch,)`, the
@@ -121,17 +126,19 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
       of tokens drawn. `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never
       drawn. With `stop_at_eos` a row ends before the first `<eos>`, which appears in no output.
       Each row draws with its own seed, independently of the rest of the batch.
+    - `predict_next_text` maps `prompts` string and `k` int32, both `(batch,)`, to the outputs of
+      `predict_next` after each prompt, which is read as by `generate_text`.
 
-    `score_text` and `generate_text` read text as the tokeniser of the model does, if that is one
-    of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have it. A word that is
-    unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has no `<unk>`, of which
-    a warning tells. Bytes are read as they are; `texts` are UTF-8 all the same, as JSON must be:
-    where a text ends within a character, it has the replacement character. The two endpoints are
-    omitted for other tokenisers, of which `why_no_text` says the reason, for a vocabulary without
-    `<eos>` and for a model without vocabulary. `score` and `score_text` read in chunks, so long
-    texts need little memory. For clients that send ids, the tokeniser is also a file: the words in
-    `assets.extra/vocabulary.txt`, any other in `assets.extra/tokenizer.json`, which the package
-    `tokenizers` reads.
+    `score_text`, `generate_text` and `predict_next_text` read text as the tokeniser of the model
+    does, if that is one of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have
+    it. A word that is unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has
+    no `<unk>`, of which a warning tells. Bytes are read as they are; `texts` are UTF-8 all the
+    same, as JSON must be: where a text ends within a character, it has the replacement character.
+    The three endpoints are omitted for other tokenisers, of which `why_no_text` says the reason,
+    for a vocabulary without `<eos>` and for a model without vocabulary. `score` and `score_text`
+    read in chunks, so long texts need little memory. For clients that send ids, the tokeniser is
+    also a file: the words in `assets.extra/vocabulary.txt`, any other in
+    `assets.extra/tokenizer.json`, which the package `tokenizers` reads.
 
     A `TranslationModel` has other endpoints, which take and give ids:
 
@@ -234,8 +241,8 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
             names = endpoints(model)
             if "score_text" in names and _is_closed(model.vocabulary):
                 warnings.warn(
-                    f"The vocabulary of this model is closed: it has no {UNK}, so `score_text` and "
-                    "`generate_text` refuse a text with any other word. Train on byte-level BPE, "
+                    f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
+                    "that read text refuse one with any other word. Train on byte-level BPE, "
                     "the default for a text of your own, or on words, which then have one.",
                     stacklevel=5,
                 )

@@ -1,6 +1,7 @@
 """The SavedModel: ids or text in, scores or text out, without state between requests."""
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
+from dualnet.serving.beam import largest
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
@@ -38,7 +40,7 @@ def write_saved_model(
     archive = keras.export.ExportArchive()
     archive.track(model.core)
     reader = ServedReader(model)
-    built = {"score": _score(reader), "step": _step(reader)}
+    built, tokenizer = {"score": _score(reader), "step": _step(reader)}, None
     if isinstance(model, TranslationModel):
         built |= translator_endpoints.endpoints(model, reader, max_tokens)
     elif "score_text" in names:
@@ -48,6 +50,9 @@ def write_saved_model(
         built["generate_text"] = _generate_text(
             reader, tokenizer, model.vocabulary.unknown_ids, max_tokens
         )
+        built["predict_next_text"] = _predict_next_text(reader, tokenizer)
+    if "predict_next" in names:
+        built["predict_next"] = _predict_next(reader, tokenizer)
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
@@ -85,11 +90,7 @@ def _step(reader: ServedReader) -> Endpoint:
             *requests.same_rows(inputs, "ids"),
             requests.are_words("ids", inputs["ids"], reader.words),
             requests.not_empty("ids", inputs["ids"]),
-            *(
-                requests.all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
-                for name, spec in reader.specs.items()
-                if spec.dtype.is_floating
-            ),
+            *_finite_states(reader, inputs),
             *requests.same_rows(
                 {name: inputs[name] for name in reader.constants}, "memory", axis=1, part="column"
             ),
@@ -100,6 +101,62 @@ def _step(reader: ServedReader) -> Endpoint:
         return {"logits": logits, **dict(zip(names, states))}
 
     return step, {"ids": spec("ids", tf.int32, None), **reader.specs}
+
+
+def _finite_states(reader: ServedReader, inputs: Tensors) -> list[Any]:
+    """Return assertions that the states among `inputs` are finite."""
+    return [
+        requests.all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
+        for name, spec in reader.specs.items()
+        if spec.dtype.is_floating
+    ]
+
+
+def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
+    def predict_next(inputs: Tensors) -> Tensors:
+        inputs, _ = requests.checked_rows(inputs, reader.words)
+        ids, lengths = inputs["ids"], inputs["lengths"]
+        columns = "at least 1 and at most the number of columns of `ids`"
+        checks = [requests.in_range("lengths", lengths, 1, tf.shape(ids)[1], columns)]
+        inputs = requests.after([*checks, *_finite_states(reader, inputs)], inputs)
+        states = [inputs[name] for name in reader.specs]
+        read = reader.last(inputs["ids"], inputs["lengths"], states)
+        return _likeliest(reader, tokenizer, inputs["k"], *read)
+
+    return predict_next, {**IDS, "k": spec("k", tf.int32), **reader.specs}
+
+
+def _predict_next_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
+    def predict_next_text(inputs: Tensors) -> Tensors:
+        inputs = requests.after(requests.same_rows(inputs, "prompts"), inputs)
+        prompts = tokenizer.encode(inputs["prompts"], "prompts")
+        start = tf.fill((prompts.nrows(), 1), tokenizer.eos_id)
+        ids = tf.concat([start, prompts.to_tensor(tokenizer.eos_id)], axis=1)
+        read = reader.last(ids, tf.cast(prompts.row_lengths(), tf.int32) + 1)
+        return _likeliest(reader, tokenizer, inputs["k"], *read)
+
+    return predict_next_text, {"prompts": spec("prompts", tf.string), "k": spec("k", tf.int32)}
+
+
+def _likeliest(
+    reader: ServedReader, tokenizer: TextReader | None, k: Any, logits: Any, states: list[Any]
+) -> Tensors:
+    """Return the `k` likeliest words of each row of `logits`, likeliest first, and the states.
+
+    There are as many columns as the largest k; what stands beyond the k of a row is padding.
+    """
+    limits = f"at least 1 and at most the number of words, {reader.words}"
+    k = requests.after([requests.in_range("k", k, 1, reader.words, limits)], {"k": k})["k"]
+    width = largest(k)
+    probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
+    within = tf.range(width) < k[:, None]
+    answer = {
+        "ids": tf.where(within, ids, -1),
+        "probabilities": tf.where(within, probabilities, 0.0),
+    }
+    if tokenizer is not None:
+        answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
+    return {**answer, **dict(zip(reader.specs, states))}
 
 
 def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:

@@ -85,10 +85,13 @@ class ServedReader:
         )
         return tf.transpose(scores.concat())[:, :time]
 
-    def last(self, ids: Any, lengths: Any) -> tuple[Any, list[Any]]:
+    def last(
+        self, ids: Any, lengths: Any, states: list[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
         """Return the logits after the last id of each row, `(batch, words)`, and the states there.
 
-        `ids` is int32 `(batch, time)`; `lengths` int32 `(batch,)`, each from 1 to time.
+        `ids` is int32 `(batch, time)`; `lengths` int32 `(batch,)`, each from 1 to time. `states`
+        are those before the ids, by default zero.
         """
         batch = tf.shape(ids)[0]
         longest = tf.reduce_max(tf.concat([lengths, [0]], axis=0))
@@ -107,7 +110,7 @@ class ServedReader:
         _, logits, states = tf.while_loop(
             lambda start, *_: start < longest,
             read_chunk,
-            (0, tf.zeros((batch, self.words)), self.zeros(batch)),
+            (0, tf.zeros((batch, self.words)), states or self.zeros(batch)),
             parallel_iterations=1,
         )
         return logits, states

@@ -62,6 +62,7 @@ def load_corpus(
     *,
     lowercase: bool = False,
     read_as: Mapping[str, Any] | None = None,
+    match_words: bool = False,
 ) -> AnyCorpus | Corpus:
     """Load `corpus` with the vocabulary of `source`, or check that it already has it.
 
@@ -70,9 +71,11 @@ def load_corpus(
         source: the model to start from, or None.
         lowercase: bool. Whether to lower-case a text for which `source` has no vocabulary.
         read_as: other arguments of `corpora.load`; no tokeniser if `source` has one.
+        match_words: bool. Whether a `Corpus` may have another vocabulary, and `read_as` name
+            another tokeniser.
 
     Raises:
-        ValueError: if `corpus` is a `Corpus` with another vocabulary.
+        ValueError: if `corpus` is a `Corpus` with another vocabulary, unless `match_words`.
 
     Example:
 
@@ -85,14 +88,16 @@ def load_corpus(
     vocabulary = source.vocabulary if source is not None else None
     read_as = read_as or {}
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
-        key = min(learnt)
-        message = f"must be left out with `weights`, whose model reads text as {vocabulary.kind}."
-        raise ArgumentError(key, message, " Leave out one of the two.", **{key: read_as[key]})
+        if not match_words:
+            key = min(learnt)
+            message = f"must be left out: the model to start from reads text as {vocabulary.kind}."
+            way_out = " For other words, train a model of the zoo with `weights`."
+            raise ArgumentError(key, message, way_out, **{key: read_as[key]})
+        vocabulary = None
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
-    source_vocabulary = getattr(source, "source_vocabulary", None)
-    check_vocabulary(
-        loaded, vocabulary, source_vocabulary, "the model given as `weights`", "weights"
-    )
+    if not match_words:
+        source_vocabulary = getattr(source, "source_vocabulary", None)
+        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from", "RUN")
     return loaded
 
 
@@ -137,15 +142,28 @@ def check_vocabulary(
 
 
 def load_start(
-    source: LanguageModel, model: LanguageModel, weights: str, config: Mapping[str, Any]
+    source: LanguageModel,
+    model: LanguageModel,
+    weights: str,
+    config: Mapping[str, Any],
+    *,
+    goes_on: bool = False,
 ) -> Transfer:
-    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched."""
+    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched.
+
+    If training `goes_on` from a RUN, no weight may have another shape.
+    """
     try:
-        result = transfer(source, model)
+        result = transfer(source, model, match="words" if source.vocabulary else "ids")
+        if goes_on and result.other_shape:
+            raise ValueError(" ".join(str(result).split()))
     except ValueError as error:
-        raise ArgumentError(
-            "weights", f"must be of a model like this one. Received: {weights!r}. {error}"
-        ) from None
+        what = "a RUN whose weights fit" if goes_on else "of a model like this one"
+        message = f"must be {what}. Received: {weights!r}. {error}"
+        way_out = (
+            " Leave out settings that change sizes, or train a model of the zoo with `weights`."
+        )
+        raise ArgumentError("name" if goes_on else "weights", message, way_out * goes_on) from None
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(config) and lacking:

@@ -91,7 +91,7 @@ class Run:
 
 @documented(ReadingCorpus, rest="overrides")
 def train(
-    name: str | Card,
+    name: StrPath | Card,
     corpus: Corpus | PairCorpus | str,
     *,
     output: StrPath,
@@ -125,7 +125,8 @@ def train(
 
     Args:
         name: a name from `zoo.list_models()`, the path of a card as for `zoo.card`, or a
-            `Card`.
+            `Card`. With a RUN folder or the name of a shipped model, training goes on from its
+            weights, with its settings and tokeniser.
         corpus: `Corpus`, or what `corpora.load` takes.
         output: folder, new or empty unless `resume`.
         seed: int. Seeds weights, masks and batches; defaults to that of the card, which only
@@ -133,7 +134,9 @@ def train(
         weights: a RUN folder or a `.keras` file to start from. Weights whose names and
             shapes agree are copied, see `dualnet.transfer`; with `progress` the rest is
             listed on standard error. A corpus loaded by name gets the vocabulary of that
-            model. Required for a model with a gate: all weights but the gate's.
+            model, unless `tokenizer`, `vocabulary_size` or `min_count` asks for another. Of
+            another vocabulary, words that both have keep their weights; others start at the mean.
+            Required for a model with a gate: all weights but the gate's.
         resume: bool. Continue the run in `output` from its last checkpoint, with its
             settings and seed. `epochs`, `patience`, `learning_rate`, `clipnorm`,
             `global_clipnorm`, `finetune`, `finetune_epochs` and `finetune_learning_rate` may
@@ -214,7 +217,7 @@ def train(
 
 @checked
 def epoch_seconds(
-    name: str | Card,
+    name: StrPath | Card,
     corpus: Corpus | PairCorpus | str,
     *,
     weights: StrPath | None = None,
@@ -254,13 +257,13 @@ def epoch_seconds(
                 steps = min(4 * steps, most)
 
 
-def _say_which_card(name: str, pairs: str) -> None:
+def _say_which_card(name: StrPath, pairs: str) -> None:
     """Print whose sizes and recipe pairs have that the card of model `name` does not list."""
     if pairs not in (listed := zoo.card(name).corpora) and PAIRS_OF_ONES_OWN in listed:
         print(
-            f"The card of {name!r} does not list {pairs!r}: sizes and recipe are those for "
-            f"{PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for, and in "
-            "Python with `zoo.card(name, corpus)` as the name.",
+            f"The card of {str(name)!r} does not list {pairs!r}: sizes and recipe are those "
+            f"for {PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for, and "
+            "in Python with `zoo.card(name, corpus)` as the name.",
             file=sys.stderr,
             flush=True,
         )

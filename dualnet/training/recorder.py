@@ -33,6 +33,7 @@ from dualnet.training.two_tailed import LONG, PLAIN, SHORT
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 REFRESH_SECONDS = 0.5  # reading a metric waits for the device
 LOG_SECONDS = 60.0  # between lines where there is no terminal
+TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
 
 
 class Recorder(keras.callbacks.Callback):
@@ -52,6 +53,8 @@ class Recorder(keras.callbacks.Callback):
         self.draws = self.show and sys.stderr.isatty()
         self.unsaved_steps = 0
         self.refreshed = self.drawn = self.logged = -math.inf  # times
+        self.timed_from: tuple[float, int] | None = None  # when a step had ended, and which
+        self.is_timed = False
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
         self.bar = Progress(
@@ -74,7 +77,7 @@ class Recorder(keras.callbacks.Callback):
         """Run the remaining steps of the current epoch."""
         model, batches = self.start.model, self.start.train_batches
         self.plan = plan
-        self.first_step = self.state.step
+        self.first_step, self.timed_from = self.state.step, None
         if plan.begins and is_round(plan.phase) and not self.first_step:
             self._begin_round()
         optimizer = optimizer_of(model)
@@ -251,6 +254,7 @@ class Recorder(keras.callbacks.Callback):
             speed = self.state.step / self.steps * self.start.train_batches.num_tokens
             figures = f"{self._tokens()}  {speed / self.state.seconds:,.0f} tokens/s  "
             self._report(f"{figures}perplexity {float(logs['perplexity']):.1f}")
+            self._tell_time()
         due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
@@ -273,6 +277,16 @@ class Recorder(keras.callbacks.Callback):
         """Return how many of the tokens of the epoch have been read."""
         total = self.start.train_batches.num_tokens
         return f"{total * self.state.step // self.steps:,} of {total:,} tokens"
+
+    def _tell_time(self) -> None:
+        """Print once, after some steps, about how long the epochs take."""
+        now, done = time.perf_counter(), self._steps_so_far()
+        began, step = self.timed_from = self.timed_from or (now, done)  # the first step compiles
+        if self.show and not self.is_timed and now - began > TIMED_SECONDS:
+            self.is_timed = True
+            seconds = (now - began) / (done - step) * self.steps
+            line = told_time(seconds, self.plan.last)
+            self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _report(self, figures: str) -> None:
         """Show `figures` in the bar; without a terminal as a line, the first of them at once."""
@@ -327,6 +341,25 @@ class Recorder(keras.callbacks.Callback):
             f"{self.state.step}. {way_out}, with a smaller learning_rate (it was "
             f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1)."
         )
+
+
+def told_time(seconds: float, epochs: int) -> str:
+    """Return a sentence that says how long an epoch takes, and all of them.
+
+    Example:
+
+    >>> from dualnet.training.recorder import told_time
+    >>> told_time(90.4, 40)
+    'An epoch takes about 90 s here, 40 epochs about 1.0 h.'
+    """
+
+    def told(seconds: float) -> str:
+        if seconds < 100:
+            return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+    several = f", {epochs} epochs about {told(seconds * epochs)}" if epochs > 1 else ""
+    return f"An epoch takes about {told(seconds)} here{several}."
 
 
 @contextlib.contextmanager

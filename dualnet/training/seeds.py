@@ -14,6 +14,7 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import Run, read_card
 from dualnet.runs.folder import CARD, LEARNT, READ_AS
+from dualnet.runs.shipped import card_of_run
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
 from dualnet.training.start import FinishedError, card_for, check_seed
@@ -23,7 +24,7 @@ SEEDS = "seeds.json"
 
 @checked
 def train_seeds(
-    name: str | Card,
+    name: StrPath | Card,
     corpus: Corpus | str,
     *,
     seeds: Sequence[int],
@@ -72,7 +73,8 @@ def train_seeds(
         raise ArgumentError(
             "seeds", f"must be at least two integers, all different. Received: seeds={seeds}."
         )
-    name = name if isinstance(name, Card) else card_for(name, corpus)
+    if not isinstance(name, Card) and not card_of_run(name):
+        name = card_for(name, corpus)
     folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
     begun = [folder for folder in folders.values() if (folder / CARD).is_file()]
     if not resume:

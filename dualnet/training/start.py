@@ -13,17 +13,17 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._contexts import dtype_policy
 from dualnet._files import claim, is_used, read_json, remove_unfinished
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
-from dualnet.cards import Card
+from dualnet.cards import Card, with_vocabulary_size
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.devices import check_rows
 from dualnet.evaluation.translations import check_packages
 from dualnet.runs import Run
 from dualnet.runs import folder as run_folder
-from dualnet.runs.shipped import card_of_shipped, check_own, copy_licences, source_of
+from dualnet.runs.shipped import card_of_run, check_own, copy_licences, source_of
 from dualnet.training import checkpoints, initial_weights
 from dualnet.training.checkpoints import Progress
 from dualnet.training.recipe import Recipe, recipe_of, split_overrides
@@ -49,7 +49,7 @@ class Request:
     """The arguments of `train` that describe a run."""
 
     folder: Path
-    name: str | Card
+    name: StrPath | Card
     corpus: Corpus | PairCorpus | str
     seed: int | None
     weights: str  # an absolute path, the name of a shipped model, or ""
@@ -59,6 +59,11 @@ class Request:
     def __post_init__(self) -> None:
         if self.seed is not None:
             check_seed(self.seed)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model is that of a RUN, whose weights and tokeniser it begins with."""
+        return not self.weights and not isinstance(self.name, Card) and bool(card_of_run(self.name))
 
 
 def check_seed(seed: int) -> int:
@@ -90,7 +95,7 @@ def begin(request: Request) -> Iterator[Start]:
     name, overrides, seed = request.name, request.overrides, request.seed
     check_own(request.folder)
     weights = request.weights
-    if not weights and not isinstance(name, Card) and card_of_shipped(name):
+    if request.goes_on and not isinstance(name, Card):
         weights = source_of(name)
     published = name if isinstance(name, Card) else card_for(name, request.corpus)
     with zoo.located(published, overrides):
@@ -99,8 +104,9 @@ def begin(request: Request) -> Iterator[Start]:
     _check_model(published, config, request.corpus)
     source = initial_weights.load_source(weights, config, resume=False)
     corpus = initial_weights.load_corpus(
-        request.corpus, source, lowercase=published.lowercase, read_as=request.read_as
-    )
+        request.corpus, source, lowercase=published.lowercase, read_as=request.read_as,
+        match_words=not request.goes_on and not initial_weights.is_gated(config),
+    )  # fmt: skip
     with zoo.located(published, overrides):
         units = config.get("vocabulary_size")
         config = fit_to_corpus(config, recipe, corpus, overrides)
@@ -198,7 +204,7 @@ def fit_to_corpus(
         message = f"must be that of the corpus, {size}."
         way_out = " Leave it out, or cut the vocabulary: corpora.load(..., vocabulary_size=...)."
         raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=given)
-    fitted = zoo.with_vocabulary_size(config, size)
+    fitted = with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
         if config.get("share_embeddings") and (
             corpus.source_vocabulary.sha256 != corpus.vocabulary.sha256
@@ -217,7 +223,7 @@ def fit_to_corpus(
 
 
 @checked
-def card_for(name: str, corpus: Corpus | PairCorpus | str) -> Card:
+def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
     A model that translates gets its card for Multi30k, of small sizes and a careful recipe, for
@@ -299,7 +305,9 @@ def _prepare(
         rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
     transferred = None
     if source is not None:
-        transferred = initial_weights.load_start(source, model, card.weights, card.config)
+        transferred = initial_weights.load_start(
+            source, model, card.weights, card.config, goes_on=request.goes_on
+        )
     progress = Progress(run=identity(card))
     return Start(
         request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
