@@ -137,7 +137,9 @@ def evaluate(options: Evaluate) -> None:
         _check_kind(options, run.translates)
     if options.keep is not None:
         _check_keep(options.keep, run)
-    check_corpus(options.corpus, {"fractions": options.fractions})
+    is_whole = options.split is None and _is_whole(options, run)
+    fractions = [1, 1, 1] if is_whole else options.fractions  # so that three lines suffice
+    check_corpus(options.corpus, {"fractions": fractions})
     settings = options.evaluation()
     if options.dynamic and options.rule != "published":
         DynamicEvaluating(**run.learning(options.rule, settings))
@@ -152,9 +154,9 @@ def evaluate(options: Evaluate) -> None:
     if translates:
         evaluate_translator(options, run, model)
         return
-    corpus = corpus_of(run, model, options.corpus, options.fractions)
+    corpus = corpus_of(run, model, options.corpus, fractions)
     vocabulary_of(model)
-    split = options.split or ("whole" if _is_whole(options, run) else "test")
+    split = "whole" if is_whole else options.split or "test"
     of_split = [corpus.split(name) for name in (SPLITS if split == "whole" else [split])]
     tokens = of_split[0] if len(of_split) == 1 else np.concatenate(of_split)
     notes: dict[str, Any] = {}  # added to the result
