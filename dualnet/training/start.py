@@ -200,7 +200,8 @@ def fit_to_corpus(
         message = "must be 'pairs' for a corpus of pairs, and for no other."
         raise ArgumentError("batching", message, batching=recipe.batching)
     size = len(corpus.vocabulary)
-    if (given := overrides.get("vocabulary_size")) not in (None, size):
+    given = overrides.get("vocabulary_size")
+    if given is not None and check_count("vocabulary_size", given, least=1) != size:
         message = f"must be that of the corpus, {size}."
         way_out = " Leave it out, or cut the vocabulary: corpora.load(..., vocabulary_size=...)."
         raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=given)
