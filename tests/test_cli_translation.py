@@ -331,7 +331,6 @@ def test_bleu_cannot_be_watched_without_the_extra(cli, pairs_folder, tmp_path, m
     "function",
     [
         lambda model: dualnet.generate(model, "one"),
-        lambda model: dualnet.score(model, "one"),
         lambda model: dualnet.surprisal(model, "one"),
         lambda model: dualnet.minimal_pairs(model, [{"sentence_good": "a", "sentence_bad": "b"}]),
         lambda model: dualnet.evaluate(model, IDS),

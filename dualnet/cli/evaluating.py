@@ -138,7 +138,7 @@ def evaluate(options: Evaluate) -> None:
     if options.keep is not None:
         _check_keep(options.keep, run)
     is_whole = options.split is None and _is_whole(options, run)
-    fractions = [1, 1, 1] if is_whole else options.fractions  # so that three lines suffice
+    fractions = [1.0, 1.0, 1.0] if is_whole else options.fractions  # so that three lines suffice
     check_corpus(options.corpus, {"fractions": fractions})
     settings = options.evaluation()
     if options.dynamic and options.rule != "published":
