@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dualnet.builders import with_gate as with_gate
     from dualnet.devices import data_parallel as data_parallel
     from dualnet.evaluation import best_temperature as best_temperature
+    from dualnet.evaluation import check_causal as check_causal
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import minimal_pairs as minimal_pairs
     from dualnet.evaluation import perplexity as perplexity
@@ -53,7 +54,7 @@ _NAMES = {  # of each module
     "allocator": "keep_freed_memory",
     "builders": "LanguageModel assign ensemble transfer weight_names with_cache with_gate",
     "devices": "data_parallel",
-    "evaluation": "best_temperature evaluate minimal_pairs perplexity score",
+    "evaluation": "best_temperature check_causal evaluate minimal_pairs perplexity score",
     "generation": "generate translate",
     "looking": "look",
     "rescoring": "rescore",
