@@ -951,7 +951,7 @@ def test_a_saved_model_has_experts_gates_ensembles_and_a_cache(tmp_path):
         dualnet.export(model, tmp_path / "model.onnx", format="onnx")
     assert not list(tmp_path.iterdir())
     ask = client_of(dualnet.export(model, tmp_path / "model"))
-    assert {*ask.signatures} - {"serving_default"} == {"score", "step"}
+    assert {*ask.signatures} - {"serving_default"} == {"score", "step", "predict_next"}
     ids = np.random.default_rng(1).integers(9, size=(2, 9)).astype("int32")
     logits = ops.convert_to_numpy(model(ids))
     scores = ask("score", ids=ids, lengths=[9, 5])["log_probabilities"]
@@ -1036,7 +1036,7 @@ def test_a_model_of_any_tokenizer_is_saved_continued_scored_and_exported(kind, t
     answer = ask("score", ids=[ids], lengths=[len(ids)])["log_probabilities"]
     close(answer[0, 1:], score.log_probabilities)
     if kind == "bpe":
-        assert shown.startswith("SavedModel with the endpoints score, step, score_text, generate_")
+        assert shown.startswith("SavedModel with the endpoints score, step, predict_next, score_")
         answer = ask("score_text", texts=[text])
         assert answer["perplexity"][0] == pytest.approx(score.perplexity, rel=1e-5)
     else:
