@@ -155,7 +155,6 @@
     here = null;
     places.clear();
     writeText();
-    fillPanel();
     compare();
     paint();
     if (unit >= 0) choose(groups.findIndex(({ end }) => unit < end), { focus: false });
@@ -173,6 +172,7 @@
       : `The text, coloured by the bits that ${readings[state.other].label} gains over `
         + readings[state.base].label);
     drawLegend();
+    fillPanel(); // beside the controls and the legend, whose heights differ
     drawChart();
     show(state.at);
   }
