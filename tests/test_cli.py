@@ -162,7 +162,8 @@ def test_a_run_is_opened_once(cli, run, monkeypatch, command):
         )
     cli(command.format(run))
     # The card is parsed, and then compared with its checksum, as every other file is.
-    assert sorted(read) == ["card.toml"] * 2 + ["model.weights.h5", "vocabulary.txt"]
+    files = ["model.weights.h5", "results.json", "vocabulary.txt"]
+    assert sorted(read) == ["card.toml"] * 2 + files
 
 
 SGD = "--dynamic --rule sgd --set learning_rate=0.5"
