@@ -363,6 +363,15 @@ def test_temperature_divides_the_logits(model, tokens):
 
 
 @once
+def test_a_perplexity_beyond_all_numbers_is_refused_and_nothing_of_it_is_kept(model, tokens):
+    before = values(model)
+    for keep in (False, True):
+        with pytest.raises(ValueError, match="`learning_rate` must keep the perplexity finite"):
+            dualnet.dynamic_evaluation(model, tokens, rule="sgd", learning_rate=1e10, keep=keep)
+    assert_same(values(model), before)
+
+
+@once
 def test_the_trace_is_drawn(model, tokens, tmp_path):
     found = dualnet.dynamic_evaluation(model, tokens)
     static = dualnet.evaluate(model, tokens)

@@ -173,8 +173,11 @@ def dynamic_evaluation(
                 losses[i] = learn(np.append(eos_id, tokens[start:end]), alone=True, into=own)
             else:
                 losses[i] = learn(tokens[start : end + 1], into=own)
+        perplexity = perplexity_of(np.repeat(losses, lengths))
+        if np.isinf(perplexity):
+            raise _not_finite("perplexity", rule, used)
     return DynamicEvaluation(
-        perplexity=perplexity_of(np.repeat(losses, lengths)),
+        perplexity=perplexity,
         tokens=int(lengths.sum()),
         segment_losses=losses,
         segment_lengths=lengths,
@@ -266,7 +269,7 @@ def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentEr
     return ArgumentError(
         "learning_rate",
         f"must keep the {what} finite. Received: rule={rule!r}, learning_rate="
-        f"{settings['learning_rate']:g}, with which they are not. Take a smaller one, or set "
+        f"{settings['learning_rate']:g}, which does not. Take a smaller one, or set "
         "clipnorm.",
     )
 
