@@ -123,7 +123,7 @@ def test_the_matrix_adapts_what_a_mixture_reads_last(arguments, tokens):
     for adapt in ("matrix", "matrix:2"):
         found = dualnet.dynamic_evaluation(model, tokens, adapt=adapt, **settings)
         np.testing.assert_allclose(found.token_losses[:5], fixed.token_losses[:5], rtol=1e-5)
-        assert abs(found.token_losses[5:] - fixed.token_losses[5:]).max() > 1e-4
+        assert abs(found.token_losses[5:] - fixed.token_losses[5:]).max() > 1e-5
     assert_same(values(model), before)
 
 
@@ -131,7 +131,7 @@ def test_the_statistics_of_few_weights_are_those_of_all(model, tokens):
     of_all = dualnet.gradient_statistics(model, tokens, batch_size=2)
     few = dualnet.gradient_statistics(model, tokens, batch_size=2, adapt="connection")
     assert few.names == CHOICES["connection"]
-    assert_same(few.roots, [of_all.by_name[name] for name in few.names])
+    assert_close(few.roots, [of_all.by_name[name] for name in few.names], rtol=1e-5)
     settings = {"rule": "rms", "adapt": "connection", "learning_rate": 0.01, "sequence_length": 5}
     losses = [
         dualnet.dynamic_evaluation(model, tokens, statistics=s, **settings) for s in (few, of_all)
