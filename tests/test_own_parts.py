@@ -272,6 +272,8 @@ def test_a_keras_model_is_no_member_beside_models_of_padded_sentences():
     assert dualnet.ensemble([plain, core]).vocabulary_size == core.vocabulary_size
 
 
+@pytest.mark.slow
+@once
 @PLAIN_LOOP
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.LSTMCell, "recurrent_dropout": 0}])
 def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
