@@ -4,9 +4,9 @@ import pytest
 
 import dualnet
 from tests import misuse
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, once
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, once]
 
 
 @pytest.fixture(scope="module")
