@@ -270,7 +270,7 @@ def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
 
 
 def little_gain(gain: float) -> str:
-    """Return what to say of learning that hardly lowers the perplexity, by a share, or ""."""
+    """Return a line about learning that hardly lowers the perplexity, by a share, or ""."""
     from dualnet.adaptation.step_size import LEAST_GAIN
 
     if gain >= LEAST_GAIN:

@@ -200,11 +200,11 @@ def fit_to_corpus(
         message = "must be 'pairs' for a corpus of pairs, and for no other."
         raise ArgumentError("batching", message, batching=recipe.batching)
     size = len(corpus.vocabulary)
-    given = overrides.get("vocabulary_size")
-    if given is not None and check_count("vocabulary_size", given, least=1) != size:
+    size_given = overrides.get("vocabulary_size")
+    if size_given is not None and check_count("vocabulary_size", size_given, least=1) != size:
         message = f"must be that of the corpus, {size}."
         way_out = " Leave it out, or cut the vocabulary: corpora.load(..., vocabulary_size=...)."
-        raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=given)
+        raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=size_given)
     fitted = with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
         if config.get("share_embeddings") and (
