@@ -184,12 +184,12 @@ def _sides(
         message = "must have `vocabulary` and `source_vocabulary`. Received: one without."
         raise ArgumentError("model", message)
     if columns_of(text) is not None and isinstance(source, str):
-        given = texts_of("source", text, source, column_name="source").texts
+        source_texts = texts_of("source", text, source, column_name="source").texts
     else:
-        given = texts_of("source", source).texts
-    if len(given) != len(texts):
-        message = f"must be one for each text. Received: {len(given)} for {len(texts)}."
+        source_texts = texts_of("source", source).texts
+    if len(source_texts) != len(texts):
+        message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)
     encode = model.source_vocabulary.encode
-    ids = [encode(check_text("source", item)) for item in given]
+    ids = [encode(check_text("source", item)) for item in source_texts]
     return model.vocabulary, model.vocabulary.require_eos(), ids

@@ -40,10 +40,10 @@ def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> Lan
 def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return how `settings` say to read a corpus, nothing for a `Corpus`, and the other ones."""
     fields, is_loaded = ReadingCorpus.names(), isinstance(corpus, (Corpus, PairCorpus))
-    given = {k: value for k, value in settings.items() if value is not None or k not in fields}
+    options = {k: value for k, value in settings.items() if value is not None or k not in fields}
     # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
     names = {*fields} - ({"vocabulary_size"} if is_loaded else set())
-    asked = ReadingCorpus(**{name: given[name] for name in given if name in names})
+    asked = ReadingCorpus(**{name: options[name] for name in options if name in names})
     check_fields(asked)
     read_as = asked.changed()
     for name in read_as if is_loaded else ():
@@ -52,7 +52,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
         raise ArgumentError(name, message, way_out, **{name: read_as[name]})
     plain: dict[str, Any] = {"tokenizer": os.fspath, "fractions": list}  # as a card holds them
     read_as |= {name: plain[name](read_as[name]) for name in plain if name in read_as}
-    return read_as, {name: given[name] for name in given if name not in names}
+    return read_as, {name: options[name] for name in options if name not in names}
 
 
 @checked
