@@ -174,7 +174,8 @@ def dynamic_evaluation(
             else:
                 losses[i] = learn(tokens[start : end + 1], into=own)
         perplexity = perplexity_of(np.repeat(losses, lengths))
-        if np.isinf(perplexity):
+        # The first segment is read before anything is learnt.
+        if np.isinf(perplexity) and np.isfinite(perplexity_of(losses[:1])):
             raise _not_finite("perplexity", rule, used)
     return DynamicEvaluation(
         perplexity=perplexity,
