@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from dualnet.evaluation import score as score
     from dualnet.generation import generate as generate
     from dualnet.generation import translate as translate
+    from dualnet.learners import Learner as Learner
+    from dualnet.learners import read_many as read_many
     from dualnet.looking import look as look
     from dualnet.rescoring import rescore as rescore
     from dualnet.runs import load as load
@@ -56,6 +58,7 @@ _NAMES = {  # of each module
     "devices": "data_parallel",
     "evaluation": "best_temperature check_causal evaluate minimal_pairs perplexity score",
     "generation": "generate translate",
+    "learners": "Learner read_many",
     "looking": "look",
     "rescoring": "rescore",
     "runs": "load",

@@ -219,6 +219,19 @@ class DynamicEvaluating(Reading, Learning):
         return self.adapt
 
 
+class Teaching(Learning):
+    """How a `Learner` learns from what it reads.
+
+    Args:
+        rule: "nadam", "sgd" or "rms". By default that of a shipped model's own figures, and "sgd"
+            for any other.
+        learning_rate: float above 0. By default that of the rule, see `RULES`.
+        sequence_length: int. Tokens per update; default by rule.
+    """
+
+    sequence_length: int | None = count(None, least=1)
+
+
 class Adapting(Learning):
     """How weights learn from the texts that are read, if they do.
 

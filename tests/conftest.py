@@ -50,7 +50,7 @@ if keras.config.backend() != "tensorflow":
     SLOW_ON_EACH = {
         "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
         "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
-        "recurrence", "regularisers", "resume", "wrapped_models",
+        "learners_compiled", "recurrence", "regularisers", "resume", "wrapped_models",
     }  # fmt: skip
 
     REFUSAL = re.compile(r"refused|_(is|are)_told|_cannot_be")  # which is the same on each

@@ -11,7 +11,18 @@ import keras
 import numpy as np
 
 import dualnet
-from dualnet import analysis, builders, corpora, layers, looking, rescoring, text, training, zoo
+from dualnet import (
+    analysis,
+    builders,
+    corpora,
+    layers,
+    learners,
+    looking,
+    rescoring,
+    text,
+    training,
+    zoo,
+)
 from dualnet.tuning import load_job
 from tests.checks import documented_names, resolve
 
@@ -38,6 +49,7 @@ METHODS = {
     "rescoring.Wer": ["statistics", "value", "values"],
     "rescoring.BracketF1": ["statistics", "value"],
     "adaptation.DynamicEvaluation": ["plot"],
+    "learners.Learner": ["read", "score", "save", "load"],
     "text.Vocabulary": [*OF_TOKENISERS, "load", "from_counts"],
     "text.ByteTokenizer": OF_TOKENISERS,
     "text.LibraryTokenizer": OF_TOKENISERS,
@@ -154,6 +166,7 @@ class Workshop:
             "generation.alignments": {"model": self.translator},
             "generation.translate": {"model": self.translator},
             "generation.translations": {"model": self.translator},
+            "learners.read_many": {"texts": ["a b"]},
             "looking.look": {"models": self.model, "text": "a b"},
             "rescoring.rescore": {"models": self.model},
             "rescoring.parse_tree": {"text": "(S (NN a))"},
@@ -211,6 +224,7 @@ class Workshop:
             "hypothesis": "(S (NN a))",
             "reference": "(S (NN a))", "sums": sums.get(name.split(".")[1]), "source": "a",
             "recipe": training.Recipe(batch_size=2), "card": zoo.card("lstm"), "overrides": {},
+            "learners": [learners.Learner(self.model, "output_bias")],
             "argument": "x", "job": self.job, "arguments": {"name": "x"}, "values": {}, "names": [],
         }  # fmt: skip
         return by_name | by_function.get(name, {}) | by_function.get(name.split(".", 1)[1], {})
@@ -227,6 +241,7 @@ class Workshop:
             "text.Vocabulary": self.vocabulary, "text.LibraryTokenizer": self.characters,
             "tuning.Job": self.job, "looking.Page": looking.Page("", [], 1),
             "rescoring.Hypothesis": self.list.best,
+            "learners.Learner": learners.Learner(self.model, "output_bias"),
         }  # fmt: skip
         thing = made[owner] if owner in made else resolve(f"dualnet.{owner}")()
         return getattr(thing, last)

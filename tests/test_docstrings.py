@@ -17,8 +17,9 @@ pytestmark = [*UNTRACED, pytest.mark.slow]
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
     "dualnet.corpora", "dualnet.devices", "dualnet.evaluation", "dualnet.generation",
-    "dualnet.layers", "dualnet.lm_eval", "dualnet.looking", "dualnet.rescoring", "dualnet.runs",
-    "dualnet.serving", "dualnet.text", "dualnet.training", "dualnet.tuning", "dualnet.zoo",
+    "dualnet.layers", "dualnet.learners", "dualnet.lm_eval", "dualnet.looking",
+    "dualnet.rescoring", "dualnet.runs", "dualnet.serving", "dualnet.text", "dualnet.training",
+    "dualnet.tuning", "dualnet.zoo",
 )  # fmt: skip
 MODULES = sorted(
     module.name

@@ -519,7 +519,7 @@ class LanguageModel(ClearsAllGradients):
     def _uses_buckets(self):
         """Bucket where each new length is compiled, and where padding can be masked out."""
         exact = self.loss is None and self._compile_metrics is None and not self.cache_size
-        exact = exact and not _has_own_core(self.arguments)  # which knows no masks
+        exact = exact and not has_own_core(self.arguments)  # which knows no masks
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
     def _open(self, stream, data, batch_size):
@@ -611,9 +611,10 @@ def _cache_size(arguments):
     return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
 
 
-def _has_own_core(arguments):
+def has_own_core(arguments):
+    """Tell whether a model with these arguments, or a member of it, has a core of one's own."""
     members = [member["arguments"] for member in arguments.get("members", ())]
-    return "core" in arguments or any(map(_has_own_core, members))
+    return "core" in arguments or any(map(has_own_core, members))
 
 
 def _as_tensor(tokens):

@@ -59,7 +59,8 @@ class DualConnection(ConfiguredLayer):
 
     def call(self, inputs):
         embedded, hidden = inputs
-        d = ops.matmul(hidden, self.hidden_kernel) + self.bias
+        # Values: Keras goes by the shape of a variable, where a learner has one for each row.
+        d = ops.matmul(hidden, self.hidden_kernel.value) + self.bias
         if self.use_input:
-            d = d + ops.matmul(embedded, self.kernel)
+            d = d + ops.matmul(embedded, self.kernel.value)
         return ops.relu(d)  # (batch, time, units)

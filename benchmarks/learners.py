@@ -1,0 +1,149 @@
+"""What do few weights keep of the gain of dynamic evaluation, and how fast do learners read?
+
+Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 16000]
+       [--adapt WEIGHTS ...] [--rates R ...] [--rows 1 8 64] [--repeats 5] [--output FILE] [--quick]
+
+The validation text of the corpus (by default that of the RUN) is read with fixed weights, with a
+neural cache, and with learners of each choice of weights, rule "sgd", a step every 20 tokens, at
+each learning rate: printed are the best perplexity, its rate, and the share of the gain of all
+weights in nats. A choice is one of `adapt`, several of them joined by "+". Then the bytes of a
+learner, and the tokens per second of so many learners side by side, each with a text of its own,
+beside today's loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up,
+with their interquartile range, all choices in turn. With `--quick` sizes say nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+
+import numpy as np
+from options import options_of
+from peers.report import commit, processor, threads
+
+import dualnet
+from dualnet.learners import Learner, read_many
+
+CHOICES = [
+    "output_bias", "matrix:16", "matrix", "connection", "connection+output_bias",
+    "connection+matrix", "recurrence", "connection+recurrence", "output",
+]  # fmt: skip
+RATES = [0.1, 0.3, 1.0, 3.0, 10.0]
+LENGTH = 20
+
+
+def main() -> None:
+    options = options_of(
+        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rates=RATES,
+        rows=[1, 8, 64], repeats=5, output=Path, quick=False,
+    )  # fmt: skip
+    model = dualnet.load(options.run)
+    corpus = options.corpus or "python-reference"
+    tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
+    count = 200 if options.quick else options.tokens
+    tokens = tokens[: count + 1]
+    rates = [0.3] if options.quick else [float(rate) for rate in options.rates]
+    rows = [1, 2] if options.quick else [int(number) for number in options.rows]
+    choices = [choice.split("+") for choice in options.adapt]
+
+    fixed = dualnet.perplexity(model, tokens)
+    cached = dualnet.perplexity(dualnet.with_cache(model), tokens)
+    whole = {rate: dynamic(model, tokens, rate) for rate in rates}
+    learnt = min(whole.values())
+    lines = [
+        f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; sgd, a step "
+        f"every {LENGTH} tokens; dualnet at {commit()}",
+        f"{processor()}, {threads()} threads",
+        "",
+        f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
+        f"{'share':>6}",
+        f"{'nothing':28} {0:10,} {0:10,} {'':6} {fixed:10.2f} {0:6.0%}",
+        f"{'nothing, neural cache':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
+        f"{share(cached, fixed, learnt):6.0%}",
+    ]
+    for choice in choices:
+        found = {rate: of_learner(model, choice, rate, tokens) for rate in rates}
+        rate = min(found, key=lambda rate: found[rate])
+        one = learner(model, choice, rate)
+        weights = len(one._state.memory)
+        lines.append(
+            f"{'+'.join(choice):28} {weights:10,} {one.size:10,} {rate:6g} {found[rate]:10.2f} "
+            f"{share(found[rate], fixed, learnt):6.0%}"
+        )
+    rate = min(whole, key=lambda rate: whole[rate])
+    number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
+    lines.append(f"{'all':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
+    lines += ["", f"tokens/s, median (iqr) of {options.repeats}, for so many learners:"]
+    lines += speeds(model, choices, rows, tokens, 1 if options.quick else options.repeats)
+    print("\n".join(lines))
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def learner(model, choice, rate):
+    return Learner(model, choice, rule="sgd", learning_rate=rate, sequence_length=LENGTH)
+
+
+def of_learner(model, choice, rate, tokens) -> float:
+    return unless_it_diverges(lambda: learner(model, choice, rate).read(tokens))
+
+
+def dynamic(model, tokens, rate) -> float:
+    settings = {"rule": "sgd", "learning_rate": rate, "sequence_length": LENGTH}
+    return unless_it_diverges(lambda: dualnet.dynamic_evaluation(model, tokens, **settings))
+
+
+def unless_it_diverges(read) -> float:
+    try:
+        return read().perplexity
+    except dualnet.ArgumentError:
+        return float("inf")
+
+
+def share(perplexity, fixed, learnt) -> float:
+    """Return the share of the gain in nats."""
+    return float(np.log(fixed / perplexity) / np.log(fixed / learnt))
+
+
+def speeds(model, choices, rows, tokens, repeats):
+    """Return a line for each choice: tokens per second by the number of learners."""
+    steps = max(1, min(50, len(tokens) // LENGTH))
+    settings = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": LENGTH}
+    turns = {}
+    for choice in choices:
+        for number in rows:
+            several = [learner(model, choice, 0.1) for _ in range(number)]
+            length = LENGTH * max(1, steps // number)
+            texts = [np.roll(tokens, 7 * i)[:length] for i in range(number)]
+            turns["+".join(choice), number] = several, texts
+    seconds = {key: [] for key in [*turns, ("dynamic_evaluation, all", 1)]}
+    for _ in range(repeats + 1):  # the first warms up
+        for key, (several, texts) in turns.items():
+            seconds[key].append(sum(map(len, texts)) / timed(lambda: read_many(several, texts)))  # noqa: B023
+    for length in (steps, 3 * steps):  # less what compiling takes, which each call does anew
+        stream = np.resize(tokens, LENGTH * length + 1)
+        taken = timed(lambda: dualnet.dynamic_evaluation(model, stream, **settings))  # noqa: B023
+        seconds["dynamic_evaluation, all", 1].append(taken)
+    once, thrice = seconds["dynamic_evaluation, all", 1]
+    seconds["dynamic_evaluation, all", 1] = [2 * steps * LENGTH / max(thrice - once, 1e-9)] * 2
+    lines = [f"{'':28}" + "".join(f"{number:>18}" for number in rows)]
+    for name in dict.fromkeys(name for name, _ in seconds):
+        cells = [told(seconds[name, number][1:]) if (name, number) in seconds else ""
+                 for number in rows]  # fmt: skip
+        lines.append(f"{name:28}" + "".join(f"{cell:>18}" for cell in cells))
+    return lines
+
+
+def told(values) -> str:
+    return f"{np.median(values):,.0f} ({np.subtract(*np.percentile(values, [75, 25])):,.0f})"
+
+
+def timed(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

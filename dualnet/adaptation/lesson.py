@@ -1,0 +1,160 @@
+"""`Lesson`: one step of learners, a pure function: it scores a segment, then learns from it."""
+
+import contextlib
+import itertools
+import math
+import threading
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from dualnet import _backend
+from dualnet.adaptation.weights import Adapted, OutputBias
+from dualnet.builders import questions
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import Reader
+from dualnet.layers import AdaptationMatrix, DualConnection
+
+# Layers that accept weights with an axis for the rows of a batch in front.
+BY_ROW = (AdaptationMatrix, DualConnection, OutputBias)
+# On JAX, a step of Keras takes the arrays of all weights away, and gives them back at its end.
+_alone = threading.Lock()
+BETA_2 = 0.999  # of Nadam, as in Keras
+
+
+class Lesson(Reader):
+    """Reads one segment for each of several learners, and lets each learn from its own.
+
+    A learner's `memory` is the difference of its weights from the model's, all in one vector. The
+    model itself never changes: row b of a batch is read with W + D_b, and its gradient is its own,
+    since that of the sum of the rows' mean losses is.
+
+    A segment has, beside what a `Reader` takes, `weights`, float32 `(batch, time)`, 0 for padding
+    at the end, `memory`, float32 `(batch, size)`, `moments`, a list of such arrays, and
+    `settings`, a dict of the `learning_rate` and others, `(batch, 1)`. The answer has the
+    `losses`, and `states`, `memory` and `moments` after the segment. An update that is not finite
+    changes nothing, and `applied` of its row is False.
+
+    Args:
+        which: `Adapted`, what learns.
+        rule: Name of the rule; for "nadam", with momentum if `has_momentum`.
+        masked: bool. Whether rows may be padded with -1.
+
+    Attributes:
+        size: int. Length of a memory.
+        by_row: bool. Whether a batch may have several rows.
+    """
+
+    def __init__(
+        self, which: Adapted, rule: str, *, has_momentum: bool, masked: bool, **kwargs: Any
+    ) -> None:
+        graph = which.graph.with_masks() if masked and not which.graph.padded else which.graph
+        super().__init__(graph, self.learn, **kwargs)
+        self.masked, self.rule = masked or graph.padded, rule
+        self.which = which
+        self.sizes = [math.prod(weight.shape) for weight in which.weights.values()]
+        self.size = sum(self.sizes)
+        by_row = [id(w) for layer in graph.core.layers if type(layer) in BY_ROW
+                  for w in layer.weights]  # fmt: skip
+        self.by_row = all(id(weight) in by_row for weight in which.weights.values())
+        # What the rule keeps beside the memory.
+        self.num_moments = {"sgd": 0, "rms": 1, "nadam": 2 + has_momentum}[rule]
+
+    def fresh_moments(self) -> list[np.ndarray]:
+        """Return the moments before the first step; those of "rms" are the roots it divides by."""
+        moments = [np.zeros(self.size, np.float32) for _ in range(self.num_moments)]
+        if self.rule == "nadam":
+            moments[0] = np.array([0, 1], np.float32)  # steps, and the product of momenta
+        return moments
+
+    def learn(self, graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+        """Answer the question that a step asks."""
+        memory, weights, settings = (segment[k] for k in ("memory", "weights", "settings"))
+        # All weights: on JAX, the scope of a step has the present values, and another hides it.
+        values = [(variable, ops.stop_gradient(variable.value)) for variable in self.core.variables]
+
+        def losses_with(memory: Any) -> tuple[list[Any], list[Any]]:
+            with self._differing(values, memory):
+                answer = questions.losses(graph, segment)
+            return [answer["losses"]], [answer["losses"], *answer["states"]]
+
+        # The gradient of the sum of the rows' mean losses.
+        means = weights / ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1.0)
+        [gradient], [losses, *states] = _backend.vjp(losses_with, [memory], [means])
+        gradient = self._clipped(gradient, settings["clipnorm"])
+        update = {"sgd": self._sgd, "rms": self._rms, "nadam": self._nadam}[self.rule]
+        learnt, moments = update(gradient, memory, segment["moments"], settings)
+        applied = ops.all(ops.isfinite(learnt), axis=1)
+        for moment in moments:
+            applied = ops.logical_and(applied, ops.all(ops.isfinite(moment), axis=1))
+        new, old = [learnt, *moments], [memory, *segment["moments"]]
+        memory, *moments = [ops.where(applied[:, None], *pair) for pair in zip(new, old)]
+        return {"losses": losses, "states": states, "memory": memory, "moments": moments,
+                "applied": applied}  # fmt: skip
+
+    def predict_on_batch(self, x: dict[str, Any]) -> dict[str, Any]:
+        with _alone if keras.config.backend() == "jax" else contextlib.nullcontext():
+            return super().predict_on_batch(x)
+
+    def predict_step(self, *args: Any) -> Any:
+        # Nothing below what learns by row needs a gradient.
+        step = super().predict_step if self.by_row else super(Reader, self).predict_step
+        return step(*args)
+
+    def _differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
+        """Return the scope in which each row is read with weights that differ by its memory."""
+        weights = self.which.weights.values()
+        differences = dict(zip(map(id, weights), self._split(memory)))
+        scope = keras.StatelessScope()
+        for variable, value in values:
+            if id(variable) in differences:
+                shape = tuple(variable.shape)
+                if self.by_row:
+                    shape = (-1, *((1,) if len(shape) == 1 else ()), *shape)
+                value = value + ops.reshape(differences[id(variable)], shape)
+            scope.add_update((variable, value))
+        return scope
+
+    def _split(self, vector: Any) -> list[Any]:
+        """Return the part of each weight of a `(batch, size)`."""
+        if len(self.sizes) == 1:
+            return [vector]
+        return ops.split(vector, list(itertools.accumulate(self.sizes))[:-1], axis=1)
+
+    def _clipped(self, gradient: Any, clipnorm: Any) -> Any:
+        """Return each weight's gradient clipped to a norm, or unchanged where that is 0."""
+        clipped = []
+        for part in self._split(gradient):
+            norm = ops.sqrt(ops.sum(ops.square(part), axis=1, keepdims=True))
+            scale = clipnorm / ops.maximum(ops.maximum(norm, clipnorm), 1e-30)
+            clipped.append(part * ops.where(clipnorm > 0, scale, 1.0))
+        return ops.concatenate(clipped, axis=1)
+
+    # --- the rules, as in `rules`; the memory decays to zero, the model's weights
+
+    def _sgd(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+        decayed = (1.0 - settings["decay"]) * memory
+        return decayed - settings["learning_rate"] * gradient, moments
+
+    def _rms(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+        [root] = moments
+        means = [ops.mean(part, axis=1, keepdims=True) for part in self._split(root)]
+        pull = ops.minimum(settings["decay"] * root * len(means) / sum(means), 1.0)
+        step = settings["learning_rate"] / (root + settings["epsilon"])
+        return memory - pull * memory - step * gradient, moments
+
+    def _nadam(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+        counts, square, *mean = moments
+        steps, product, beta_1 = counts[:, :1] + 1.0, counts[:, 1:], settings["beta_1"]
+        now, following = (beta_1 * (1.0 - 0.5 * 0.96 ** (steps + i)) for i in (0.0, 1.0))
+        product = product * now
+        square = square + (ops.square(gradient) - square) * (1.0 - BETA_2)
+        mean = [m + (gradient - m) * (1.0 - beta_1) for m in mean]
+        momentum = mean[0] if mean else gradient
+        ahead = following * momentum / (1.0 - product * following)
+        ahead = ahead + (1.0 - now) * gradient / (1.0 - product)
+        root = ops.sqrt(square / (1.0 - BETA_2**steps)) + settings["epsilon"]
+        counts = ops.concatenate([steps, product], axis=1)
+        return memory - settings["learning_rate"] * ahead / root, [counts, square, *mean]

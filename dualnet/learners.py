@@ -1,0 +1,497 @@
+"""Learners: many readers of one model, each with a small memory of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import threading
+import warnings
+import weakref
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._files import open_regular, write_whole
+from dualnet.adaptation.dynamic import DynamicEvaluation
+from dualnet.adaptation.lesson import Lesson
+from dualnet.adaptation.statistics import GradientStatistics, in_order
+from dualnet.adaptation.step_size import with_own_settings
+from dualnet.adaptation.weights import Adapted, adapted
+from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.builders.bucketing import bucket_length
+from dualnet.builders.model import has_own_core
+from dualnet.builders.weights import copy_weight, names_in
+from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.evaluation.arguments import check_tokens, perplexity_of
+from dualnet.evaluation.comparison import figures_of
+from dualnet.generation import generate, translate
+from dualnet.requests import AUTO, Learning, Teaching
+from dualnet.text.plain_text import check_text
+
+__all__ = ["Learner", "read_many"]
+
+SETTINGS = {"learning_rate": 0.0, "decay": 0.0, "epsilon": 1e-7, "beta_1": 0.0, "clipnorm": 0.0}
+FORMAT = 1  # of files
+
+
+class _State(NamedTuple):
+    """All that a learner has read and learnt; it is replaced whole."""
+
+    memory: np.ndarray  # (size,)
+    moments: list[np.ndarray]
+    states: list[np.ndarray]  # the recurrent state, (size,) each; none for pairs
+    last: int | None  # the last token read, after which the next text begins
+    tokens: int = 0
+    skipped: int = 0
+
+
+class _Segment(NamedTuple):
+    """What a learner reads in one step."""
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    source: np.ndarray | None = None
+
+
+class _Kind:
+    """What all learners have in common that learn the same of a model by the same rule."""
+
+    def __init__(self, model: LanguageModel, which: Adapted, rule: str, has_momentum: bool) -> None:
+        masked = not model.cache_size and not has_own_core(model.arguments)  # know no padding
+        self.items = which.items
+        self.lesson = Lesson(which, rule, has_momentum=has_momentum, masked=masked)
+        self.lock = threading.Lock()
+        self.twin: LanguageModel | None = None  # made when it is to write
+
+    def taught(self, model: LanguageModel, memory: np.ndarray) -> LanguageModel:
+        """Return a copy of `model` that has learnt `memory`, valid until the next call."""
+        if self.twin is None:
+            copy = type(model).from_config(model.get_config())
+            graph = adapted(copy, self.items or None).graph
+            how = {"builder": copy.builder, "arguments": copy.arguments, "name": copy.name}
+            if isinstance(copy, TranslationModel):
+                self.twin = TranslationModel(copy.encoder, graph, copy.core, **how)
+                self.twin.source_vocabulary = copy.source_vocabulary
+            else:
+                self.twin = LanguageModel(graph, **how)
+            self.twin.vocabulary = copy.vocabulary
+        copies, own = names_in(self.twin.core), names_in(self.twin.graph.core)
+        for name, weight in names_in(model.core).items():
+            copy_weight(weight, copies[name])
+        ends = np.cumsum(self.lesson.sizes)[:-1]
+        learnt = self.lesson.which.weights.items()
+        for (name, weight), part in zip(learnt, np.split(memory, ends)):
+            own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
+        return self.twin
+
+
+_kinds: weakref.WeakKeyDictionary[LanguageModel, dict[Any, _Kind]] = weakref.WeakKeyDictionary()
+_kinds_lock = threading.Lock()
+
+
+class Learner:
+    """A reader of a model that learns from what it reads, while the model itself never changes.
+
+    What it has learnt is a small difference from the model's weights, its memory: with
+    `adapt="connection"`, a few hundred kilobytes. Any number of learners share one model, one
+    compiled step for each kind, and each equals itself alone, also in several threads.
+
+    `read` scores a text and learns from it, segment by segment, as `dualnet.dynamic_evaluation`
+    does. It goes on where the text before ended; a vocabulary's first text begins after `<eos>`.
+    An update that is not finite is not applied, but counted in `skipped`, and said. An error or an
+    interrupt leaves a learner as it was before the text.
+
+    A learner of a `TranslationModel` reads a pair `(source, target)`, or a list of pairs, each in
+    one step. The weights of its decoder can learn.
+
+    Args:
+        model: `LanguageModel` or `TranslationModel`.
+        adapt: str or list of str. Which weights learn, as for `dualnet.dynamic_evaluation`.
+            Learners of "connection", "matrix" and "output_bias" are read in one batch.
+        statistics: For the rule "rms", the result of `gradient_statistics` with the same `adapt`.
+        **settings: `rule`, `learning_rate`, `decay` (to the model's weights), `epsilon`, `beta_1`,
+            `clipnorm` and `sequence_length`, as for `dualnet.dynamic_evaluation`. By default
+            those of a shipped model's own figures, and the rule "sgd" for any other.
+
+    Attributes:
+        model, rule: As given.
+        settings: dict, the values that the rule runs with.
+        tokens: int. Number of tokens that were read.
+        skipped: int. Number of updates that were not finite.
+        size: int. Bytes of what the learner holds: memory, state of the rule, recurrent state.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> learner = dualnet.Learner(model, learning_rate=0.3)
+    >>> first, again = (learner.read(np.arange(8)).perplexity for _ in range(2))
+    >>> again < first, learner.tokens, learner.size
+    (True, 15, 176)
+    """
+
+    @checked
+    def __init__(
+        self,
+        model: LanguageModel,
+        adapt: str | Sequence[str] = "connection",
+        *,
+        statistics: GradientStatistics | None = None,
+        **settings: Any,
+    ) -> None:
+        request: Learning = with_own_settings(model, Teaching.of(settings), by_text=False)
+        request = dataclasses.replace(request, rule=request.rule or "sgd")
+        if request.learning_rate == AUTO:
+            way_out = " dynamic_evaluation(..., adapt=...) finds one."
+            raise ArgumentError("learning_rate", "must be a number for a learner.", way_out)
+        self._begin(model, adapt, request.rule or "", request.of_rule())
+        if (statistics is None) == (self.rule == "rms"):
+            required = "must be given for the rule 'rms', else not: of gradient_statistics(...)."
+            raise ArgumentError("statistics", f"{required} Received: rule={self.rule!r}.")
+        if statistics is not None:
+            roots = in_order(statistics, self._kind.lesson.which).roots
+            flat = np.concatenate([root.ravel() for root in roots]).astype(np.float32)
+            self._state = self._start([flat])
+
+    def _begin(self, model: LanguageModel, adapt: Any, rule: str, settings: dict[str, Any]) -> None:
+        self.model, self.rule, self.settings = model, rule, settings
+        self._kind = _kind_of(model, adapt, rule, bool(settings.get("beta_1")))
+        self._state = self._start()
+        self._lock = threading.Lock()
+
+    def _start(self, roots: list[np.ndarray] | None = None) -> _State:
+        """Return the state before the first text; `roots` are those of the rule "rms"."""
+        model, lesson = self.model, self._kind.lesson
+        translates = isinstance(model, TranslationModel)
+        return _State(
+            memory=np.zeros(lesson.size, np.float32),
+            moments=roots or lesson.fresh_moments(),
+            states=[] if translates else [np.zeros(n, np.float32) for n in model.state_size],
+            last=None if translates or model.vocabulary is None else model.vocabulary.eos_id,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Learner({self.model.name!r}, adapt={self.adapt}, rule={self.rule!r}, "
+            f"tokens={self.tokens}, size={self.size})"
+        )
+
+    adapt = property(lambda self: self._kind.items or ["all"], doc="list of str: what learns.")
+    tokens = property(lambda self: self._state.tokens)
+    skipped = property(lambda self: self._state.skipped)
+
+    @property
+    def size(self) -> int:
+        state = self._state
+        return sum(array.nbytes for array in (state.memory, *state.moments, *state.states))
+
+    def read(self, text: Any) -> DynamicEvaluation:
+        """Score `text`, and learn from it.
+
+        Args:
+            text: str, or int ids; for a translator a pair of str, or a list of them.
+
+        Returns:
+            `DynamicEvaluation`, of every token: `perplexity`, `token_losses`, `surprisals` and
+            others. The first id is not predicted if the model has no `<eos>` to begin after.
+        """
+        return _read([self], [text])[0]
+
+    def score(self, text: Any) -> DynamicEvaluation:
+        """Score `text` as `read` would, without learning; the learner does not change."""
+        return _read([self], [text], learn=False)[0]
+
+    def reset(self) -> None:
+        """Forget everything: the memory, the state of the rule, and where the text was."""
+        with self._lock:
+            self._state = self._start(self._state.moments if self.rule == "rms" else None)
+
+    def generate(self, prompt: Any, **settings: Any) -> Any:
+        """Return `dualnet.generate` of the model that has learnt; it starts at the prompt."""
+        with self._kind.lock:
+            return generate(self._kind.taught(self.model, self._state.memory), prompt, **settings)
+
+    def translate(self, texts: Any, **settings: Any) -> Any:
+        """Return `dualnet.translate` of the translator that has learnt."""
+        with self._kind.lock:
+            model: Any = self._kind.taught(self.model, self._state.memory)
+            return translate(model, texts, **settings)
+
+    # --- files
+
+    @checked
+    def save(self, path: StrPath) -> None:
+        """Write the learner into one file, whole or not at all: arrays and JSON, no pickle."""
+        state = self._state
+        about = {
+            "format": FORMAT, "model": self.model.name, "checksum": _checksum(self.model),
+            "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
+            "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
+        }  # fmt: skip
+        arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+        arrays |= _named(state)
+        file = io.BytesIO()
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+        write_whole(path, file.getvalue())
+
+    @classmethod
+    @checked
+    def load(cls, path: StrPath, model: LanguageModel) -> Learner:
+        """Return the learner that `save` wrote; `model` must be the one that it learnt with."""
+        with open_regular(path) as file:
+            whole = io.BytesIO(file.read())
+        try:
+            with np.load(whole, allow_pickle=False) as data:
+                arrays = {name: data[name] for name in data.files}
+            about = json.loads(arrays.pop("about").tobytes())
+            checksum = about["checksum"], _checksum(model)
+            if about["format"] == FORMAT and checksum[0] == checksum[1]:
+                learner = cls.__new__(cls)
+                learner._begin(model, about["adapt"], about["rule"], about["settings"])
+                return learner._with(arrays, about)
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            required = "must be a file that Learner.save wrote."
+            raise ArgumentError("path", f"{required} Received: {str(path)!r} ({error}).") from None
+        if about["format"] != FORMAT:
+            required = f"must have format {FORMAT}, which this version of dualnet reads."
+            raise ArgumentError("path", f"{required} Received: format {about['format']}.")
+        names = [
+            f"{name!r} ({sha256[:12]})"
+            for name, sha256 in zip((about["model"], model.name), checksum)
+        ]
+        required = f"must be the model that the learner belongs to, {names[0]}."
+        raise ArgumentError("model", f"{required} Received: {names[1]}, with other weights.")
+
+    def _with(self, arrays: dict[str, np.ndarray], about: Mapping[str, Any]) -> Learner:
+        """Return this learner in the state of a file; raise `ValueError` if it does not fit."""
+        shapes = {name: array.shape for name, array in _named(self._state).items()}
+        faults = [n for n in shapes if n not in arrays or arrays[n].shape != shapes[n]]
+        faults += [n for n in arrays if n not in shapes or not np.isfinite(arrays[n]).all()]
+        if faults:
+            raise ValueError(f"damaged: {', '.join(faults)}")
+        read = {kind: [arrays[n] for n in shapes if n.startswith(kind)] for kind in ("mom", "sta")}
+        counts = {name: about[name] for name in ("last", "tokens", "skipped")}
+        self._state = _State(arrays["memory"], read["mom"], read["sta"], **counts)
+        return self
+
+    # --- what it reads
+
+    def _segments(self, text: Any, last: int | None) -> tuple[list[_Segment], int | None]:
+        """Return the segments of `text` after the token `last`, and its own last token."""
+        vocabulary: Any = self.model.vocabulary
+        if vocabulary is None and (
+            isinstance(text, str) or isinstance(self.model, TranslationModel)
+        ):
+            raise ArgumentError("model", "must have a vocabulary to read texts. Give ids.")
+        if isinstance(self.model, TranslationModel):
+            pairs = [text] if isinstance(text, tuple) else list(text)
+            return [self._pair(pair) for pair in pairs], None
+        if isinstance(text, str):
+            ids = vocabulary.encode(check_text("text", text))
+        elif np.size(text):
+            ids = check_tokens(text, self.model.vocabulary_size, least=1, name="text")
+        else:
+            ids = np.zeros(0, np.int32)
+        stream = np.append([] if last is None else [last], ids).astype(np.int32)
+        length = self.settings["sequence_length"]
+        segments = [
+            _Segment(stream[start : start + length], stream[start + 1 : start + 1 + length])
+            for start in range(0, len(stream) - 1, length)
+        ]
+        segments = [_Segment(s.tokens[: len(s.targets)], s.targets) for s in segments]
+        return segments, int(stream[-1]) if len(stream) else None
+
+    def _pair(self, pair: Any) -> _Segment:
+        model: Any = self.model
+        if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
+            required = (
+                "must be a pair (source, target) of str, or a list of them, for a translator."
+            )
+            raise ArgumentError("text", f"{required} Received: {type(pair).__name__}.")
+        source, target = (check_text("text", part) for part in pair)
+        eos_id = model.vocabulary.require_eos("model", "must have a vocabulary with <eos>.")
+        ids = model.vocabulary.encode(target)
+        source_ids = model.source_vocabulary.encode(source)
+        return _Segment(
+            np.append(np.int32(eos_id), ids), np.append(ids, np.int32(eos_id)), source_ids
+        )
+
+    def _result(self, segments: list[_Segment], losses: list[np.ndarray]) -> DynamicEvaluation:
+        token_losses = np.concatenate([np.zeros(0, np.float32), *losses])
+        ids = np.concatenate([np.zeros(0, np.int32), *[s.targets for s in segments]])
+        total = float(token_losses.sum(dtype=np.float64))
+        return DynamicEvaluation(
+            perplexity=perplexity_of(token_losses),
+            tokens=len(token_losses),
+            segment_losses=np.array([part.mean(dtype=np.float64) for part in losses]),
+            segment_lengths=np.array([len(part) for part in losses], int),
+            rule=self.rule,
+            settings={**self.settings, "adapt": self.adapt},
+            token_losses=token_losses,
+            **figures_of(self.model, ids, total),
+        )
+
+
+@checked
+def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[DynamicEvaluation]:
+    """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
+
+    The results equal those of one by one up to rounding. Learners of one kind have the same
+    model, `adapt` and rule; settings may differ. After an error, all are as they were.
+
+    Args:
+        learners: list of `Learner`, no two the same.
+        texts: list of what each reads; lengths may differ, and a text may be empty.
+
+    Example:
+
+    >>> import dualnet
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+    >>> learners = [dualnet.Learner(model) for _ in range(3)]
+    >>> [result.tokens for result in dualnet.read_many(learners, [[1, 2, 3, 4], [], [5, 6]])]
+    [3, 0, 1]
+    """
+    learners, texts = list(learners), list(texts)
+    if len(learners) != len(texts):
+        required = "must have one text for each learner."
+        raise ArgumentError("texts", f"{required} Received: {len(texts)} for {len(learners)}.")
+    if len({*map(id, learners)}) != len(learners):
+        raise ArgumentError("learners", "must be different ones. Received: one of them twice.")
+    return _read(learners, texts)
+
+
+def _read(
+    learners: list[Learner], texts: list[Any], *, learn: bool = True
+) -> list[DynamicEvaluation]:
+    with contextlib.ExitStack() as stack:
+        for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
+            stack.enter_context(learner._lock)
+        states = [learner._state for learner in learners]
+        readings = [
+            learner._segments(text, state.last)
+            for learner, text, state in zip(learners, texts, states)
+        ]
+        losses: list[list[np.ndarray]] = [[] for _ in learners]
+        for step in itertools.count():
+            groups: dict[Any, list[int]] = {}
+            for i, (segments, _) in enumerate(readings):
+                if step < len(segments):
+                    lesson = learners[i]._kind.lesson
+                    shape = [_length(lesson, part) for part in segments[step][1:]]
+                    key = (lesson, *shape, None if lesson.by_row else i)
+                    groups.setdefault(key, []).append(i)
+            if not groups:
+                break
+            for (lesson, *shape, _), rows in groups.items():
+                parts = [readings[i][0][step] for i in rows]
+                settings = [learners[i].settings for i in rows]
+                before = [states[i] for i in rows]
+                of_rows, after = _step(lesson, shape, parts, before, settings)
+                for i, of_row, state in zip(rows, of_rows, after):
+                    losses[i].append(of_row)
+                    if not learn:
+                        state = states[i]._replace(states=state.states)
+                    states[i] = state
+        results = [
+            learner._result(segments, parts)
+            for learner, (segments, _), parts in zip(learners, readings, losses)
+        ]
+        if learn:
+            skipped = 0
+            for learner, (_, last), state, result in zip(learners, readings, states, results):
+                skipped += state.skipped - learner._state.skipped
+                tokens = state.tokens + result.tokens
+                learner._state = state._replace(last=last, tokens=tokens)
+            if skipped:
+                warnings.warn(
+                    f"{skipped} of the updates were not finite, and changed nothing. Take a "
+                    "smaller learning_rate, or set clipnorm.",
+                    stacklevel=3,
+                )
+    return results
+
+
+def _step(
+    lesson: Lesson,
+    shape: list[int],
+    segments: list[_Segment],
+    states: list[_State],
+    settings: list[dict[str, Any]],
+) -> tuple[list[np.ndarray], list[_State]]:
+    """Return the losses of one segment of each row, and the rows' states after it."""
+
+    def stacked(rows: Any, length: int, value: float) -> np.ndarray:
+        pads = [(0, length - len(row)) for row in rows]
+        return np.stack([np.pad(row, pad, constant_values=value) for row, pad in zip(rows, pads)])
+
+    counts = [len(segment.targets) for segment in segments]
+    batch: dict[str, Any] = {
+        "tokens": stacked([s.tokens for s in segments], shape[0], PADDING_ID).astype(np.int32),
+        "targets": stacked([s.targets for s in segments], shape[0], 0).astype(np.int32),
+        "weights": stacked([np.ones(count, np.float32) for count in counts], shape[0], 0),
+        "memory": np.stack([state.memory for state in states]),
+        "moments": [np.stack(rows) for rows in zip(*(state.moments for state in states))],
+        "settings": {
+            name: np.array([[own.get(name, default)] for own in settings], np.float32)
+            for name, default in SETTINGS.items()
+        },
+    }
+    if segments[0].source is None:
+        batch["states"] = [np.stack(rows) for rows in zip(*(state.states for state in states))]
+    else:
+        sources: Any = [segment.source for segment in segments]
+        batch["source"] = stacked(sources, shape[1], PADDING_ID).astype(np.int32)
+    answer = lesson.predict_on_batch(batch)
+    new = answer["states"] if segments[0].source is None else []
+    after = [
+        state._replace(  # copies: a view would hold the whole batch
+            memory=answer["memory"][row].copy(),
+            moments=[moment[row].copy() for moment in answer["moments"]],
+            states=[part[row].copy() for part in new],
+            skipped=state.skipped + (not answer["applied"][row]),
+        )
+        for row, state in enumerate(states)
+    ]
+    return [losses[:count] for losses, count in zip(answer["losses"], counts)], after
+
+
+def _length(lesson: Lesson, ids: np.ndarray | None) -> int:
+    """Return the length that ids are padded to, so that few shapes are compiled."""
+    count = 0 if ids is None else max(1, len(ids))
+    return bucket_length(count) if lesson.masked and count else count
+
+
+def _kind_of(model: LanguageModel, adapt: Any, rule: str, has_momentum: bool) -> _Kind:
+    items = (adapt,) if isinstance(adapt, str) else tuple(adapt)
+    with _kinds_lock:
+        kinds = _kinds.setdefault(model, {})
+        key = items, rule, has_momentum
+        if key not in kinds:
+            kinds[key] = _Kind(model, adapted(model, items), rule, has_momentum)
+        return kinds[key]
+
+
+def _named(state: _State) -> dict[str, np.ndarray]:
+    """Return the arrays of a learner by their names in a file."""
+    moments = {f"moment_{i}": moment for i, moment in enumerate(state.moments)}
+    states = {f"state_{i}": part for i, part in enumerate(state.states)}
+    return {"memory": state.memory, **moments, **states}
+
+
+def _checksum(model: LanguageModel) -> str:
+    """Return the SHA-256 of the weights of a model, and of its vocabulary."""
+    digest = hashlib.sha256()
+    for name, weight in names_in(model.core).items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    digest.update(model.vocabulary.sha256.encode() if model.vocabulary else b"")
+    return digest.hexdigest()
