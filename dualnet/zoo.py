@@ -83,9 +83,12 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
     source = card_of_run(name) or os.fspath(name)
     if not is_file(source) and source not in list_models():
         hint = did_you_mean(source, [*list_models(), *list_shipped()], most=3)
-        raise ValueError(
-            f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
-        )
+        message = f"Unknown model. Received: name={source!r}.{hint} `dualnet list` shows all."
+        if (exists := os.path.exists(source)) or os.sep in source:
+            required = "must be a model of the zoo, a RUN folder or a card, FILE.toml."
+            fault = "is none of these" if exists else "does not exist"
+            raise ArgumentError("name", f"{required} Received: {source!r}, which {fault}.")
+        raise ValueError(message)
     tables = cards.tables_of(source)
     corpora: Mapping[str, Any] = next(
         (table["corpora"] for table in reversed(tables) if table.get("corpora")), {}

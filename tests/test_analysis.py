@@ -365,6 +365,13 @@ def test_curves_keep_their_first_point_unless_they_are_long(epochs, whole, tmp_p
     assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(labels))
 
 
+def test_curves_of_one_epoch_show_both_points_at_a_whole_epoch(tmp_path, pictures):
+    plots.plot_curves({"lstm valid": [90.0], "lstm train": [95.0]}, tmp_path / "curves.png")
+    axes = pictures[0].axes[0]
+    assert all(line.get_marker() in ("o", ".") for line in axes.lines)
+    assert [tick % 1 for tick in axes.get_xticks()] == [0] * len(axes.get_xticks())
+
+
 @pytest.mark.parametrize("tokens", [1, 30, 3000])
 def test_curves_by_position_begin_with_the_first_token(tokens, tmp_path, pictures, rng):
     losses = rng.exponential(4.0, tokens)

@@ -101,6 +101,15 @@ def test_a_split_folder_is_read_without_hidden_files_and_what_is_left_out_is_nam
         corpora.load(tmp_path)
 
 
+def test_names_of_splits_may_be_in_capitals(tmp_path):
+    for name in ("TRAIN.TXT", "valid.TXT", "Test.txt"):
+        (tmp_path / name).write_text("the cat\n")
+    assert len(corpora.load(tmp_path, tokenizer="words").train) == 3
+    (tmp_path / "one.gz").write_bytes(b"\x1f\x8b\x08" + b"\n" * 9)
+    with pytest.raises(ValueError, match="must be UTF-8.*Unpack it if it is compressed"):
+        corpora.load(tmp_path / "one.gz", tokenizer="words", fractions=(1, 1, 1))
+
+
 def test_lines_that_end_in_cr_alone_are_named(tmp_path):
     write(tmp_path, {split: text.replace("\n", "\r") for split, text in TEXTS.items()})
     for load in (

@@ -98,6 +98,7 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
         (("train", "val", "test_2016_flickr"), ("en", "de")),
         (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en", "lc.norm.tok.de")),
         (("train", "valid", "test"), ("en.gz", "de.gz")),
+        (("train", "valid", "test"), ("en.GZ", "DE")),
         (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en.gz", "de")),
     ],
 )
@@ -105,7 +106,7 @@ def test_pairs_are_found_under_the_names_that_they_are_distributed_with(tmp_path
     write(tmp_path / "plain")
     expected = load(tmp_path / "plain")
     write(tmp_path / "own", stems, names)
-    for path in (tmp_path / "own").glob("*.gz"):
+    for path in (tmp_path / "own").glob("*.[gG][zZ]"):
         path.write_bytes(gzip.compress(path.read_bytes()))
     corpus = load(tmp_path / "own")
     assert (corpus.sha256, corpus.source, corpus.target) == (expected.sha256, "en", "de")
@@ -124,6 +125,18 @@ def test_pairs_may_be_tables(tmp_path, header, compressed):
         data, end = (gzip.compress(text.encode()), ".gz") if compressed else (text.encode(), "")
         (tmp_path / "own" / f"{stem}.tsv{end}").write_bytes(data)
     assert load(tmp_path / "own").sha256 == expected.sha256
+
+
+def test_a_single_table_is_divided(tmp_path):
+    path = tmp_path / "mine.TSV"
+    path.write_text("en\tde\n" + "".join(f"dog {i}\tHund {i}\n" for i in range(40)))
+    corpus = load(path)
+    assert corpus.name == "mine" and corpus.folder == str(path.resolve())
+    assert [len(split) for split in (corpus.train, corpus.valid, corpus.test)] == [36, 2, 2]
+    assert corpus.test.target_lines == ("Hund 38", "Hund 39")
+    path.write_text("dog\tHund\n" * 5)
+    with pytest.raises(ValueError, match=r"at least 20 lines .* with 5\. Give a folder"):
+        load(path)
 
 
 def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):
@@ -179,7 +192,7 @@ def test_the_hash_is_that_of_the_lines(tmp_path):
         ("val.de", b"a\nb\n", {}, r"same number of lines.*val.de' with 2 .*val.en'.* line 1\.$"),
         ("val.de", b"", {}, "must not be empty.*val.de"),
         ("val.de", b"ab\xff", {}, "UTF-8.*val.de' with byte 0xff at offset 2"),
-        ("val.de", b"ab <eos>\n", {}, "must not contain <eos>.*line 1 of .*val.de"),
+        ("val.de", b"ab <eos>\n", {}, "must not contain <eos>.*'ab <eos>' in .*val.de"),
         ("val.de", None, {}, "the split 'valid'.*lacks valid.en and valid.de, or val.en and"),
         ("", b"", {"target": "fr"}, "`target` must be a language of .*which has de, en. Received"),
         ("", b"", {"source": "de"}, "`target` must differ from `source`"),

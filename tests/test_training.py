@@ -429,8 +429,8 @@ def test_what_does_not_fit_the_run_to_go_on_from_is_refused(run, tmp_path):
     write_splits(tmp_path, "the fish finds the dog\n" * 20)
     output = tmp_path / "RUN"
     for settings, message in (
-        ({"units": 5}, "`name` must be a RUN whose weights fit. .*Leave out settings that change"),
-        ({"recurrent_units": 5}, "`name` must be a RUN whose weights fit. .*for "),
+        ({"units": 5}, r"Settings must keep the sizes of the RUN .*embeddings the shape \(.*, 5\)"),
+        ({"recurrent_units": 5}, r"cell_1/kernel the shape .* where '.*RUN' has .*Leave out those"),
         ({"tokenizer": "bytes"}, "`tokenizer` must be left out: the model to start from reads"),
     ):
         with pytest.raises(ValueError, match=message):

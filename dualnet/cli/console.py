@@ -162,7 +162,9 @@ def truncate(text: str, columns: int) -> str:
 def number(value: float | None, *, digits: int = 2) -> str:
     if value is None or math.isnan(value):
         return "-"
-    return f"{value:.{digits}f}" if value < 1e7 else f"{value:.3g}"
+    if value < 1e4:
+        return f"{value:.{digits}f}"
+    return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
 
 
 def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[str]:

@@ -109,8 +109,8 @@ class Pairs(Options):
     """Pairs of texts.
 
     Args (models that translate):
-        pairs: Folder of pairs, with train.en, train.de and so on, or 'numbers' (digits and words,
-            to try it out).
+        pairs: Folder of pairs, with train.en, train.de and so on; a table, source and target
+            separated by a tab; or 'numbers' (digits and words, to try it out).
         source: Language of the source texts (default: en, with --files: source).
         target: Language of the target texts (default: de, with --files: target).
         files: Files of --pairs with other names, e.g. articles and headlines.

@@ -55,7 +55,8 @@ def score(options: Score) -> None:
     if options.format == "surprisal":
         print_surprisal(options, texts)
         return
-    run = open_language_model(options.run_folder)
+    way_out = "dualnet translate`, or in Python `dualnet.score(model, translation, source=text)"
+    run = open_language_model(options.run_folder, way_out=way_out)
     quietly("dualnet.evaluation")
     from dualnet.evaluation import comparable, score
     from dualnet.evaluation.arguments import perplexity_of

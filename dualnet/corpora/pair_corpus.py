@@ -174,7 +174,7 @@ def load_pairs(
     max_tokens: int | None = 250,
     files: Mapping[str, Sequence[StrPath]] | None = None,
 ) -> PairCorpus:
-    """Return a corpus of pairs from a folder, e.g. for translation.
+    """Return a corpus of pairs from a folder or a table, e.g. for translation.
 
     The files are `train.en`, `valid.en` (or `val.en`), `test.en` (or `test_2016.en`,
     `test_2016_flickr.en`) and those of the other language, in UTF-8: line k of one is paired
@@ -182,7 +182,8 @@ def load_pairs(
     `source="article.txt"` reads `train.article.txt`; its end is enough, "en" of
     `train.lc.norm.tok.en`. Files may be compressed, `train.en.gz`. A split may also be one file
     `train.tsv`, whose columns are source and target, or have the names of the languages as first
-    line. For files of other names, give `files`:
+    line. A single such file is divided: the first 90 % of its lines are train, the next 5 %
+    valid, the last 5 % test. For files of other names, give `files`:
 
         {"train": ("articles.txt", "headlines.txt"), "valid": (...), "test": (...)}
 
@@ -193,7 +194,8 @@ def load_pairs(
     more than `max_tokens`, is left out and counted; valid and test are kept whole.
 
     Args:
-        folder: path, or "numbers". Write "./numbers" for a folder of that name.
+        folder: path of a folder or a table, or "numbers". Write "./numbers" for a folder of that
+            name.
         source: str. The language to read; "en" by default, "digits" for "numbers".
         target: str. The language to write; "de" by default, "words" for "numbers".
         tokenizer: "bpe:4000" by default, or any other that `load` takes: "words", the default
@@ -236,10 +238,14 @@ def load_pairs(
         }
     else:
         root = Path(folder).expanduser()
-        paths = pair_files.find(root, source, target, files)
         name, place = root.resolve().name, str(root.resolve())
         sides_of = (source, target)
-        lines = {split: pair_files.read(*paths[split], sides_of) for split in SPLITS}
+        if files is None and root.is_file():
+            name, paths = root.stem, dict.fromkeys(SPLITS, (root, root))
+            lines = pair_files.divided(root, sides_of)
+        else:
+            paths = pair_files.find(root, source, target, files)
+            lines = {split: pair_files.read(*paths[split], sides_of) for split in SPLITS}
     asked, vocabularies = _tokenizers(
         tokenizer or (Vocabulary.kind if numbers else "bpe:4000"), joint, lowercase, lines["train"]
     )
@@ -313,7 +319,7 @@ def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encode
         ends = np.flatnonzero(ids == tokenizer.eos_id)
         if len(ends) != len(chunk):
             wrong = next(i for i, x in enumerate(chunk) if tokenizer.eos_id in tokenizer.encode(x))
-            received = f"Received: line {start + wrong + 1} of {str(place)!r}. Remove it."
+            received = f"Received: {chunk[wrong]!r} in {str(place)!r}. Remove it."
             raise ValueError(f"A line must not contain {EOS}, which ends it. {received}")
         parts.append(np.delete(ids, ends))
         lengths.append(np.diff(ends, prepend=-1) - 1)

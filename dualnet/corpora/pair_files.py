@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
-from dualnet.corpora.sources import SPLITS
+from dualnet.corpora.sources import SPLITS, files_named
 from dualnet.text.plain_text import check_line_ends, text_of
 
 STEMS = {
@@ -26,7 +26,7 @@ def find(
     """Return the paths of source and target of each split, see `load_pairs`."""
     if not folder.is_dir():
         hint = did_you_mean(str(folder), ["numbers"])
-        message = "The folder of pairs must exist, or be 'numbers'."
+        message = "The folder or table of pairs must exist, or be 'numbers'."
         raise FileNotFoundError(f"{message} Received: {str(folder)!r}.{hint}")
     if files is not None:
         return _given(folder, files)
@@ -65,8 +65,7 @@ def find(
 
 def _named(folder: Path, stem: str, side: str) -> list[Path]:
     """Return the files of a side: STEM.SIDE, or else STEM.….SIDE; each may end in .gz."""
-    exact = [folder / f"{stem}.{side}{end}" for end in ("", GZIP)]
-    if present := [path for path in exact if path.is_file()]:
+    if present := files_named(folder, [f"{stem}.{side}{end}" for end in ("", GZIP)]):
         return present[:1]
     ends = (f".{side}", f".{side}{GZIP}")
     named = (path for path in folder.glob(f"{stem}.*") if path.name.endswith(ends))
@@ -74,8 +73,8 @@ def _named(folder: Path, stem: str, side: str) -> list[Path]:
 
 
 def _tables(folder: Path, split: str) -> list[Path]:
-    names = [f"{stem}{TABLE}{end}" for stem in STEMS[split] for end in ("", GZIP)]
-    return [folder / name for name in names if (folder / name).is_file()]
+    ends = [TABLE, TABLE + GZIP]
+    return files_named(folder, [f"{stem}{end}" for stem in STEMS[split] for end in ends])
 
 
 def _given(folder: Path, files: Mapping[str, Sequence[StrPath]]) -> dict[str, tuple[Path, Path]]:
@@ -109,16 +108,29 @@ def read(source: Path, target: Path, languages: tuple[str, str]) -> tuple[list[s
     return lines
 
 
+def divided(path: Path, languages: tuple[str, str]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the lines of both sides of each split of one table: its first 90 % are train."""
+    source, target = _read_table(path, languages)
+    ends = [round(len(source) * share) for share in (0.9, 0.95, 1)]
+    if len({0, *ends}) < 4:
+        message = "A table of pairs must have at least 20 lines to be divided."
+        way_out = "Give a folder with train.tsv, valid.tsv and test.tsv."
+        raise ValueError(f"{message} Received: {str(path)!r} with {len(source)}. {way_out}")
+    parts = map(slice, [0, *ends[:2]], ends)
+    return {split: (source[part], target[part]) for split, part in zip(SPLITS, parts)}
+
+
 def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
     rows = [line.split("\t") for line in read_lines(path)]
     columns = [0, 1]
-    if {*languages} <= {*rows[0]}:
+    if has_header := {*languages} <= {*rows[0]}:
         columns = [rows[0].index(language) for language in languages]
         del rows[0]
-    wrong = next((i for i, row in enumerate(rows, 1) if len(row) <= max(columns)), None)
+    start = 1 + has_header
+    wrong = next((i for i, row in enumerate(rows, start) if len(row) <= max(columns)), None)
     if wrong is not None or not rows:
         message = "A table of pairs must have source and target in each line, separated by a tab."
-        raise ValueError(f"{message} Received: {str(path)!r}, line {wrong or 1}.")
+        raise ValueError(f"{message} Received: {str(path)!r}, line {wrong or start}.")
     source, target = ([row[column] for row in rows] for column in columns)
     return source, target
 
@@ -126,7 +138,7 @@ def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file, which may be compressed and must not be empty."""
     data = path.read_bytes()
-    if path.suffix == GZIP:
+    if path.suffix.lower() == GZIP:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
@@ -136,7 +148,7 @@ def read_lines(path: Path) -> list[str]:
     text = text_of(data, str(path))
     if not text:
         raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
-    if "\n" not in text and path.suffix != GZIP:
+    if "\n" not in text and path.suffix.lower() != GZIP:
         check_line_ends(path)
     lines = text.split("\n")  # nothing else ends a line
     if not lines[-1]:

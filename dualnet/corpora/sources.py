@@ -8,7 +8,7 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def split_files(folder: StrPath) -> Files:
     files = {}
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
-        paths = [folder / name for name in names if (folder / name).is_file()][:1]
+        paths = files_named(folder, names)[:1]
         others: list[str] = []
         if not paths:
             paths, others = _text_files(folder / split)
@@ -123,6 +123,14 @@ def split_files(folder: StrPath) -> Files:
             )
         files[split] = tuple(map(Part, paths))
     return files
+
+
+def files_named(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Return the files of `folder` that have one of `names`, or else one in other capitals."""
+    others = {path.name.lower(): path for path in folder.iterdir()}
+    paths = [folder / name for name in names]
+    paths = [path if path.is_file() else others.get(path.name.lower(), path) for path in paths]
+    return [path for path in paths if path.is_file()]
 
 
 def _text_files(folder: Path) -> tuple[list[Path], list[str]]:

@@ -50,7 +50,9 @@ def plot_curves(
         training = name.endswith("train")
         model = name.rsplit(" ", 1)[0]
         colour = colours.setdefault(model, f"C{len(colours)}")
-        style = {"linestyle": "--", "linewidth": 1} if training else {"marker": marker}
+        style = {"marker": marker}
+        if training:
+            style = {"linestyle": "--", "linewidth": 1, "marker": marker and "."}
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
     first_words = {model.split()[0]: colour for model, colour in reversed(colours.items())}
     for name, value in lines.items():
@@ -60,6 +62,8 @@ def plot_curves(
     drawn = [*curves.values(), *([value] for value in lines.values())]
     _scale(axes, [np.asarray(values, np.float64) for values in drawn], cut and longest > MARKED)
     axes.xaxis.get_major_locator().set_params(integer=True)
+    if longest == 1:
+        axes.set_xlim(0, 2)  # narrower, the ticks are fractions of an epoch
     in_training = any(name.endswith("train") for name in curves)
     axes.legend(title=IN_TRAINING if in_training else None, title_fontsize=8, alignment="left",
                 loc="upper right" if lines else "best")  # fmt: skip

@@ -80,7 +80,7 @@ def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
             f"A text file must be UTF-8. Received: {source!r} with byte "
             f"0x{data[error.start]:02x} at offset {offset + error.start}"
             + f", in line {line}" * bool(line)
-            + ". Convert it, e.g. with iconv."
+            + ". Unpack it if it is compressed, else convert it, e.g. with iconv."
         ) from None
     text = text.replace("\r\n", "\n")
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark

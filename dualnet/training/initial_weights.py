@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError, check_choice, check_fields, checked
-from dualnet.builders import LanguageModel, Transfer, transfer
+from dualnet.builders import LanguageModel, Transfer, transfer, weight_names
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import load
@@ -153,17 +153,21 @@ def load_start(
 
     If training `goes_on` from a RUN, no weight may have another shape.
     """
+    if goes_on:
+        there = weight_names(source)
+        for name, weight in weight_names(model).items():
+            if name in there and tuple(there[name].shape) != tuple(weight.shape):
+                raise ValueError(
+                    "Settings must keep the sizes of the RUN to go on from. Received: settings "
+                    f"that give {name} the shape {tuple(weight.shape)}, where {weights!r} has "
+                    f"{tuple(there[name].shape)}. Leave out those that change sizes, or train a "
+                    "model of the zoo with `weights`."
+                )
     try:
         result = transfer(source, model, match="words" if source.vocabulary else "ids")
-        if goes_on and result.other_shape:
-            raise ValueError(" ".join(str(result).split()))
     except ValueError as error:
-        what = "a RUN whose weights fit" if goes_on else "of a model like this one"
-        message = f"must be {what}. Received: {weights!r}. {error}"
-        way_out = (
-            " Leave out settings that change sizes, or train a model of the zoo with `weights`."
-        )
-        raise ArgumentError("name" if goes_on else "weights", message, way_out * goes_on) from None
+        message = f"must be of a model like this one. Received: {weights!r}. {error}"
+        raise ArgumentError("weights", message) from None
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(config) and lacking:

@@ -153,8 +153,9 @@ class Recorder(keras.callbacks.Callback):
             )
             if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
                 self.bar.console.print(
-                    f"Validation is worse than the uniform distribution over {units:,} units. Try "
-                    f"a smaller learning_rate than {plan.learning_rate:g}, or clip the gradients.",
+                    "Validation is worse than the uniform distribution over "
+                    f"{units:,} units. Unless it falls in the next epochs, try a smaller "
+                    f"learning_rate than {plan.learning_rate:g}, or clip the gradients.",
                     highlight=False,
                     soft_wrap=True,
                 )
