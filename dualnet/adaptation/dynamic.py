@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,16 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
-from dualnet.adaptation.learner import make_learner
+from dualnet.adaptation.learner import SegmentLearner, make_learner
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
 from dualnet.adaptation.statistics import GradientStatistics, in_order, statistics_of
-from dualnet.adaptation.step_size import StepSize, with_own_settings
+from dualnet.adaptation.step_size import StepSize, segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted, unfrozen
 from dualnet.builders import LanguageModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.sharing import changing
 from dualnet.builders.weights import check_language_model
-from dualnet.corpora.sentence_batches import sentence_ends
-from dualnet.devices import whole_batches
+from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.requests import DynamicEvaluating, Learning
@@ -152,27 +152,19 @@ def dynamic_evaluation(
     by_sentence = request.by_sentence
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     if by_sentence:
-        vocabulary, eos_id = check_sentences(model)
+        check_sentences(model)
     with learning(
         model, request, temperature=request.temperature, statistics=statistics, keep=keep,
         by_text=by_sentence, valid=valid,
     ) as (learn, used):  # fmt: skip
         rule, length = used.pop("rule"), used.pop("sequence_length")
-        if by_sentence:
-            length = None
-            ends = sentence_ends(tokens, vocabulary)
-            starts = np.append(0, ends[:-1])
-        else:
-            starts = np.arange(0, len(tokens) - 1, length)
-            ends = np.minimum(starts + length, len(tokens) - 1)
-        losses, lengths = np.zeros(len(starts)), ends - starts
-        token_losses = np.zeros(int(lengths.sum()), np.float32)
-        for i, (start, end) in enumerate(zip(starts, ends)):
-            own = token_losses[start:end]
-            if by_sentence:
-                losses[i] = learn(np.append(eos_id, tokens[start:end]), alone=True, into=own)
-            else:
-                losses[i] = learn(tokens[start : end + 1], into=own)
+        length = None if by_sentence else length
+        segments = segments_of(model, tokens, length)
+        lengths = np.array([len(ids) - 1 for ids in segments])
+        token_losses = np.zeros(lengths.sum(), np.float32)
+        parts = np.split(token_losses, np.cumsum(lengths)[:-1])
+        pairs = zip(segments, parts)
+        losses = np.array([learn(ids, alone=by_sentence, into=part) for ids, part in pairs])
         perplexity = perplexity_of(np.repeat(losses, lengths))
         # The first segment is read before anything is learnt.
         if np.isinf(perplexity) and np.isfinite(perplexity_of(losses[:1])):
@@ -206,6 +198,7 @@ def learning(
     `learn(ids, alone=False, states=None, into=None)` scores the ids but the first, takes one step
     on their mean loss, and returns it; the losses are written `into` an array, if there is one.
     State is carried from segment to segment, or if `alone` is that of `states`, by default zero.
+    Only the last segment may be shorter than one before, unless it is `alone`.
     When the context ends, the weights are restored, unless `keep` and there was no error.
 
     `by_text` says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
@@ -222,25 +215,29 @@ def learning(
         with unfrozen(model), which.learning(), whole_batches():
             optimizer = _optimizer(which, rule, settings, statistics)
             learner = make_learner(which.graph, optimizer, batch_size=1)
+            step = [rule, {**settings, "learning_rate": None}, [*map(id, weights)], num_devices()]
+            learner = _compiled(model, step, learner)
+            longest = 0
 
             def learn(
                 ids: np.ndarray, *, alone: bool = False, states: Any = None,
                 into: np.ndarray | None = None,
             ) -> float:  # fmt: skip
-                segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:]}
+                nonlocal longest
+                count = len(ids) - 1
                 if alone:
                     learner.stream_state.restart()
                     if states is not None:
                         learner.stream_state.write(states)
-                    # Lengths vary, and each is compiled. What follows a word has no part in its
-                    # loss, so that padding may be any word, if it does not count.
-                    count = len(ids) - 1
-                    missing = bucket_length(count) - count
-                    segment["weights"] = np.ones((1, count), np.float32)
-                    segment = {
-                        name: np.pad(array, ((0, 0), (0, missing)))
-                        for name, array in segment.items()
-                    }
+                # Each length is compiled. What follows a word has no part in its loss, so that
+                # padding may be any word, if it does not count.
+                longest = bucket_length(count) if alone else max(longest, count)
+                weights = np.ones((1, count), np.float32)
+                segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:], "weights": weights}
+                segment = {
+                    name: np.pad(array, ((0, 0), (0, longest - count)))
+                    for name, array in segment.items()
+                }
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 logs = learner.train_on_batch(segment, return_dict=True)
@@ -253,12 +250,13 @@ def learning(
 
             if step_size.is_open:
                 settings["learning_rate"] = step_size.rate(learner, learn)
-                optimizer.learning_rate = settings["learning_rate"]
+                learner.optimizer.learning_rate = settings["learning_rate"]
             of_weights = {"adapt": which.items} if which.items else {}
             yield learn, {"rule": rule, **settings, **of_weights}
         if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
             raise _not_finite("weights", rule, settings)
-        if skipped := int(optimizer.skipped):
+        _learners[model] = step, learner
+        if skipped := int(learner.optimizer.skipped):
             warnings.warn(
                 f"{skipped} of the updates had gradients that are not finite, and changed nothing. "
                 "Take a smaller learning_rate, or set clipnorm.",
@@ -288,6 +286,24 @@ def _restored(weights: list[Any], *, keep: bool) -> Iterator[None]:
         if not keep:
             for weight, value in zip(weights, initial):
                 weight.assign(value)
+
+
+# The last learner of each model, and what its step is made of.
+_learners: weakref.WeakKeyDictionary[LanguageModel, tuple[list[Any], SegmentLearner]]
+_learners = weakref.WeakKeyDictionary()
+
+
+def _compiled(model: LanguageModel, step: list[Any], learner: SegmentLearner) -> SegmentLearner:
+    """Return `learner`, or the last one of `model` in its place, where that has compiled `step`."""
+    kept, last = _learners.pop(model, (None, learner))  # after an error, none is kept
+    if kept != step:
+        return learner
+    state, fresh = (
+        [*one.stream_state.variables, *one.optimizer.variables] for one in (last, learner)
+    )
+    for variable, value in zip(state, fresh):
+        variable.assign(value)
+    return last
 
 
 def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistics: Any) -> Rule:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class StepSize:
         record = kept.found_rate(key) if kept is not None else None
         if record is None:
             try:
-                segments = [*self._segments()]
+                segments = self._segments()
             except (OSError, ValueError):  # the text of the RUN has changed, or has no two tokens
                 if self.is_asked:
                     raise
@@ -130,22 +130,25 @@ class StepSize:
         _say(f"learning_rate {best:g}: perplexity {learnt:.2f}, {static:.2f} with fixed weights")
         return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
-    def _segments(self) -> Iterator[np.ndarray]:
+    def _segments(self) -> list[np.ndarray]:
         valid = self.valid
         if valid is None:
             assert isinstance(self.run, Run)
             valid = self.run.corpus().split("valid")
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
-        if not self.by_text:
-            length, tokens = self.settings["sequence_length"], tokens[: TOKENS + 1]
-            for start in range(0, len(tokens) - 1, length):
-                yield tokens[start : start + length + 1]
-            return
-        vocabulary, eos_id = vocabulary_with_eos(self.model)
-        tokens = tokens[:TOKENS]
-        ends = sentence_ends(tokens, vocabulary)
-        for start, end in zip([0, *ends[:-1]], ends):
-            yield np.append(eos_id, tokens[start:end])
+        if self.by_text:
+            return segments_of(self.model, tokens[:TOKENS], None)
+        return segments_of(self.model, tokens[: TOKENS + 1], self.settings["sequence_length"])
+
+
+def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:
+    """Return segments of `length` predicted tokens; for None sentences, each after `<eos>`."""
+    if length is not None:
+        starts = range(0, len(tokens) - 1, length)
+        return [tokens[start : start + length + 1] for start in starts]
+    vocabulary, eos_id = vocabulary_with_eos(model)
+    sentences = np.split(tokens, sentence_ends(tokens, vocabulary)[:-1])
+    return [np.append(eos_id, sentence) for sentence in sentences]
 
 
 def best_rate(loss_of: Callable[[float], float], default: float) -> tuple[float, float]:
