@@ -10,7 +10,7 @@ PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 pytho
 BACKENDS ?= jax torch
 NOTEBOOKS ?= force
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A module is compiled when it is first imported, and the result kept. An installation need not do it: all
 # of TensorFlow takes half of its time.
@@ -24,9 +24,9 @@ demo: .venv/.base
 test: lint
 	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) -m "not slow" tests
 
-# The docs need not run the notebooks: their tests do.
-test-all: NOTEBOOKS = off
-test-all: .venv/.test,test-all,jax,torch docs wheel
+# The docs need not run the notebooks: their tests do. They take one core, and the wheel the other.
+test-all: .venv/.test,test-all,jax,torch .venv/.docs
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync NOTEBOOKS=off docs wheel
 	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) -m slow tests
 	@set -e; for backend in $(BACKENDS); do \
 		echo "== $$(date +%T) $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \

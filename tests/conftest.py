@@ -39,10 +39,10 @@ if keras.config.backend() != "tensorflow":
     # Words, files, cards, rules and counts, which no backend has a part in; and the command line,
     # searches, pages, rescoring and the demo, made of parts that have tests of their own on each.
     ON_TENSORFLOW_ALONE = (
-        "allocator analysis cli* columns corpora corpora_cached_ids corpora_pairs demo docstrings "
-        "files_of_* fuzz links lm_eval look* memory minimal_pairs misuse notebooks pages peers "
-        "pretrained quiet requests rescoring resume_kills schedules serving* sherpa_onnx step_size "
-        "text toml translations trees tuning* wheel zoo"
+        "allocator analysis cli* columns corpora corpora_batches corpora_cached_ids corpora_pairs "
+        "demo docstrings files_of_* fuzz links lm_eval look* memory minimal_pairs misuse "
+        "notebooks pages peers pretrained quiet requests rescoring resume_kills schedules "
+        "serving* sherpa_onnx step_size text toml translations trees tuning* wheel zoo"
     )
     collect_ignore_glob = [f"test_{name}.py" for name in ON_TENSORFLOW_ALONE.split()]
     # The slow tests that the other backends run, too: those of layers, of how they are put
@@ -53,12 +53,24 @@ if keras.config.backend() != "tensorflow":
         "learners_compiled", "recurrence", "regularisers", "resume", "wrapped_models",
     }  # fmt: skip
 
-    REFUSAL = re.compile(r"refused|_(is|are)_told|_cannot_be")  # which is the same on each
+# A refusal, and what a manual says, is the same on each backend.
+SAME_ON_EACH = re.compile(r"refused|_(is|are)_told|_cannot_be|_manual")
+# The files that take longest, begun first: at the end, no worker is left alone with one of them.
+LONGEST = [
+    "pages", "notebooks", "misuse", "serving", "tuning_kills", "resume", "resume_kills",
+    "cli_translation", "pretrained", "combinations", "cli", "adaptation", "layers_cells",
+    "recurrence", "attention", "training", "language_model", "averaging", "cli_rescoring",
+    "rescoring", "own_parts", "docstrings", "fuzz", "demo", "look", "step_size",
+]  # fmt: skip
 
-    def pytest_collection_modifyitems(config, items):
+
+def pytest_collection_modifyitems(config, items):
+    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    if keras.config.backend() != "tensorflow":
         left_out = [
             item for item in items
-            if REFUSAL.search(item.originalname) or (item.get_closest_marker("slow")
+            if SAME_ON_EACH.search(item.originalname) or (item.get_closest_marker("slow")
             and item.path.stem.removeprefix("test_") not in SLOW_ON_EACH)
         ]  # fmt: skip
         config.hook.pytest_deselected(items=left_out)
