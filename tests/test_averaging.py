@@ -424,6 +424,7 @@ def test_a_run_reports_the_better_of_its_weights_and_their_average(corpus, tmp_p
     assert found == pytest.approx(least, rel=1e-5)
 
 
+@once
 def test_a_run_with_two_tailed_averages_resumes_exactly(corpus, tmp_path):
     whole = train(corpus, tmp_path / "whole", **TWO_TAILED)
     stopped = train(corpus, tmp_path / "RUN", **{**TWO_TAILED, "epochs": 2}, evaluate=False)

@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import perplexities, scoring
 from dualnet.evaluation.mc_dropout import DropoutReader
-from tests.checks import assert_same, once, strong
+from tests.checks import assert_same, few_elsewhere, once, strong
 from tests.conftest import NO_DROPOUT, nll, values
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
@@ -57,7 +57,7 @@ def test_by_sentence_each_line_is_scored_for_itself_in_reading_order(plain, end,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["a", "\n", "a b c d e\n", "a b " * 60])
+@pytest.mark.parametrize("text", few_elsewhere(["a b c d e\n", "a", "\n", "a b " * 60]))
 def test_a_text_of_one_sentence_is_read_after_eos(plain, text):
     tokens = VOCABULARY.encode(text)
     found = dualnet.evaluate(plain, tokens, by_sentence=True)
@@ -75,8 +75,10 @@ def test_a_text_without_tokens_is_refused(plain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [1, 4, 7, 500])
-@pytest.mark.parametrize("work", [2048, 6])  # 6: several calls, and windows in several pieces
+@pytest.mark.parametrize(
+    ("window", "work"),  # 6: several calls, and windows in several pieces
+    few_elsewhere([(4, 6), (1, 2048), (4, 2048), (500, 2048), (7, 6)], 2),
+)
 def test_the_state_is_zeroed_every_so_many_tokens(plain, window, work, monkeypatch):
     expected, state = [], None
     for position, target in enumerate(TOKENS[1:]):

@@ -9,7 +9,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
-from tests.checks import assert_same, dtype_policy, once, total
+from tests.checks import assert_same, dtype_policy, few_elsewhere, once, total
 from tests.conftest import nll, values
 
 JAX = keras.config.backend() == "jax"
@@ -340,7 +340,7 @@ def test_keras_exports_logits_of_tokens(tiny, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", few_elsewhere(PLACES, 2))
 def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
     sizes = {"units": 6, "recurrent_layers": 2, "rounds": 2, "rank": 3}
     choices = {"cell": "mogrifier_lstm", "connection": "dual", f"{place}_dropout": 0.5}

@@ -13,7 +13,7 @@ nbformat, nbclient = needed("test-all", "nbformat", "nbclient")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-# Ten trainings show how cells are compared; they need not read the whole text for that.
+# Trainings show how cells are compared, and what a RUN is: a part of the text will do for that.
 SHORT_TEXT = """
 from dualnet.corpora import python_reference
 texts = python_reference.split_texts()
@@ -112,7 +112,7 @@ def check_change_one_equation(outputs):
 
 def check_search(outputs):
     ranked = outputs.numbers("rank trial perplexity")[1:]
-    assert [row[0] for row in ranked] == [1, 2, 3, 4, 5, 6]
+    assert [row[0] for row in ranked] == [1, 2, 3]
     assert [row[2] for row in ranked] == sorted(row[2] for row in ranked)
     assert outputs.numbers("get_best_models")[-1] == [pytest.approx(ranked[0][2], rel=0.05)]
     assert "dualnet train best.toml" in outputs.text("best.toml")
@@ -134,8 +134,10 @@ def check_translate(outputs):
 def test_a_notebook_runs_and_what_it_says_is_so(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-    if name == "change_one_equation":
+    if name in ("change_one_equation", "quickstart"):
         notebook.cells.insert(0, nbformat.v4.new_code_cell(SHORT_TEXT))
+    for cell in notebook.cells:  # each trial is a process
+        cell.source = cell.source.replace("max_trials = 6", "max_trials = 3")
     client = nbclient.NotebookClient(
         notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}
     )

@@ -236,6 +236,7 @@ def test_a_tuple_is_the_list_that_a_run_started_with(corpus, tmp_path):
         train(corpus, tmp_path / "RUN", resume=True, recurrent_units=(8, 9))
 
 
+@once
 def test_control_c_finishes_the_step_saves_and_says_how_to_resume(corpus, tmp_path, capsys):
     handler = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
@@ -249,6 +250,7 @@ def test_control_c_finishes_the_step_saves_and_says_how_to_resume(corpus, tmp_pa
     assert checkpoint.name == "epoch-00000-step-00000005"
 
 
+@once
 def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):  # as good as a kill
         on_call(patch, recorder.Recorder, "on_train_batch_end", 1, sys.exit)  # no checkpoint yet
@@ -258,6 +260,7 @@ def test_a_new_learning_rate_holds_after_a_second_kill(corpus, tmp_path, stopped
     assert [row["learning_rate"] for row in run.history] == [0.01, 0.002, 0.002]
 
 
+@once
 def test_a_run_folder_in_use_is_refused(corpus, tmp_path, stopped):
     with (
         filelock.FileLock(tmp_path / "RUN" / ".lock"),
@@ -300,6 +303,7 @@ def test_a_run_in_another_precision_resumes_bit_for_bit(corpus, tmp_path, policy
     assert_equal(ends(whole.folder), ends(tmp_path / "stopped"))
 
 
+@once
 def test_weights_that_are_no_longer_finite_are_not_saved_and_a_smaller_rate_goes_on(
     corpus, tmp_path
 ):
