@@ -298,6 +298,8 @@ def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
         ({"cell": own_parts.Unregistered}, "`cell` must be registered with Keras.*Unregistered"),
         ({"cell": LSTMCell(4)}, "`cell` must be one of .* a class of your own"),
         ({"cell": keras.layers.Dense, "recurrent_dropout": 0}, "`cell` must have `state_size`"),
+        ({"cell": keras.layers.LSTM}, "`cell` must be a cell, .* Give the class of the cell"),
+        ({"cell": "LSTMCell"}, "Did you mean 'keras.layers.LSTMCell'"),
         ({"cell": keras.layers.LSTMCell, "dropout": 0.2}, "`dropout` must be 0 for the cell"),
         ({"cell": keras.layers.LSTMCell}, "`recurrent_dropout` must be 0 for .*Received: .*=0.5"),
         ({"cell": KerasStyleCell}, "`recurrent_dropout` must be 0 for the cell 'own>Ker"),
@@ -317,7 +319,10 @@ def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
         ),
         ({"connection": own_parts.Narrow}, r"`connection` must return .*\(batch, time, 4\)"),
         ({"connection": own_parts.Nameless}, "`connection` must be a class that takes its size"),
-        ({"connection": Gated, "dual_l2": 0.1}, "`dual_l2` needs .* of the connection"),
+        (
+            {"connection": Gated, "dual_l2": 0.1},
+            "`dual_l2` needs .* of the connection.*back to its default",
+        ),
         ({"connection": "dua"}, "`connection` must be one of .*Did you mean 'dual'"),
         ({"output": keras.layers.Dense}, "`tied` needs `tied_to` .*Set tied=False"),
         ({"output": Scaled, "experts": 3}, "`experts` must be 0 beside an output of your own"),
@@ -328,6 +333,12 @@ def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
 def test_a_part_that_does_not_fit_is_refused_with_the_way_out(own, message):
     with pytest.raises(dualnet.ArgumentError, match=message):
         zoo.build("lstm", **SMALL, **own)
+
+
+def test_a_module_to_import_that_is_not_found_is_named(monkeypatch):
+    monkeypatch.setenv("DUALNET_IMPORT", "no_such_parts")
+    with pytest.raises(ImportError, match="DUALNET_IMPORT must name .* Received: 'no_such_parts'"):
+        zoo.build("lstm", cell="own>DiagonalCell", **SMALL)
 
 
 def test_a_translator_takes_recurrent_cells_connections_and_outputs_of_ones_own():

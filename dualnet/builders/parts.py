@@ -68,11 +68,16 @@ def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
         kind = getattr(keras.layers, part.removeprefix(OF_KERAS), None)
         kind = kind if part.startswith(OF_KERAS) else _registered(part)
     if isinstance(kind, type) and issubclass(kind, keras.layers.Layer):
+        if argument == "cell" and issubclass(kind, keras.layers.RNN):
+            required = "must be a cell, which computes one step, and not a layer that runs one."
+            way_out = f" Give the class of the cell, as {OF_KERAS}LSTMCell is that of LSTM."
+            raise ArgumentError("cell", required, way_out, cell=part)
         return kind
     of_choices = f"one of {sorted(choices)}, " if choices else ""
     way_out = " Give the class itself."
     if isinstance(part, str):
-        way_out = did_you_mean(part, choices) or (
+        of_keras = [OF_KERAS + part] if hasattr(keras.layers, part) else []
+        way_out = did_you_mean(part, of_keras or choices) or (
             f" Give the class itself, or import the module that registers {part!r} first: in the "
             f"shell, with {ENVIRONMENT}=MODULE."
         )
@@ -85,7 +90,11 @@ def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
 
 def _registered(name: str) -> Any:
     for module in filter(None, os.environ.get(ENVIRONMENT, "").split(",")):
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            message = f"{ENVIRONMENT} must name modules that Python finds. Received: {module!r}"
+            raise ImportError(f"{message}. {error}. Set PYTHONPATH to its folder.") from None
     return keras.saving.get_registered_object(name)
 
 
@@ -224,7 +233,8 @@ def make_part(
         if of_class not in taken:
             required = f"needs `{of_class}` among the arguments of the {argument}."
             received = f"Received: {argument}={part!r}, whose class does not take it."
-            way_out = f"{'Set tied=False' if builder_name == 'tied' else 'Leave it out'}."
+            way_out = "Leave it out, or set it back to its default."
+            way_out = "Set tied=False." if builder_name == "tied" else way_out
             raise ArgumentError(builder_name, f"{required} {received} {way_out}")
     settings = {key: value for key, value in settings.items() if key in taken}
     try:
