@@ -160,7 +160,7 @@ def _place_of(key: str, file: str) -> str:
 
 def is_file(name: StrPath) -> bool:
     """Tell the path of a card of your own, which ends in ".toml", from the name of a model."""
-    return os.fspath(name).endswith(".toml")
+    return os.fspath(name).lower().endswith(".toml")
 
 
 def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:

@@ -93,7 +93,7 @@ def test_lists_of_moses_get_features_and_a_score(cli, run, model, nbest, tmp_pat
 def test_lists_of_other_formats_stay_in_them(cli, run, model, format, tmp_path):
     lists = [NBest(0, (Hypothesis("(S (X the cat )X )S", rest="(S (X (D the) (N cat)))"),) * 2)]
     lists = lists if format == "trees" else LISTS
-    name = "nbest.jsonl" if format == "jsonl" else "nbest"  # which tells its format
+    name = "nbest.JSONL" if format == "jsonl" else "nbest"  # which tells its format
     write_nbest(tmp_path / name, lists, format=format)
     command = f"rescore {run} {tmp_path}/{name}" + f" --format {format}" * (name == "nbest")
     scores = []

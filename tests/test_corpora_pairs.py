@@ -74,7 +74,7 @@ def test_ids_of_every_tokeniser_decode_to_the_lines(tmp_path, tokenizer, joint):
 
 
 def test_each_side_may_have_its_own_tokeniser(tmp_path):
-    path = tmp_path / "tokenizer.json"
+    path = tmp_path / "tokenizer.JSON"
     train_tokenizer(["der Hund"], "characters").save(path)
     corpus = load(write(tmp_path), tokenizer=(ByteTokenizer(), path))
     assert corpus.tokenizer == ("bytes", str(path))

@@ -478,6 +478,7 @@ def test_a_card_of_ones_own_may_stand_wherever_a_name_does(own):
 
 def test_a_card_has_a_name_that_keras_accepts(own):
     assert zoo.card(own(name="größe 1.toml")).name == "gr__e_1"
+    assert zoo.card(own(name="MINE.TOML")).name == "MINE"
     assert zoo.build(own(name="_a.toml"), vocabulary_size=9).name == "card_a"
     with pytest.raises(ValueError, match=r"line 1: `name` must be ASCII letters.*x9b"):
         zoo.card(own('name = "\\u009b31m"'))

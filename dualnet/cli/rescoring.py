@@ -75,7 +75,7 @@ class Rescore(AdaptingOptions, Rescoring):
 
     def check(self) -> None:
         super().check()
-        if self.format == "moses" and self.nbest.endswith(".jsonl"):
+        if self.format == "moses" and self.nbest.lower().endswith(".jsonl"):
             object.__setattr__(self, "format", "jsonl")
         table = self.tune or self.compare
         changed = self.changed()

@@ -59,7 +59,7 @@ def train(options: TrainTokenizer) -> None:
     from dualnet.text.plain_text import END
 
     path = Path(options.output)
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         raise ArgumentError("--output", f"must be a file ending in .json. Received: {str(path)!r}.")
     if path.exists():
         raise FileExistsError(
@@ -96,7 +96,7 @@ def show(options: ShowTokenizer) -> None:
     from dualnet.text import load_tokenizer
 
     path = Path(options.tokenizer)
-    if path.suffix == ".json" or (path.is_file() and path.suffix != ".keras"):
+    if path.suffix.lower() == ".json" or (path.is_file() and path.suffix != ".keras"):
         tokenizer = load_tokenizer(path)
     else:
         run = Run.open(path)

@@ -268,7 +268,7 @@ def choose_tokenizer(
             raise ArgumentError("documents", required, documents=documents)
         return vocabulary.kind, vocabulary
     name = os.fspath(tokenizer or Vocabulary.kind)
-    if name.endswith(".json") or os.sep in name:
+    if name.lower().endswith(".json") or os.sep in name:
         return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
     check_tokenizer(name)
     return name, None
