@@ -1,15 +1,17 @@
 """What do few weights keep of the gain of dynamic evaluation, and how fast do learners read?
 
 Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 16000]
-       [--adapt WEIGHTS ...] [--rates R ...] [--rows 1 8 64] [--repeats 5] [--output FILE] [--quick]
+       [--adapt WEIGHTS ...] [--rate 0.3] [--rows 1 8 64] [--repeats 5] [--output FILE] [--quick]
 
 The validation text of the corpus (by default that of the RUN) is read with fixed weights, with a
 neural cache, and with learners of each choice of weights, rule "sgd", a step every 20 tokens, at
-each learning rate: printed are the best perplexity, its rate, and the share of the gain of all
-weights in nats. A choice is one of `adapt`, several of them joined by "+". Then the bytes of a
-learner, and the tokens per second of so many learners side by side, each with a text of its own,
-beside today's loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up,
-with their interquartile range, all choices in turn. With `--quick` sizes say nothing.
+learning rates a factor of about 3 apart, from `rate` up, or down if that is worse, until one is
+worse: printed are the best perplexity, its rate, and the share of the gain of all weights in nats.
+A choice is one of `adapt`, several of them joined by "+". Then the bytes of a learner, and the
+tokens per second of so many learners side by side, each with a text of its own, beside today's
+loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
+interquartile range, all choices in turn; with `--repeats 0` no speeds. With `--quick` sizes say
+nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +25,19 @@ from options import options_of
 from peers.report import commit, processor, threads
 
 import dualnet
+from dualnet.adaptation.step_size import best_rate
 from dualnet.learners import Learner, read_many
 
 CHOICES = [
     "output_bias", "matrix:16", "matrix", "connection", "connection+output_bias",
     "connection+matrix", "recurrence", "connection+recurrence", "output",
 ]  # fmt: skip
-RATES = [0.1, 0.3, 1.0, 3.0, 10.0]
 LENGTH = 20
 
 
 def main() -> None:
     options = options_of(
-        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rates=RATES,
+        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rate=0.3,
         rows=[1, 8, 64], repeats=5, output=Path, quick=False,
     )  # fmt: skip
     model = dualnet.load(options.run)
@@ -43,40 +45,43 @@ def main() -> None:
     tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
     count = 200 if options.quick else options.tokens
     tokens = tokens[: count + 1]
-    rates = [0.3] if options.quick else [float(rate) for rate in options.rates]
     rows = [1, 2] if options.quick else [int(number) for number in options.rows]
     choices = [choice.split("+") for choice in options.adapt]
 
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    def best(perplexity_of):
+        if options.quick:
+            return options.rate, perplexity_of(options.rate)
+        return best_rate(perplexity_of, options.rate)
+
     fixed = dualnet.perplexity(model, tokens)
     cached = dualnet.perplexity(dualnet.with_cache(model), tokens)
-    whole = {rate: dynamic(model, tokens, rate) for rate in rates}
-    learnt = min(whole.values())
-    lines = [
-        f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; sgd, a step "
-        f"every {LENGTH} tokens; dualnet at {commit()}",
-        f"{processor()}, {threads()} threads",
-        "",
-        f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
-        f"{'share':>6}",
-        f"{'nothing':28} {0:10,} {0:10,} {'':6} {fixed:10.2f} {0:6.0%}",
-        f"{'nothing, neural cache':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
-        f"{share(cached, fixed, learnt):6.0%}",
-    ]
-    for choice in choices:
-        found = {rate: of_learner(model, choice, rate, tokens) for rate in rates}
-        rate = min(found, key=lambda rate: found[rate])
-        one = learner(model, choice, rate)
-        weights = len(one._state.memory)
-        lines.append(
-            f"{'+'.join(choice):28} {weights:10,} {one.size:10,} {rate:6g} {found[rate]:10.2f} "
-            f"{share(found[rate], fixed, learnt):6.0%}"
-        )
-    rate = min(whole, key=lambda rate: whole[rate])
+    rate, learnt = best(lambda rate: dynamic(model, tokens, rate))
     number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
-    lines.append(f"{'all':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
-    lines += ["", f"tokens/s, median (iqr) of {options.repeats}, for so many learners:"]
-    lines += speeds(model, choices, rows, tokens, 1 if options.quick else options.repeats)
-    print("\n".join(lines))
+    say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; sgd, a step "
+        f"every {LENGTH} tokens; dualnet at {commit()}")  # fmt: skip
+    say(f"{processor()}, {threads()} threads\n")
+    say(f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
+        f"{'share':>6}")  # fmt: skip
+    say(f"{'nothing':28} {0:10,} {0:10,} {'':6} {fixed:10.2f} {0:6.0%}")
+    say(f"{'nothing, neural cache':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
+        f"{share(cached, fixed, learnt):6.0%}")  # fmt: skip
+    say(f"{'all':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
+    for choice in choices:
+        rate, found = best(lambda rate: of_learner(model, choice, rate, tokens))  # noqa: B023
+        one = learner(model, choice, rate)
+        say(f"{'+'.join(choice):28} {len(one._state.memory):10,} {one.size:10,} {rate:6g} "
+            f"{found:10.2f} {share(found, fixed, learnt):6.0%}")  # fmt: skip
+    if options.repeats:
+        say(f"\ntokens/s, median (iqr) of {options.repeats}, for so many learners:")
+        say("\n".join(
+            speeds(model, choices, rows, tokens, 1 if options.quick else options.repeats)
+        ))  # fmt: skip
     if options.output:
         options.output.write_text("\n".join(lines) + "\n", "utf-8")
 

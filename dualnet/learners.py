@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import itertools
 import json
@@ -27,8 +26,7 @@ from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.bucketing import bucket_length
-from dualnet.builders.model import has_own_core
-from dualnet.builders.weights import copy_weight, names_in
+from dualnet.builders.weights import checksum_of, copy_weight, names_in
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens, perplexity_of
 from dualnet.evaluation.comparison import figures_of
@@ -65,9 +63,8 @@ class _Kind:
     """What all learners have in common that learn the same of a model by the same rule."""
 
     def __init__(self, model: LanguageModel, which: Adapted, rule: str, has_momentum: bool) -> None:
-        masked = not model.cache_size and not has_own_core(model.arguments)  # know no padding
         self.items = which.items
-        self.lesson = Lesson(which, rule, has_momentum=has_momentum, masked=masked)
+        self.lesson = Lesson.of(model, which, rule, has_momentum=has_momentum)
         self.lock = threading.Lock()
         self.twin: LanguageModel | None = None  # made when it is to write
 
@@ -233,7 +230,7 @@ class Learner:
         """Write the learner into one file, whole or not at all: arrays and JSON, no pickle."""
         state = self._state
         about = {
-            "format": FORMAT, "model": self.model.name, "checksum": _checksum(self.model),
+            "format": FORMAT, "model": self.model.name, "checksum": checksum_of(self.model),
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
         }  # fmt: skip
@@ -253,7 +250,7 @@ class Learner:
             with np.load(whole, allow_pickle=False) as data:
                 arrays = {name: data[name] for name in data.files}
             about = json.loads(arrays.pop("about").tobytes())
-            checksum = about["checksum"], _checksum(model)
+            checksum = about["checksum"], checksum_of(model)
             if about["format"] == FORMAT and checksum[0] == checksum[1]:
                 learner = cls.__new__(cls)
                 learner._begin(model, about["adapt"], about["rule"], about["settings"])
@@ -485,13 +482,3 @@ def _named(state: _State) -> dict[str, np.ndarray]:
     moments = {f"moment_{i}": moment for i, moment in enumerate(state.moments)}
     states = {f"state_{i}": part for i, part in enumerate(state.states)}
     return {"memory": state.memory, **moments, **states}
-
-
-def _checksum(model: LanguageModel) -> str:
-    """Return the SHA-256 of the weights of a model, and of its vocabulary."""
-    digest = hashlib.sha256()
-    for name, weight in names_in(model.core).items():
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
-    digest.update(model.vocabulary.sha256.encode() if model.vocabulary else b"")
-    return digest.hexdigest()

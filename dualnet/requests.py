@@ -426,11 +426,26 @@ class Exporting(Settings):
         max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
             `translate` may ask for.
         tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.
+    Args (learning while reading):
+        learn: str or list of str. Which weights requests to a SavedModel teach, for each row of a
+            batch: "connection", "matrix", "matrix:RANK", "output_bias" or several, as `adapt` of
+            `dualnet.Learner`. The rule is "sgd".
+        learning_rate: float above 0. The default of a request; by default that of a shipped
+            model's own figures, or of the rule, see `RULES`.
+        decay: float, at least 0. The default pull to the model's weights.
+        clipnorm: float above 0. The default norm that each weight's gradient is clipped to.
+        sequence_length: int. Tokens per step of `learn_text`.
     """
 
     format: str | None = choice(None, FORMATS)
     max_tokens: int = count(1000, least=1)
     tokens: StrPath | None = field(None, metavar="FILE")
+    learn: str | Sequence[str] | None = field(None, check_weights, nargs="+", metavar="WEIGHTS")
+    learning_rate: float | None = positive(None)
+    decay: float | None = None
+    clipnorm: float | None = positive(None)
+    sequence_length: int | None = count(None, least=1)
+    needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}
 
     def check(self) -> None:
         if (self.tokens is None) == (self.format == "sherpa-onnx"):

@@ -90,8 +90,8 @@ def killed_while_they_save(path):
     both[1].read("a b c d e f a b")
     states = [kept(one) for one in both]
     both[0].save(path)
-    checksum = learners._checksum(model)
-    learners._checksum = lambda model: checksum  # what saves uses NumPy alone: it is a fork
+    checksum = learners.checksum_of(model)
+    learners.checksum_of = lambda model: checksum  # what saves uses NumPy alone: it is a fork
     last = set()
     for _ in range(KILLS):
         saver = os.fork()

@@ -652,11 +652,11 @@ UNCHECKED_EXPORT = inspect.unwrap(dualnet.export)
 def stub_write(monkeypatch, before=lambda: None):
     """Make an export write one file instead of a model, after `before()`."""
 
-    def write(model, directory, names, max_tokens):
+    def write(model, directory, names, max_tokens, memories):
         before()
         (pathlib.Path(directory) / "saved_model.pb").write_text(model)
 
-    monkeypatch.setattr(exporting, "endpoints", lambda model: [])
+    monkeypatch.setattr(exporting, "endpoints", lambda model, learn: [])
     monkeypatch.setattr(saved_model, "write_saved_model", write)
 
 

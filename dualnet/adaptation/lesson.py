@@ -14,6 +14,7 @@ from dualnet import _backend
 from dualnet.adaptation.weights import Adapted, OutputBias
 from dualnet.builders import questions
 from dualnet.builders.graph import Graph
+from dualnet.builders.model import LanguageModel, has_own_core
 from dualnet.builders.reader import Reader
 from dualnet.layers import AdaptationMatrix, DualConnection
 
@@ -62,6 +63,14 @@ class Lesson(Reader):
         # What the rule keeps beside the memory.
         self.num_moments = {"sgd": 0, "rms": 1, "nadam": 2 + has_momentum}[rule]
 
+    @classmethod
+    def of(
+        cls, model: LanguageModel, which: Adapted, rule: str, *, has_momentum: bool = False
+    ) -> "Lesson":
+        """Return the lesson of what learns of `model`, with padding where the model knows it."""
+        masked = not model.cache_size and not has_own_core(model.arguments)
+        return cls(which, rule, has_momentum=has_momentum, masked=masked)
+
     def fresh_moments(self) -> list[np.ndarray]:
         """Return the moments before the first step; those of "rms" are the roots it divides by."""
         moments = [np.zeros(self.size, np.float32) for _ in range(self.num_moments)]
@@ -72,11 +81,10 @@ class Lesson(Reader):
     def learn(self, graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
         """Answer the question that a step asks."""
         memory, weights, settings = (segment[k] for k in ("memory", "weights", "settings"))
-        # All weights: on JAX, the scope of a step has the present values, and another hides it.
-        values = [(variable, ops.stop_gradient(variable.value)) for variable in self.core.variables]
+        values = self.values()
 
         def losses_with(memory: Any) -> tuple[list[Any], list[Any]]:
-            with self._differing(values, memory):
+            with self.differing(values, memory):
                 answer = questions.losses(graph, segment)
             return [answer["losses"]], [answer["losses"], *answer["states"]]
 
@@ -103,7 +111,12 @@ class Lesson(Reader):
         step = super().predict_step if self.by_row else super(Reader, self).predict_step
         return step(*args)
 
-    def _differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
+    def values(self) -> list[tuple[Any, Any]]:
+        """Return all weights and their values."""
+        # All: on JAX, the scope of a step has the present values, and another hides it.
+        return [(variable, ops.stop_gradient(variable.value)) for variable in self.core.variables]
+
+    def differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
         """Return the scope in which each row is read with weights that differ by its memory."""
         weights = self.which.weights.values()
         differences = dict(zip(map(id, weights), self._split(memory)))

@@ -1,6 +1,7 @@
 """Weights by name, from one model into another, and from other programs."""
 
 import dataclasses
+import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -303,6 +304,16 @@ def check_language_model(name: str, model: LanguageModel) -> None:
         received = f"Received: {model.name!r}, which translates."
         way_out = "Use dualnet.translate, dualnet.score with `source`, or `dualnet evaluate RUN`."
         raise ArgumentError(name, f"must be a language model. {received} {way_out}")
+
+
+def checksum_of(model: LanguageModel) -> str:
+    """Return the SHA-256 of the weights of a model, and of its vocabulary."""
+    digest = hashlib.sha256()
+    for name, weight in names_in(model.core).items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    digest.update(model.vocabulary.sha256.encode() if model.vocabulary else b"")
+    return digest.hexdigest()
 
 
 def copy_weight(source: keras.Variable, target: keras.Variable) -> None:

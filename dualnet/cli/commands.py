@@ -159,14 +159,15 @@ def export(options: Export) -> None:
     Examples:
         dualnet export runs/dual models/dual/1
         dualnet export runs/dual dual.onnx
+        dualnet export runs/dual models/dual/2 --learn connection
     """
-    settings = {"max_tokens": options.max_tokens, "tokens": options.tokens}
+    settings = Exporting.fields_of(options.arguments())
     run = Run.open(options.run_folder)
     serving = quietly("dualnet.serving")
     model = run.model()
     format = options.format or serving.format_of(options.path)
-    path = serving.export(model, options.path, format=format, **settings)
-    endpoints = serving.endpoints(model, format=format)
+    path = serving.export(model, options.path, **settings)
+    endpoints = serving.endpoints(model, format=format, learn=options.learn)
     result = {"path": str(path), "format": format, "endpoints": endpoints}
     lines = [f"A single step of the model in {path}"]
     if format == "saved_model":

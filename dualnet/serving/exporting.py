@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,12 @@ ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
 @checked
-def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]:
+def endpoints(
+    model: LanguageModel,
+    *,
+    format: str = "saved_model",
+    learn: str | Sequence[str] | None = None,
+) -> list[str]:
     """Return the names of the endpoints that `export` writes for `model`.
 
     Example:
@@ -41,6 +46,8 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
         >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
         >>> serving.endpoints(model)
         ['score', 'step', 'predict_next', 'score_text', 'generate_text', 'predict_next_text']
+        >>> serving.endpoints(model, learn="connection")[-2:]
+        ['learn', 'learn_text']
         >>> serving.endpoints(model, format="onnx")
         ['step']
         >>> translator = zoo.build("encdec", vocabulary_size=3, units=4)
@@ -53,7 +60,8 @@ def endpoints(model: LanguageModel, *, format: str = "saved_model") -> list[str]
     if format != "saved_model":
         return ["step"]
     text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
-    return ["score", "step", "predict_next", *text]
+    learning = ["learn", *["learn_text"] * bool(text)] if learn is not None else []
+    return ["score", "step", "predict_next", *text, *learning]
 
 
 @checked
@@ -128,6 +136,27 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
       Each row draws with its own seed, independently of the rest of the batch.
     - `predict_next_text` maps `prompts` string and `k` int32, both `(batch,)`, to the outputs of
       `predict_next` after each prompt, which is read as by `generate_text`.
+
+    With `learn`, requests teach the model, each row on its own, while the model never changes: a
+    client keeps a `memory` as it keeps states, float32 `(batch, size)`, which every endpoint takes
+    as a further input. Zeros, or rows without any number, are the plain model. There are two more
+    endpoints:
+
+    - `learn` scores `ids` and `lengths` as `score` does, read from `state_1` ... `state_n`, and
+      then takes one step on each row's mean loss, as `dualnet.Learner` does by the rule "sgd". Its
+      further inputs are `learning_rate`, `decay` and `clipnorm` float32 `(batch,)`, where a value
+      below 0 is the default of the export, and a `clipnorm` of 0 clips nothing. Its outputs are the
+      `log_probabilities` from before the step; `memory` and the states after it, to which the last
+      id is not read yet, as the next `ids` begin with it; and `applied` bool `(batch,)`: False
+      where the step was not finite, and the memory is as it was.
+    - `learn_text` reads `texts` string `(batch,)` as a `Learner` does, a step for every
+      `sequence_length` tokens, and answers as `score_text`. Its further inputs are those of
+      `learn`, and `last` int32 `(batch,)`, the last id that was read, or -1 for the start of a
+      text, `<eos>`; its further outputs the new `last`, `memory` and states, and `skipped` int32
+      `(batch,)`, the number of steps that were not finite.
+
+    The last number of a memory is the mark of its model; that of another model, and one whose
+    scores are not finite, fail the request.
 
     `score_text`, `generate_text` and `predict_next_text` read text as the tokeniser of the model
     does, if that is one of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have
@@ -222,13 +251,16 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     check_text("path", os.fspath(path))
     path = Path(path).resolve()
     if format == "saved_model":
-        _export_folder(model, path, request.max_tokens)
+        _export_folder(model, path, request)
+    elif request.learn is not None:
+        required = f"must be None for format={format!r}, a single step, which does not learn."
+        raise ArgumentError("learn", required, " Export a SavedModel.", learn=request.learn)
     else:
         _export_file(model, path, format, request.tokens)
     return path
 
 
-def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> None:
+def _export_folder(model: LanguageModel, directory: Path, request: Exporting) -> None:
     if directory == Path.cwd():  # a new folder would take its place, and leave the shell nowhere
         raise ArgumentError("path", "must not be the current folder.", path=str(directory))
     with _explained("directory", directory):
@@ -236,9 +268,10 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
         _make_parent(directory)
         prefix = _unfinished_prefix(directory)
         with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
-            from dualnet.serving import saved_model
+            from dualnet.serving import learning, saved_model
 
-            names = endpoints(model)
+            names = endpoints(model, learn=request.learn)
+            memories = learning.Memories(model, request) if request.learn is not None else None
             if "score_text" in names and _is_closed(model.vocabulary):
                 warnings.warn(
                     f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
@@ -246,7 +279,9 @@ def _export_folder(model: LanguageModel, directory: Path, max_tokens: int) -> No
                     "the default for a text of your own, or on words, which then have one.",
                     stacklevel=5,
                 )
-            saved_model.write_saved_model(model, str(unfinished), names, max_tokens)
+            saved_model.write_saved_model(
+                model, str(unfinished), names, request.max_tokens, memories
+            )
             _check_new_or_empty(directory)  # another export may have finished first
 
 

@@ -54,6 +54,15 @@ def all_valid(name: str, values: Any, valid: Any, requirement: str) -> Any:
     return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
 
 
+def finite(inputs: Tensors, names: Iterable[str]) -> list[Any]:
+    """Return assertions that the `inputs` with these names, if they are floats, are finite."""
+    return [
+        all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
+        for name in names
+        if inputs[name].dtype.is_floating
+    ]
+
+
 def not_empty(name: str, ids: Any) -> Any:
     """Return an assertion that `ids` have at least one column."""
     message = f"`{name}` must hold at least one word in each row. Received the shape:"

@@ -12,12 +12,11 @@ from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.beam import largest
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
+from dualnet.serving.learning import Memories
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
-from dualnet.serving.served_reader import ServedReader
+from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
-
-TextReader = GraphTokenizer | GraphByteTokenizer | GraphBPE
 
 
 def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextReader:
@@ -30,16 +29,21 @@ def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextRe
 
 
 def write_saved_model(
-    model: LanguageModel, directory: str, names: list[str], max_tokens: int
+    model: LanguageModel,
+    directory: str,
+    names: list[str],
+    max_tokens: int,
+    memories: Memories | None = None,
 ) -> None:
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
-    `max_tokens` is the bound of `generate_text` and `translate`. The tokenisers go into
-    `assets.extra`, which TensorFlow leaves to its users.
+    `max_tokens` is the bound of `generate_text` and `translate`; `memories` are those of a model
+    that learns. The tokenisers go into `assets.extra`, which TensorFlow leaves to its users.
     """
     archive = keras.export.ExportArchive()
-    archive.track(model.core)
-    reader = ServedReader(model)
+    graph = memories.graph if memories else model.graph
+    archive.track(graph.core)
+    reader = ServedReader(model, graph)
     built, tokenizer = {"score": _score(reader), "step": _step(reader)}, None
     if isinstance(model, TranslationModel):
         built |= translator_endpoints.endpoints(model, reader, max_tokens)
@@ -53,10 +57,17 @@ def write_saved_model(
         built["predict_next_text"] = _predict_next_text(reader, tokenizer)
     if "predict_next" in names:
         built["predict_next"] = _predict_next(reader, tokenizer)
+    if memories:
+        built = {name: memories.read_with(endpoint) for name, endpoint in built.items()}
+        built["learn"] = memories.learn(reader)
+        if tokenizer is not None:
+            built["learn_text"] = memories.learn_text(reader, tokenizer)
     for name in names:
         function, specs = built[name]
         archive.add_endpoint(name, function, [specs])
-    archive.write_out(directory, verbose=False)
+    # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
+    archive.write_out(directory, options=options, verbose=False)
     _save_tokenizers(model, Path(directory, "assets.extra"))
 
 
@@ -90,7 +101,7 @@ def _step(reader: ServedReader) -> Endpoint:
             *requests.same_rows(inputs, "ids"),
             requests.are_words("ids", inputs["ids"], reader.words),
             requests.not_empty("ids", inputs["ids"]),
-            *_finite_states(reader, inputs),
+            *requests.finite(inputs, reader.specs),
             *requests.same_rows(
                 {name: inputs[name] for name in reader.constants}, "memory", axis=1, part="column"
             ),
@@ -103,22 +114,13 @@ def _step(reader: ServedReader) -> Endpoint:
     return step, {"ids": spec("ids", tf.int32, None), **reader.specs}
 
 
-def _finite_states(reader: ServedReader, inputs: Tensors) -> list[Any]:
-    """Return assertions that the states among `inputs` are finite."""
-    return [
-        requests.all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
-        for name, spec in reader.specs.items()
-        if spec.dtype.is_floating
-    ]
-
-
 def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
     def predict_next(inputs: Tensors) -> Tensors:
         inputs, _ = requests.checked_rows(inputs, reader.words)
         ids, lengths = inputs["ids"], inputs["lengths"]
         columns = "at least 1 and at most the number of columns of `ids`"
         checks = [requests.in_range("lengths", lengths, 1, tf.shape(ids)[1], columns)]
-        inputs = requests.after([*checks, *_finite_states(reader, inputs)], inputs)
+        inputs = requests.after([*checks, *requests.finite(inputs, reader.specs)], inputs)
         states = [inputs[name] for name in reader.specs]
         read = reader.last(inputs["ids"], inputs["lengths"], states)
         return _likeliest(reader, tokenizer, inputs["k"], *read)
@@ -166,19 +168,7 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
         ids = ids.to_tensor(tokenizer.eos_id)
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
         context = tf.concat([tf.fill((batch, 1), tokenizer.eos_id), ids], axis=1)[:, :time]
-        mask = tf.sequence_mask(lengths, time)
-        scores = tf.where(mask, reader.log_probabilities(context, ids), 0.0)
-        words = tf.where(mask, tf.gather(tokenizer.words, ids), "")
-        # float64: the float32 sum of a long text would lose digits.
-        nll = -tf.reduce_sum(tf.cast(scores, tf.float64), axis=1)
-        mean = nll / tf.cast(tf.maximum(lengths, 1), tf.float64)
-        perplexity = tf.minimum(tf.exp(mean), tf.float32.max)  # JSON has no infinity
-        return {
-            "words": words,
-            "log_probabilities": scores,
-            "lengths": lengths,
-            "perplexity": tf.cast(perplexity, tf.float32),
-        }
+        return scored_text(tokenizer, ids, lengths, reader.log_probabilities(context, ids))
 
     return score_text, {"texts": spec("texts", tf.string)}
 

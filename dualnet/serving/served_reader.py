@@ -5,9 +5,14 @@ from typing import Any
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel
+from dualnet.builders.graph import Graph
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.layers import without_gradients
-from dualnet.serving.requests import spec
+from dualnet.serving.graph_bpe import GraphBPE
+from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
+from dualnet.serving.requests import Tensors, spec
+
+TextReader = GraphTokenizer | GraphByteTokenizer | GraphBPE
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
@@ -16,7 +21,7 @@ CONSTANTS = ("memory", "keys", "mask")  # what was read of a source, which no st
 
 
 class ServedReader:
-    """Runs `model`, dropout off; what goes in and out is float32.
+    """Runs `model`, or a `graph` of its layers, dropout off; what goes in and out is float32.
 
     Attributes:
         words: Number of words.
@@ -24,8 +29,8 @@ class ServedReader:
         specs: The specs of the constants and of all states, by name.
     """
 
-    def __init__(self, model: LanguageModel):
-        self.graph, self.encoder = model.graph, model.graph.encoder
+    def __init__(self, model: LanguageModel, graph: Graph | None = None):
+        self.graph, self.encoder = graph or model.graph, model.graph.encoder
         self.sizes, self.words = model.state_size, model.vocabulary_size
         self.max_tokens = max(1, min(MAX_TOKENS, MAX_LOGITS // self.words))
         self.constants = CONSTANTS[: self.graph.constants]
@@ -117,6 +122,22 @@ class ServedReader:
 
     def _chunk_length(self, batch: Any) -> Any:
         return tf.maximum(1, self.max_tokens // tf.maximum(1, batch))
+
+
+def scored_text(tokenizer: TextReader, ids: Any, lengths: Any, log_p: Any) -> Tensors:
+    """Return words, scores and perplexity of texts of ids, and of the `log_p` of each id."""
+    mask = tf.sequence_mask(lengths, tf.shape(ids)[1])
+    scores = tf.where(mask, log_p, 0.0)
+    # float64: the float32 sum of a long text would lose digits.
+    nll = -tf.reduce_sum(tf.cast(scores, tf.float64), axis=1)
+    mean = nll / tf.cast(tf.maximum(lengths, 1), tf.float64)
+    perplexity = tf.minimum(tf.exp(mean), tf.float32.max)  # JSON has no infinity
+    return {
+        "words": tf.where(mask, tf.gather(tokenizer.words, ids), ""),
+        "log_probabilities": scores,
+        "lengths": lengths,
+        "perplexity": tf.cast(perplexity, tf.float32),
+    }
 
 
 def _ceil_divide(a: Any, b: Any) -> Any:
