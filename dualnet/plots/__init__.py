@@ -50,7 +50,7 @@ def plot_curves(
         training = name.endswith("train")
         model = name.rsplit(" ", 1)[0]
         colour = colours.setdefault(model, f"C{len(colours)}")
-        style = {"marker": marker}
+        style: dict[str, str | int] = {"marker": marker}
         if training:
             style = {"linestyle": "--", "linewidth": 1, "marker": marker and "."}
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
