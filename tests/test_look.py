@@ -22,8 +22,6 @@ from tests.checks import assert_same, once, small, strong
 from tests.conftest import values
 from tests.test_surprisal import TEXT, TOKENIZERS
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
-
 SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
 
 
