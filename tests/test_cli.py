@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -60,6 +61,13 @@ def test_a_command_is_silent_about_the_start_of_the_backend(trained):
 def test_the_version_is_that_of_the_package(cli, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"1.2.3 of {name}")
     assert cli("--version") == "dualnet 1.2.3 of dualnet\n"
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_code(cli, monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    cli("list dual_lstm")
+    shown = warnings.formatwarning("'bird'\x1b is rare.", UserWarning, "encoding.py", 197)
+    assert shown == "Warning: 'bird'\\x1b is rare.\n"
 
 
 def test_list_shows_the_models_that_match(cli):

@@ -156,7 +156,7 @@ def test_pairs_that_are_none_are_refused(words, tmp_path):
         (3, "`pairs` must be a path"),
         (PAIRS[0], "`pairs` must be a sequence of pairs, or a table.*Give one pair as"),
         ([PAIRS[0], {"sentence_good": "a"}], "no 'sentence_bad' in pair 2"),
-        (tmp_path / "none.jsonl", "No such file"),
+        (tmp_path / "none.jsonl", r"No such file.*one pair of sentences is \[\(good, bad\)\]"),
         (tmp_path, "Is a directory"),
     ]:
         with pytest.raises(ValueError, match=match):

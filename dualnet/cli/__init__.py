@@ -9,6 +9,8 @@ import logging
 import os
 import re
 import sys
+import warnings
+from typing import Any
 
 from dualnet._checks import did_you_mean
 from dualnet.cli.command import Options
@@ -53,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for programmers
+    warnings.formatwarning = _warning
     arguments = sys.argv[1:] if arguments is None else arguments
     if hint := _unknown_command(arguments):
         print("dualnet:", printable(hint), file=sys.stderr)
@@ -85,6 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"dualnet {options.command}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)
         return 2
     return 0
+
+
+def _warning(message: Any, *_: Any, **__: Any) -> str:
+    """Return the line of a warning, without the place in the code, which is for programmers."""
+    return f"Warning: {printable(str(message))}\n"
 
 
 def _version() -> str:

@@ -109,7 +109,8 @@ def _pairs_of_file(path: StrPath) -> list[SentencePair]:
     except (OSError, TooLargeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"FILE must be a file of minimal pairs. Received: {str(path)!r}: {reason}."
+            f"FILE must be a file of minimal pairs. Received: {str(path)!r}: {reason}. In Python, "
+            "one pair of sentences is [(good, bad)]."
         ) from None
     pairs = []
     for number, line in enumerate(text.split("\n"), 1):
