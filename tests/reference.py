@@ -62,9 +62,8 @@ def lstm_step(x, states, weights, masks, *, capped_input_gate=False):
     return [o * np.tanh(c), c]
 
 
-def mogrifier_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
+def mogrified(x, h, weights, masks, rounds, rank):
     """`mogrifier_i` of `masks` is between the factors of round i, or before its matrix."""
-    h, c = states
     xs, hs = {-1: x * masks.get("input", 1)}, {0: h * masks.get("recurrent", 1)}  # by superscript
     for i in range(1, rounds + 1):
         odd = i % 2 == 1
@@ -80,8 +79,26 @@ def mogrifier_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input
             reads = reads if mask is None else reads * mask
             z = reads @ weights[f"mogrifier_{i}_kernel"] + bias
         (xs if odd else hs)[i] = 2 * sigmoid(z) * gated
-    states = [hs[max(hs)], c]
-    return lstm_step(xs[max(xs)], states, weights, {}, capped_input_gate=capped_input_gate)
+    return xs[max(xs)], hs[max(hs)]
+
+
+def mogrifier_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
+    x, h = mogrified(x, states[0], weights, masks, rounds, rank)
+    return lstm_step(x, [h, states[1]], weights, {}, capped_input_gate=capped_input_gate)
+
+
+def rewired_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_gate):
+    """The state mask is that of the h before the rounds, and of the new c in the output gate."""
+    x, h = mogrified(x, states[0], weights, masks, rounds, rank)
+    W_i, W_j = np.split(weights["kernel"], 2, axis=1)
+    U_i, U_j = np.split(weights["recurrent_kernel"], 2, axis=1)
+    b_i, b_f, b_j, b_o = np.split(weights.get("bias", np.zeros(4 * h.shape[1])), 4)
+    i = sigmoid(x @ W_i + h @ U_i + b_i)
+    j = np.tanh(x @ W_j + h @ U_j + b_j)
+    f = sigmoid((i * j) @ weights["update_kernel"] + h @ weights["forget_kernel"] + b_f)
+    c = f * states[1] + (np.minimum(i, 1 - f) if capped_input_gate else i) * j
+    o = sigmoid((c * masks.get("recurrent", 1)) @ weights["output_kernel"] + b_o)
+    return [o * np.tanh(c), c]
 
 
 def recurrent_highway_step(x, states, weights, masks, *, depth, gate_reads):

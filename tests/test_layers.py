@@ -399,7 +399,7 @@ REFUSED = {  # beside what the manual excludes in its first words
     layers.LSTMCell: {
         "units": [None], "recurrent_dropout": [1.0], "input_l2": [-1], "recurrent_l2": [-1],
         "weight_dropout": [1.0], "locked": [["mogrifier"], "recurrent", ["Recurrent"]],
-        "forget_bias": [None, True, float("inf")],
+        "forget_bias": [None, True, float("inf"), "chrono", "chrono:2", "chrono:x", "chrono:inf"],
     },
     layers.LayerNormGRUCell: {"units": [1], "placement": [None]},
     layers.LayerNormLSTMCell: {"epsilon": [None, True], "placement": ["Separate", 1]},

@@ -21,6 +21,7 @@ from dualnet.layers import (
     PerGateLSTMCell,
     Recurrence,
     RecurrentHighwayCell,
+    RewiredLSTMCell,
 )
 from dualnet.layers._layer_norm import layer_norm
 from tests import reference
@@ -44,6 +45,7 @@ from tests.checks import (
 from tests.checks import built as built_with
 
 BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
+WITH_ROUNDS = (MogrifierLSTMCell, RewiredLSTMCell)
 NORMALISED = [LayerNormLSTMCell, LayerNormGRUCell]
 PLACEMENTS = ["separate", "joint", "gates", "output", "none"]
 EPSILON = 0.03  # large enough to be seen
@@ -89,6 +91,8 @@ UNDROPPED = [
         (MogrifierLSTMCell, {"rounds": rounds, "rank": rank})
         for rounds, rank in ((0, None), (1, 2), (2, None), (3, 0), (5, 2))
     ],
+    (RewiredLSTMCell, {"rounds": 5, "rank": 2}),
+    (RewiredLSTMCell, {"rounds": 2, "capped_input_gate": False}),
     (MogrifierLSTMCell, {"rounds": 3, "rank": 2, "capped_input_gate": True}),
     *NORMALISED_STEPS,
     *[
@@ -134,7 +138,7 @@ def test_the_sizes_of_a_depth_gated_stack_can_be_given_in_two_ways():
 
 # Cells whose gates have masks of their own, or share one.
 MASKED = [
-    *[(kind, {}) for kind in KINDS if kind not in (MogrifierLSTMCell, DepthGatedLSTMCell)],
+    *[(kind, {}) for kind in KINDS if kind not in (*WITH_ROUNDS, DepthGatedLSTMCell)],
     *[
         (kind, {"placement": placement, "epsilon": EPSILON})
         for kind, placement in itertools.product(NORMALISED, PLACEMENTS)
@@ -171,6 +175,8 @@ def test_a_masked_step_and_its_gradients_match_the_papers(kind, options, mask_pe
             (MogrifierLSTMCell, {"rounds": rounds, "rank": rank, "mogrifier_dropout": 0.4})
             for rounds, rank in ((1, None), (2, 2), (5, None))
         ],
+        (RewiredLSTMCell, {}),
+        (RewiredLSTMCell, {"rounds": 2, "rank": 2, "mogrifier_dropout": 0.4}),
         *[
             (RecurrentHighwayCell, {"depth": 2, "gate_reads": "candidate", "mask_per_gate": b})
             for b in BOTH
@@ -386,7 +392,7 @@ def test_fresh_deep_cells_start_as_their_manual_says():
             np.testing.assert_array_equal(value, np.repeat([0, 1, 0, 0, 0], UNITS))
         elif value.ndim < 2:
             assert not np.any(value), name
-        elif name.startswith(("recurrent", "peephole")):
+        elif name.startswith(("recurrent", "peephole", "forget", "update", "output")):
             np.testing.assert_allclose(value @ value.T, np.eye(UNITS), atol=1e-5, err_msg=name)
         else:
             limit = (6 / sum(value.shape)) ** 0.5  # Glorot, uniform
@@ -418,13 +424,13 @@ def test_a_fresh_mogrifier_round_has_the_same_scale_with_and_without_factors():
 )
 def test_penalties_are_on_the_matrices_of_the_manual(kind, options, rng):
     rates = {"input_l2": 0.3, "recurrent_l2": 0.5}
-    if kind is MogrifierLSTMCell:
+    if kind in WITH_ROUNDS:
         rates["mogrifier_l2"] = 0.7
     cell = built(kind(UNITS, **rates, **options), rng)
     expected = 0
     for name, value in by_name(cell).items():
         if value.ndim == 2 and name != "bias":
-            recurrent = name.startswith(("recurrent", "peephole"))
+            recurrent = name.startswith(("recurrent", "peephole", "forget", "update", "output"))
             rate = 0.7 if name.startswith("mogrifier") else 0.5 if recurrent else 0.3
             expected += rate * np.sum(value**2)
     assert total(cell.losses) == pytest.approx(expected, rel=1e-5)
@@ -443,7 +449,7 @@ def test_the_cells_ask_for_the_masks_of_their_manual(cell, expected):
 # --- what every cell owes its users
 
 CHECKED = [
-    *[(kind, {"mask_per_gate": True}) for kind in KINDS if kind is not MogrifierLSTMCell],
+    *[(kind, {"mask_per_gate": True}) for kind in KINDS if kind not in WITH_ROUNDS],
     *[(kind, {"placement": "output", "epsilon": EPSILON}) for kind in NORMALISED],
     (MogrifierLSTMCell, {"mogrifier_dropout": 0.2, "mogrifier_l2": 1e-3}),
     (MogrifierLSTMCell, {"rounds": 4, "rank": 2, "capped_input_gate": True}),

@@ -278,7 +278,7 @@ def test_every_cell_is_causal_under_the_dual_connection_and_its_biases_can_be_of
 
 @once
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm"}))
+@pytest.mark.parametrize("cell", sorted(set(CELLS) - {"mogrifier_lstm", "rewired_lstm"}))
 def test_every_cell_trains_with_masks_per_gate_and_dropped_weights(cell, rng):
     rates = {f"{place}_dropout": 0.3 for place in ("input", "internal", "recurrent", "weight")}
     # The second layer's input is masked at each step.
@@ -340,6 +340,36 @@ def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
         wanted = (size * 16) ** -0.25
         assert abs(spread[f"cell_1/mogrifier_{name}"][1] / wanted - 0.88) < 0.05  # truncated
     assert spread["cell_1/mogrifier_1_bias"] == (0, 0)
+
+
+@pytest.mark.parametrize("rule", ["keras", "uniform", "by_units", "by_shape", "by_fan_in"])
+@pytest.mark.parametrize(
+    ("cell", "forget", "options"),
+    [
+        ("lstm", (1, 4), {}),
+        ("layernorm_lstm", (1, 4), {}),
+        ("mogrifier_lstm", (1, 4), {"rounds": 2}),
+        ("rewired_lstm", (1, 4), {}),
+        ("lstm_per_gate", (0, 1), {}),
+        ("depth_gated_lstm", (1, 5), {"depth": 2, "coupled": False}),
+    ],
+)
+def test_forget_gates_start_with_memories_of_many_lengths_under_every_rule(
+    rule, cell, forget, options
+):
+    draw = {"initializer_range": 0.1} if rule in ("uniform", "by_units") else {}
+    options |= {"cell": cell, "forget_bias": "chrono:20", "initializer": rule}
+    options |= {"embedding_units": 4, "recurrent_units": 300, "tied": False}
+    model = language_model(9, **draw, **options)
+    cell = model.core.get_layer("recurrence_1").cell
+    names = {"lstm_per_gate": ["f"], "depth_gated_lstm": ["1", "2"]}.get(options["cell"])
+    for bias in [cell.bias] if names is None else [getattr(cell, f"bias_{n}") for n in names]:
+        parts = np.split(array(bias), forget[1])
+        lengths = np.exp(parts[forget[0]])
+        assert 1 <= lengths.min() < 2 and 18 < lengths.max() < 19.001
+        assert abs(lengths.mean() - 10) < 1.2 and len(np.unique(lengths)) > 290
+        others = [part for i, part in enumerate(parts) if i != forget[0]]
+        assert all(np.abs(part).max() < 1 for part in others)
 
 
 def test_a_seed_gives_the_same_initial_weights():

@@ -28,6 +28,7 @@ CELLS = Cells(
     lstm_per_gate=layers.PerGateLSTMCell,
     mogrifier_lstm=layers.MogrifierLSTMCell,
     recurrent_highway=layers.RecurrentHighwayCell,
+    rewired_lstm=layers.RewiredLSTMCell,
 )
 # Arguments that the builder passes to every cell.
 COMMON = (

@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from dualnet.layers import Recurrence
 from dualnet.layers._configured import Role
@@ -29,7 +31,8 @@ NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
 def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
     """Draw new weights for `core` by `rule`; the gains of norms stay at 1.
 
-    A weight of your own that has no role keeps its initial values.
+    A weight of your own that has no role keeps its initial values, and so does the bias of a
+    forget gate that starts by "chrono:T".
     """
     if rule == "keras":
         return
@@ -46,6 +49,8 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
                 value = initializer(weight.shape, weight.dtype)
                 if rule == "by_fan_in" and Role.BIAS in role:
                     value = value + weight  # the forget bias
+                if any(held := getattr(weight, "held", [])):
+                    value = ops.where(np.repeat(held, weight.shape[-1] // len(held)), weight, value)
                 weight.assign(value)
 
 

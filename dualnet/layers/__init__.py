@@ -28,6 +28,7 @@ from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
 from dualnet.layers.recurrence import Recurrence
 from dualnet.layers.recurrent_highway_cell import RecurrentHighwayCell
+from dualnet.layers.rewired_lstm_cell import RewiredLSTMCell
 from dualnet.layers.step_dropout import StepDropout
 
 __all__ = [
@@ -37,6 +38,6 @@ __all__ = [
     "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell", "LayerNormGRUCell",
     "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities", "MixtureSoftmax",
     "MogrifierLSTMCell", "NeuralCache", "OutputProjection", "PastDecode", "PerGateLSTMCell",
-    "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "StepDropout", "product",
-    "without_gradients",
+    "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell", "StepDropout",
+    "product", "without_gradients",
 ]  # fmt: skip

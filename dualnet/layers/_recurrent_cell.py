@@ -1,12 +1,23 @@
 """What all recurrent cells have in common."""
 
+import math
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty, check_rate
+from dualnet._checks import (
+    ArgumentError,
+    check_count,
+    check_finite,
+    check_flag,
+    check_penalty,
+    check_rate,
+)
 from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.layers._products import matmul
+
+CHRONO = "chrono:"
 
 
 class MaskSpec(NamedTuple):
@@ -194,7 +205,9 @@ class RecurrentCell(ConfiguredLayer):
         if not self.use_bias:
             return None
         shape = size if isinstance(size, tuple) else (size,)
-        return self.add_matrix(name, shape, initializer, role=Role.BIAS)
+        bias = self.add_matrix(name, shape, initializer, role=Role.BIAS)
+        bias.held = getattr(initializer, "held", [False])  # by gate
+        return bias
 
 
 class FusedCell(RecurrentCell):
@@ -224,6 +237,9 @@ class FusedCell(RecurrentCell):
 
     def build(self, input_shape):
         self.input_size = input_shape[-1]
+        self.build_gates()
+
+    def build_gates(self):
         size = self.gates * self.units
         self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
         self.recurrent_kernel = self.add_recurrent_kernel("recurrent_kernel", (self.units, size))
@@ -272,12 +288,38 @@ def product(vector, kernel, mask=None):
 
 
 def gate_biases(*values):
-    """Return an initializer of a bias whose gates, side by side, start at `values`."""
+    """Return an initializer of a bias whose gates, side by side, start at `values`.
+
+    A value may be "chrono:T". The rules of `dualnet.builders.initializers` leave it as it is.
+    """
 
     def initialize(shape, dtype=None):
-        return ops.repeat(ops.convert_to_tensor(values, dtype), shape[-1] // len(values))
+        size = shape[-1] // len(values)
+        return ops.concatenate([_bias_start(value, size, dtype) for value in values])
 
+    initialize.held = [isinstance(value, str) for value in values]  # type: ignore[attr-defined]
     return initialize
+
+
+def _bias_start(value, size, dtype):
+    if not isinstance(value, str):
+        return ops.full((size,), value, dtype)
+    longest = float(value.removeprefix(CHRONO))
+    return ops.log(keras.initializers.RandomUniform(1.0, longest - 1)((size,), dtype))
+
+
+def check_forget_bias(value):
+    """Return `value`, a number or "chrono:T"."""
+    if not isinstance(value, str):
+        return check_finite("forget_bias", value)
+    try:
+        is_right = value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf
+    except ValueError:
+        is_right = False
+    if not is_right:
+        required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
+        raise ArgumentError("forget_bias", required, forget_bias=value)
+    return value
 
 
 def _check_locked(locked, dropouts):

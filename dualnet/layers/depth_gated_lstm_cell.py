@@ -5,7 +5,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_rate
 from dualnet.layers._configured import Role
-from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
+from dualnet.layers._recurrent_cell import RecurrentCell, check_forget_bias, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
 FIRST_GATES = ("own", "shared", "none")
@@ -61,6 +61,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         affine: bool. Whether layers above the first read h A + a instead of h.
         internal_dropout: float, at least 0 and below 1. Dropout of the h that passes from
             layer to layer, before the affine map if there is one.
+        forget_bias: as in `LSTMCell`, for the forget gates of all layers, if not `coupled`.
         locked: list of the dropouts that keep their mask for a whole segment, some of
             "input", "recurrent" and "internal". The others draw a fresh mask at each step.
         **kwargs: Passed to `RecurrentCell`, as by `LSTMCell`.
@@ -83,7 +84,7 @@ class DepthGatedLSTMCell(RecurrentCell):
     affine layers above the first;
     `stabiliser_k` (scalar) if stabilised.
     Initial values: all W, M, N and A Glorot uniform; U, and P if a matrix, orthogonal; the
-    forget part of a bias 1; all else 0.
+    forget part of a bias `forget_bias`; all else 0.
 
     Reference: Yao et al., 2015, https://arxiv.org/abs/1508.03790
 
@@ -113,6 +114,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         stabilised=False,
         affine=False,
         internal_dropout=0.0,
+        forget_bias=1.0,
         locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
@@ -137,6 +139,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         self.stabilised = check_flag("stabilised", stabilised)
         self.affine = check_flag("affine", affine)
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
+        self.forget_bias = check_forget_bias(forget_bias)
         self.state_size = [size for size in self.layer_units for _ in "hc"]
 
     def mask_sizes(self):
@@ -205,8 +208,7 @@ class DepthGatedLSTMCell(RecurrentCell):
         self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
         width = len(self._recurrent_gates()) * units
         self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
-        # The forget part is 1, as in `LSTMCell`: a fresh cell remembers.
-        start = gate_biases(*[float(gate == "f") for gate in gates])
+        start = gate_biases(*[self.forget_bias if gate == "f" else 0.0 for gate in gates])
         self._set("bias", k, self.add_bias, len(gates) * units, start)
         for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
             if self.peepholes == "full":

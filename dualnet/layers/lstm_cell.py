@@ -1,8 +1,8 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_finite, check_flag
-from dualnet.layers._recurrent_cell import FusedCell, gate_biases
+from dualnet._checks import check_flag
+from dualnet.layers._recurrent_cell import FusedCell, check_forget_bias, gate_biases
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -18,8 +18,10 @@ class LSTMCell(FusedCell):
 
     Args:
         units: int, at least 1. Size of h and c.
-        forget_bias: float. Initial value of the forget gate's bias: 1, as in Keras, or 0, as
-            in Zaremba et al., in AWD-LSTM and in the models built on it.
+        forget_bias: float, or "chrono:T" with a number T above 2. Initial value of the forget
+            gate's bias: 1, as in Keras, or 0, as in Zaremba et al., in AWD-LSTM and in the models
+            built on it. With "chrono:T", ln u for a u drawn between 1 and T - 1 for each unit,
+            so that its memory lasts for about u steps (Tallec and Ollivier, 2018).
         capped_input_gate: bool. Whether the input gate is min(i, 1 - f), as in the reference
             code of Melis et al., 2020.
         **kwargs: Passed to `RecurrentCell`: `use_bias`, `input_dropout`,
@@ -32,7 +34,8 @@ class LSTMCell(FusedCell):
     Weights: `kernel` (features, 4 units), `recurrent_kernel` (units, 4 units),
     `bias` (4 units) if used.
 
-    Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000.
+    Reference: Hochreiter and Schmidhuber, 1997; Gers et al., 2000; Tallec and Ollivier, 2018,
+    https://arxiv.org/abs/1804.11188, section 2 ("chrono:T")
 
     Example:
 
@@ -48,7 +51,7 @@ class LSTMCell(FusedCell):
 
     def __init__(self, units, *, forget_bias=1.0, capped_input_gate=False, **kwargs):
         super().__init__(units, **kwargs)
-        self.forget_bias = check_finite("forget_bias", forget_bias)
+        self.forget_bias = check_forget_bias(forget_bias)
         self.capped_input_gate = check_flag("capped_input_gate", capped_input_gate)
         self.state_size = [self.units, self.units]
 

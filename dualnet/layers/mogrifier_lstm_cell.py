@@ -115,9 +115,8 @@ class MogrifierLSTMCell(LSTMCell):
 
     def step(self, projection, states, masks):
         x, (h, c) = projection, states
-        masks = {name: mask for name, mask in masks.items() if name != "input"}
         if "recurrent" in masks:
-            h = h * masks.pop("recurrent")
+            h = h * masks["recurrent"]
         for i, (factors, bias) in enumerate(self.mogrifiers, start=1):
             mask = masks.get(f"mogrifier_{i}")
             # The factor 2 keeps a freshly initialised round close to identity.
@@ -125,6 +124,10 @@ class MogrifierLSTMCell(LSTMCell):
                 x = 2.0 * ops.sigmoid(_transform(h, factors, mask) + bias) * x  # Eq. 1
             else:
                 h = 2.0 * ops.sigmoid(_transform(x, factors, mask) + bias) * h  # Eq. 2
+        return self.gated_step(x, h, c, masks)
+
+    def gated_step(self, x, h, c, masks):
+        """Return output and states of the step after the rounds, which have applied the masks."""
         return super().step(x, [h, c], masks)
 
     def gate_sums(self, x, h, masks):

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet.layers._recurrent_cell import product
+from dualnet.layers._recurrent_cell import gate_biases, product
 from dualnet.layers.lstm_cell import LSTMCell
 
 GATES = ("i", "f", "j", "o")
@@ -61,8 +61,8 @@ class PerGateLSTMCell(LSTMCell):
             recurrent_kernel = self.add_recurrent_kernel(
                 f"recurrent_kernel_{gate}", (self.units, self.units), _part(orthogonal, k)
             )
-            constant = keras.initializers.Constant(self.forget_bias if gate == "f" else 0.0)
-            bias = self.add_bias(f"bias_{gate}", self.units, constant)
+            start = gate_biases(self.forget_bias if gate == "f" else 0.0)
+            bias = self.add_bias(f"bias_{gate}", self.units, start)
             setattr(self, f"kernel_{gate}", kernel)
             setattr(self, f"recurrent_kernel_{gate}", recurrent_kernel)
             setattr(self, f"bias_{gate}", bias)
