@@ -11,7 +11,7 @@ import dualnet
 from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
 from dualnet.training import Recipe, recorder, two_tailed
-from dualnet.training.optimizers import SGD, Adam, Nadam
+from dualnet.training.optimizers import SGD, Adam, Nadam, RectifiedAdam
 from tests.checks import assert_close, assert_same, once
 from tests.conftest import values
 
@@ -191,6 +191,57 @@ def test_steps_and_averages_are_those_of_torch():
         assert_close(arrays([ours, *optimizer.averages]), expected)
 
 
+def rectified_adam(gradients, weight, *, rate, epsilon, beta_1=0.9, beta_2=0.999):
+    """Return the weight after each gradient, as Algorithm 2 of Liu et al. has it."""
+    m, v, walk = 0.0, 0.0, []
+    most = 2 / (1 - beta_2) - 1
+    for t, gradient in enumerate(gradients, start=1):
+        m = beta_1 * m + (1 - beta_1) * gradient
+        v = beta_2 * v + (1 - beta_2) * gradient**2
+        move = m / (1 - beta_1**t)
+        length = most - 2 * t * beta_2**t / (1 - beta_2**t)
+        if length > 5:
+            r = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+            move = move * np.sqrt(r) * np.sqrt(1 - beta_2**t) / (np.sqrt(v) + epsilon)
+        weight = weight - rate * move
+        walk.append(weight)
+    return walk
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_twenty_steps_of_rectified_adam_are_those_of_the_paper_and_of_torch(decay):
+    start, *gradients = np.random.default_rng(0).normal(size=(21, 8, 5)).astype("float32")
+    ours, walk = keras.Variable(start), []
+    recipe = Recipe(optimizer="rectified_adam", learning_rate=0.1, weight_decay=decay)
+    optimizer = recipe.make_optimizer()
+    for gradient in gradients:
+        optimizer.apply([ops.convert_to_tensor(gradient)], [ours])
+        walk.append(arrays([ours])[0])
+    if not decay:
+        double = [gradient.astype("float64") for gradient in gradients]
+        assert_close(walk, rectified_adam(double, start, rate=0.1, epsilon=1e-7))
+    if keras.config.backend() == "torch":
+        import torch
+
+        theirs = torch.nn.Parameter(torch.tensor(start))
+        reference = torch.optim.RAdam([theirs], lr=0.1, eps=1e-7, weight_decay=decay)
+        for gradient, weight in zip(gradients, walk):
+            theirs.grad = torch.tensor(gradient)
+            reference.step()
+            assert_close(weight, theirs.detach().numpy())
+
+
+def test_adamw_decays_past_the_moments():
+    start, gradient = np.random.default_rng(0).normal(size=(2, 8, 5)).astype("float32")
+    found = []
+    for decay in (0.0, 0.1):
+        weight = keras.Variable(start)
+        optimizer = Recipe(optimizer="adamw", learning_rate=0.5, weight_decay=decay)
+        optimizer.make_optimizer().apply([ops.convert_to_tensor(gradient)], [weight])
+        found += arrays([weight])
+    assert_close(found[0] - found[1], 0.5 * 0.1 * start)
+
+
 @once
 def test_an_optimizer_comes_back_from_its_config():
     settings = {"beta_1": 0.0, "averaging": "mean", "weight_decay": 0.25}
@@ -203,6 +254,8 @@ def test_an_optimizer_comes_back_from_its_config():
     assert isinstance(plain, keras.optimizers.Adam) and not isinstance(plain, Adam)
     assert plain.beta_1 == 0.0 and plain.weight_decay is None
     assert len(SGD(0.1).variables) == len(keras.optimizers.SGD(0.1).variables)
+    plain = Recipe(optimizer="rectified_adam", averaging="two_tailed").make_optimizer().plain()
+    assert type(plain) is RectifiedAdam and plain.average == "none"
 
 
 # --- runs

@@ -1,5 +1,6 @@
 """Keras's optimizers with exact clipping of embedding gradients and averaging of the weights."""
 
+import math
 from typing import Any
 
 import keras
@@ -116,10 +117,11 @@ class Averaging(CompiledUpdates):
                 variable.assign(start(variable.shape, variable.dtype))
 
     def plain(self):
-        """Return a fresh optimizer of Keras itself with the same settings."""
+        """Return a fresh optimizer of Keras itself with the same settings, if it has this one."""
         settings = self.get_config()
         del settings["average"], settings["coupled_decay"]
-        return getattr(keras.optimizers, type(self).__name__).from_config(settings)
+        kind = getattr(keras.optimizers, type(self).__name__, type(self))
+        return kind.from_config(settings)
 
     def get_config(self):
         ours = {"average": self.average, "coupled_decay": self.coupled_decay}
@@ -160,3 +162,51 @@ class Adam(Averaging, _fastest(keras.optimizers.Adam)):  # type: ignore[misc]
 @keras.saving.register_keras_serializable("dualnet")
 class Nadam(Averaging, _fastest(keras.optimizers.Nadam)):  # type: ignore[misc]
     """`keras.optimizers.Nadam`; see `Averaging`."""
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class AdamW(Averaging, _fastest(keras.optimizers.AdamW)):  # type: ignore[misc]
+    """`keras.optimizers.AdamW`; see `Averaging`."""
+
+
+class _RectifiedAdam(keras.optimizers.Adam):
+    def update_step(self, gradient, variable, learning_rate):
+        rate, gradient = ops.cast(learning_rate, variable.dtype), ops.cast(gradient, variable.dtype)
+        index = self._get_variable_index(variable)
+        mean, square = self._momentums[index], self._velocities[index]
+        mean.assign_add((1 - self.beta_1) * (gradient - mean))
+        square.assign_add((1 - self.beta_2) * (ops.square(gradient) - square))
+
+        t = ops.cast(self.iterations + 1, variable.dtype)
+        decay = -math.log(self.beta_2)  # beta_2^t = exp(-y)
+        y, most = t * decay, 2 / (1 - self.beta_2) - 1
+        # The difference of two large numbers, and while y is small the series of its terms.
+        series = ops.square(y) / 12 - ops.power(y, 4) / 720 + ops.power(y, 6) / 30240
+        series = most - 2 / decay + t - 2 / decay * series
+        length = ops.where(y < 1, series, most - 2 * t / ops.expm1(y))
+        safe = ops.maximum(length, 5.0)
+        square_root = ops.sqrt(
+            (safe - 4) * (safe - 2) * (most / ((most - 4) * (most - 2))) / safe * -ops.expm1(-y)
+        )
+        scale = ops.where(length > 5, square_root / (ops.sqrt(square) + self.epsilon), 1.0)
+        variable.assign_sub(rate * mean / (1 - ops.power(self.beta_1, t)) * scale)
+
+
+@keras.saving.register_keras_serializable("dualnet")
+class RectifiedAdam(Averaging, _RectifiedAdam):
+    """Adam whose step size is rectified while few gradients have been seen; see `Averaging`.
+
+    With m and v the running means of the gradient and of its square, as in Adam, after step t:
+
+    l = L - 2 t beta_2^t / (1 - beta_2^t),  L = 2 / (1 - beta_2) - 1
+    w' = w - rate * m / (1 - beta_1^t) * r * sqrt(1 - beta_2^t) / (sqrt(v) + epsilon)
+    r = sqrt((l - 4) (l - 2) L / ((L - 4) (L - 2) l))
+
+    While l is at most 5, w' = w - rate * m / (1 - beta_1^t). `epsilon` is where
+    `torch.optim.RAdam` has it.
+
+    Args:
+        *args, **kwargs: Passed to `keras.optimizers.Adam`, and to `Averaging`.
+
+    Reference: Liu et al., 2020, https://arxiv.org/abs/1908.03265, Algorithm 2
+    """

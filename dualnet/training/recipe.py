@@ -12,10 +12,12 @@ from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.builders.parts import part_options
 from dualnet.corpora.token_batches import check_lengths
-from dualnet.training.optimizers import AVERAGES, SGD, Adam, Nadam
+from dualnet.training.optimizers import AVERAGES, SGD, Adam, AdamW, Nadam, RectifiedAdam
 
 BATCHING = ("streams", "sentences", "pairs")
-OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {"adam": Adam, "nadam": Nadam, "sgd": SGD}
+OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
+    "adam": Adam, "adamw": AdamW, "nadam": Nadam, "rectified_adam": RectifiedAdam, "sgd": SGD,
+}  # fmt: skip
 
 
 class Recipe(Settings):
@@ -33,17 +35,18 @@ class Recipe(Settings):
     has halved the rate. None of this is reproduced here.
 
     Args:
-        optimizer: "nadam", "adam" or "sgd".
+        optimizer: "nadam", "adam", "adamw", "rectified_adam" (Liu et al., 2020) or "sgd".
         learning_rate: float above 0.
-        beta_1: float, at least 0 and below 1. Momentum of "nadam" and "adam".
-        epsilon: float above 0. Of "nadam" and "adam", added to the root of the mean square.
+        beta_1: float, at least 0 and below 1. Momentum of all but "sgd".
+        epsilon: float above 0. Of all but "sgd", added to the root of the mean square.
         clipnorm: float. Maximum norm of each weight's gradient; 0 for none.
         global_clipnorm: float. Maximum norm of all gradients together; 0 for none. Excludes
             `clipnorm`.
         weight_decay: float. `weight_decay * w` is added to the gradient of every weight w
             after clipping, as in torch's optimizers. With "adam" and "nadam" it therefore
             goes through their moments and shrinks weights with small gradients more than
-            those with large ones; Keras's own decay bypasses the moments.
+            those with large ones; Keras's own decay bypasses the moments, and so does that of
+            "adamw" (Loshchilov and Hutter, 2019).
         loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time of
             the mean over rows. Penalties are the same in both. Clipping thresholds and
             rates of "sgd" do not carry over from one to the other.
@@ -112,7 +115,9 @@ class Recipe(Settings):
     References: Merity et al., 2018, https://arxiv.org/abs/1708.02182 (random lengths,
     "asgd", fine-tuning); Takase et al., 2017, https://arxiv.org/abs/1709.08907
     (`square_root_decay`); Melis et al., 2020, https://arxiv.org/abs/1909.01792 ("mean");
-    Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle).
+    Press, 2019, https://arxiv.org/abs/1903.04167 (partial shuffle); Liu et al., 2020,
+    https://arxiv.org/abs/1908.03265 ("rectified_adam"); Loshchilov and Hutter, 2019,
+    https://arxiv.org/abs/1711.05101 ("adamw").
     """
 
     optimizer: str = choice("nadam", OPTIMIZERS)
@@ -182,9 +187,9 @@ class Recipe(Settings):
         }
         if self.optimizer != "sgd":
             settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
-        if self.weight_decay:
+        if self.weight_decay or self.optimizer == "adamw":
             # For plain SGD, Keras's decay, which subtracts `rate * weight_decay * w`, is equal.
-            decay = "weight_decay" if self.optimizer == "sgd" else "coupled_decay"
+            decay = "weight_decay" if self.optimizer in ("sgd", "adamw") else "coupled_decay"
             settings[decay] = float(self.weight_decay)
         return OPTIMIZERS[self.optimizer](**settings)
 
