@@ -14,7 +14,9 @@ from tests.conftest import nll, values
 
 JAX = keras.config.backend() == "jax"
 EAGERLY = keras.config.backend() == "tensorflow"  # tracing takes longer than a few steps
-PLACES = ["input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier"]
+PLACES = [
+    "input", "recurrent", "internal", "cell", "output", "dual_input", "dual_output", "mogrifier",
+]  # fmt: skip
 
 
 def tokens_of(shape, seed=0, words=12):
@@ -341,7 +343,7 @@ def test_keras_exports_logits_of_tokens(tiny, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", few_elsewhere(PLACES, 2))
-def test_each_of_the_seven_dropouts_acts_in_training_alone(place):
+def test_each_of_the_dropouts_acts_in_training_alone(place):
     sizes = {"units": 6, "recurrent_layers": 2, "rounds": 2, "rank": 3}
     choices = {"cell": "mogrifier_lstm", "connection": "dual", f"{place}_dropout": 0.5}
     model = language_model(12, **sizes, **choices)

@@ -15,7 +15,13 @@ from dualnet.builders import CELLS, ensemble, memory, weight_names, with_cache, 
 from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
 from dualnet.builders.stations import Stations
-from dualnet.layers import ActivationRegularization, EmbeddingDropout, PastDecode
+from dualnet.layers import (
+    ActivationRegularization,
+    EmbeddingDropout,
+    LockedDropout,
+    PastDecode,
+    StepDropout,
+)
 from dualnet.layers._configured import l2_regularizer
 from tests import reference
 from tests.checks import (
@@ -245,6 +251,51 @@ def test_the_skip_sum_is_the_sum_of_the_layers_outputs(rng):
     np.testing.assert_allclose(array(model(tokens)), wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="`skip_connections` needs recurrent layers of one size"):
         a_model(recurrent_layers=2, recurrent_units=6, skip_connections=True)
+
+
+def test_each_layer_reads_the_sum_of_all_below_it_and_the_output_that_of_all(rng):
+    residual, skip = (
+        a_model(recurrent_layers=2, **{n: True}) for n in ("residual", "skip_connections")
+    )
+    randomise(residual.core, rng)
+    skip.core.set_weights(residual.core.get_weights())
+    tokens = some_tokens(rng)
+    assert_same([array(residual(tokens))], [array(skip(tokens))])
+
+    three = a_model(recurrent_layers=3, residual=True)
+    randomise(three.core, rng)
+    weights = {"/".join(w.path.split("/")[-2:]): array(w) for w in three.core.weights}
+    total = weights["embedding/embeddings"][tokens]
+    for k in (1, 2, 3):
+        prefix = f"cell_{k}/"
+        cell = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+        states = [np.zeros((BATCH, total.shape[-1]))] * 2
+        outputs, *_ = reference.over_time(reference.lstm_step, total, states, cell)
+        total = outputs if k == 1 else total + outputs
+    wanted = total @ weights["embedding/embeddings"].T
+    np.testing.assert_allclose(array(three(tokens)), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="`residual` needs recurrent layers of one size"):
+        a_model(recurrent_layers=2, recurrent_units=6, residual=True)
+    with pytest.raises(ValueError, match="`residual` must be False with skip_connections"):
+        a_model(recurrent_layers=2, skip_connections=True, residual=True)
+
+
+@pytest.mark.parametrize("joined", ["residual", "skip_connections"])
+def test_the_output_of_each_cell_has_a_dropout_of_its_own_wherever_it_is_read(joined):
+    model = a_model(recurrent_layers=3, cell_dropout=0.5, **{joined: True})
+    names = [layer.name for layer in model.core.layers if layer.name.startswith("cell_dropout")]
+    assert names == ["cell_dropout_1", "cell_dropout_2", "cell_dropout_3"]
+    for k in (1, 2, 3):
+        layer = model.core.get_layer(f"cell_dropout_{k}")
+        assert type(layer) is StepDropout and layer.rate == 0.5
+        read = model.core.get_layer(f"recurrence_{k}").output[0]
+        assert layer.input is read
+        readers = {
+            node.operation.name for node in model.core.get_layer(f"recurrence_{k}")._outbound_nodes
+        }
+        assert layer.name in readers and not any("residual" in r or "skip" in r for r in readers)
+    locked = a_model(recurrent_layers=2, cell_dropout=0.5, locked_dropouts=["cell"])
+    assert type(locked.core.get_layer("cell_dropout_1")) is LockedDropout
 
 
 def test_an_untied_output_has_a_matrix_of_its_own_and_sizes_are_free(rng):

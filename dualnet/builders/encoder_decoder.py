@@ -18,7 +18,7 @@ from dualnet.layers import FirstState, RecurrentCell
 
 # What the stations of a language model offer, and a decoder has no place for.
 NOT_HERE = (
-    "skip_connections", "activation_l2", "activation_regularization",
+    "skip_connections", "residual", "cell_dropout", "activation_l2", "activation_regularization",
     "temporal_activation_regularization", "fraternal_regularization", "past_decode_regularization",
 )  # fmt: skip
 

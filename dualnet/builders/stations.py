@@ -177,7 +177,8 @@ class Embedding(Station):
 
 # The places of dropouts that may be locked: `input` is the argument `input_dropout`.
 PLACES = (
-    "input", "recurrent", "internal", "output", "dual_input", "dual_output", "mogrifier", "latent",
+    "input", "recurrent", "internal", "cell", "output", "dual_input", "dual_output", "mogrifier",
+    "latent",
 )  # fmt: skip
 
 
@@ -221,13 +222,17 @@ class Recurrent(PartStation):
             a subclass of `dualnet.layers.RecurrentCell` or any Keras cell, or its registered name.
         use_bias: bool. Whether the cells have biases.
         skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
-            layers, which must then be of one size (Melis et al.).
+            layers, which must then be of one size (Melis et al., 2020).
+        residual: bool. Whether each recurrent layer but the first reads the sum of the outputs of
+            all below it, and the output that of all (Melis, 2022). With two layers and no
+            dropout, the same as `skip_connections`. The layers must be of one size.
         input_dropout: On the embedding where it enters the recurrence.
         recurrent_dropout: On each layer's incoming h, in the Mogrifier before its rounds.
         weight_dropout: On single weights of the recurrent matrices, one draw for all rows of
             a segment (AWD-LSTM).
         internal_dropout: Between recurrent layers.
-        output_dropout: On the output of the last recurrent layer.
+        cell_dropout: On the output of each recurrent layer, wherever it is read.
+        output_dropout: On the output of the last recurrent layer, or on the sum of all.
         mogrifier_dropout: Between the factors of the Mogrifier's matrices.
         mask_per_gate: bool. Whether the masks of "input", "internal" (as the inputs of cells)
             and "recurrent" differ by gate (Gal and Ghahramani).
@@ -245,10 +250,12 @@ class Recurrent(PartStation):
     cell: str = field("lstm", parts.own_class)
     use_bias: bool = True
     skip_connections: bool = field(False, unless={"recurrent_layers": 1})
+    residual: bool = field(False, unless={"recurrent_layers": 1})
     input_dropout: float = 0.0
     recurrent_dropout: float = 0.0
     weight_dropout: float = 0.0
     internal_dropout: float = field(0.0, unless={"recurrent_layers": 1})
+    cell_dropout: float = 0.0
     output_dropout: float = 0.0
     mogrifier_dropout: float = field(0.0, unless={"rounds": 0})
     mask_per_gate: bool = False
@@ -270,6 +277,8 @@ class Recurrent(PartStation):
 
     def check(self) -> None:
         parts.check_options(self.cell, self.options)
+        if self.residual and self.skip_connections:
+            self.refuse("residual", "must be False with skip_connections=True.", "skip_connections")
 
     def count(self, option: str, default: int) -> int:
         """Return an option of the cell, or `default`, also where the cell will refuse the value."""
@@ -285,14 +294,15 @@ class Recurrent(PartStation):
             What enters each layer, and what leaves the last one, each with its dropout; then
             `hidden`, the states, and the new states, as those of `Graph`.
         """
-        if self.skip_connections and len(set(layer_units)) > 1:
+        if (self.skip_connections or self.residual) and len(set(layer_units)) > 1:
             required = "needs recurrent layers of one size."
             received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
-            raise ArgumentError("skip_connections", f"{required} {received}")
+            name = "residual" if self.residual else "skip_connections"
+            raise ArgumentError(name, f"{required} {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
-        levels, outputs = [], []
+        levels, outputs, below = [], [], None
         states: list[Any] = []
         new_states: list[Any] = []
         for number, units in enumerate(layer_units, start=1):
@@ -311,7 +321,11 @@ class Recurrent(PartStation):
             if self.activation_l2 > 0:
                 name = f"activation_{number}"
                 x = keras.layers.ActivityRegularization(l2=self.activation_l2, name=name)(x)
+            x = dropouts.drop("cell", self.cell_dropout, x, name=f"cell_dropout_{number}")
             outputs.append(x)
+            if self.residual and number > 1:
+                x = keras.layers.Add(name=f"residual_{number}")([below, x])
+            below = x
         if self.skip_connections and len(outputs) > 1:
             x = keras.layers.Add(name="skip_connections")(outputs)
         hidden, x = x, dropouts.drop("output", self.output_dropout, x)
