@@ -297,12 +297,13 @@ class Recurrent(PartStation):
         if (self.skip_connections or self.residual) and len(set(layer_units)) > 1:
             required = "needs recurrent layers of one size."
             received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
-            name = "residual" if self.residual else "skip_connections"
-            raise ArgumentError(name, f"{required} {received}")
+            joined = "residual" if self.residual else "skip_connections"
+            raise ArgumentError(joined, f"{required} {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
-        levels, outputs, below = [], [], None
+        levels, outputs = [], []
+        below: Any = None  # the sum of the outputs so far, with `residual`
         states: list[Any] = []
         new_states: list[Any] = []
         for number, units in enumerate(layer_units, start=1):
