@@ -486,3 +486,73 @@ def test_a_file_saved_under_one_dtype_policy_opens_under_another(saved, loaded, 
 def test_a_vocabulary_that_is_no_tokeniser_is_refused(tiny):
     with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser of dualnet.text"):
         tiny.vocabulary = [str(i) for i in range(12)]
+
+
+OUTPUTS = [
+    {"output_bias": True},
+    {"experts": 3, "connection": "dual"},
+    {"experts": [0, 1, 2], "recurrent_layers": 2, "latent_dropout": 0.3},
+    {"padded": True},
+]
+
+
+def of_samples(model, batches, count):
+    """Return the loss of each batch by hand: -log of the mean over `count` readings."""
+    states = model.initial_state(2 * count)
+    for tokens, targets, *_ in batches:
+        many, of_many = (ops.convert_to_tensor(np.tile(x, (count, 1))) for x in (tokens, targets))
+        losses, states = model.graph.losses(many, states, of_many, training=True)
+        losses = ops.convert_to_numpy(losses).astype("float64").reshape(count, *tokens.shape)
+        yield -np.log(np.exp(-losses).mean(axis=0)).mean()
+
+
+@pytest.mark.parametrize("output", few_elsewhere(OUTPUTS, 2))
+def test_the_loss_of_dropout_samples_is_that_of_the_mean_of_their_probabilities(corpus, output):
+    words = len(corpus.vocabulary)
+    places = {f"{place}_dropout": 0.4 for place in ("input", "recurrent", "output")}
+    batches = [corpus.batches("train", batch_size=2, sequence_length=5)[i] for i in range(3)]
+    found, single = [], []
+    for losses, count in ((found, 4), (single, 1)):
+        keras.utils.set_random_seed(5)
+        model = language_model(words, units=6, **places, **output)
+        model.dropout_samples = count
+        model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+        for batch in batches:
+            model.reset_metrics()
+            loss, perplexity = model.train_on_batch(*batch)
+            losses.append(loss)
+            assert np.log(perplexity) == pytest.approx(loss, rel=1e-4)
+    keras.utils.set_random_seed(5)
+    model = language_model(words, units=6, **places, **output)
+    wanted = [*of_samples(model, batches, 4)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert np.abs(np.subtract(found, single)).max() > 1e-3
+
+
+def test_dropout_samples_without_dropout_are_one_reading(corpus):
+    weights = []
+    for count in (1, 3):
+        keras.utils.set_random_seed(5)
+        model = language_model(len(corpus.vocabulary), units=6, recurrent_l2=0.1, activation_l2=0.1)
+        model.dropout_samples = count
+        model.compile(optimizer=keras.optimizers.SGD(0.5), run_eagerly=EAGERLY)
+        for i in range(3):
+            model.train_on_batch(*corpus.batches("train", batch_size=2, sequence_length=5)[i])
+        weights.append(values(model))
+    for one, three in zip(*weights):
+        np.testing.assert_allclose(one, three, rtol=1e-4, atol=1e-6)
+
+
+@once
+def test_dropout_samples_are_refused_where_a_step_needs_logits(corpus):
+    batch = corpus.batches("train", batch_size=2, sequence_length=5)[0]
+    for arguments, compiled in (
+        ({"fraternal_regularization": 0.1}, {}),
+        ({}, {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}),
+        ({}, {"metrics": [keras.metrics.SparseCategoricalAccuracy()]}),
+    ):
+        model = language_model(len(corpus.vocabulary), units=4, **arguments)
+        model.dropout_samples = 2
+        model.compile(optimizer="sgd", **compiled)
+        with pytest.raises(ValueError, match="`dropout_samples` must be 1 with a loss or metrics"):
+            model.train_on_batch(*batch)

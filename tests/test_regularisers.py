@@ -393,16 +393,18 @@ def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
     assert spread["cell_1/mogrifier_1_bias"] == (0, 0)
 
 
-@pytest.mark.parametrize("rule", ["keras", "uniform", "by_units", "by_shape", "by_fan_in"])
 @pytest.mark.parametrize(
-    ("cell", "forget", "options"),
+    ("rule", "cell", "forget", "options"),
     [
-        ("lstm", (1, 4), {}),
-        ("layernorm_lstm", (1, 4), {}),
-        ("mogrifier_lstm", (1, 4), {"rounds": 2}),
-        ("rewired_lstm", (1, 4), {}),
-        ("lstm_per_gate", (0, 1), {}),
-        ("depth_gated_lstm", (1, 5), {"depth": 2, "coupled": False}),
+        *[
+            (rule, "lstm", (1, 4), {})
+            for rule in ("keras", "uniform", "by_units", "by_shape", "by_fan_in")
+        ],
+        ("uniform", "layernorm_lstm", (1, 4), {}),
+        ("by_fan_in", "mogrifier_lstm", (1, 4), {"rounds": 2}),
+        ("by_fan_in", "rewired_lstm", (1, 4), {}),
+        ("by_shape", "lstm_per_gate", (0, 1), {}),
+        ("by_shape", "depth_gated_lstm", (1, 5), {"depth": 2, "coupled": False}),
     ],
 )
 def test_forget_gates_start_with_memories_of_many_lengths_under_every_rule(

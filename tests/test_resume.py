@@ -287,14 +287,14 @@ def test_a_full_disk_while_saving_leaves_earlier_files_untouched(corpus, tmp_pat
         assert saved() == before
 
 
-@pytest.mark.parametrize(
-    ("policy", "optimizer"),
-    few_elsewhere(
-        [("mixed_float16", "nadam"), ("mixed_float16", "sgd"), ("mixed_bfloat16", "adam")]
-    ),
-)
-def test_a_run_in_another_precision_resumes_bit_for_bit(corpus, tmp_path, policy, optimizer):
-    settings = {**SETTINGS, "epochs": 2, "dtype_policy": policy, "optimizer": optimizer}
+@pytest.mark.parametrize("changes", few_elsewhere([
+    {"dtype_policy": "mixed_float16", "optimizer": "nadam"},
+    {"optimizer": "rectified_adam", "dropout_samples": 3, "averaging": "two_tailed"},
+    {"dtype_policy": "mixed_float16", "optimizer": "sgd"},
+    {"dtype_policy": "mixed_bfloat16", "optimizer": "adam"},
+], 2))  # fmt: skip
+def test_a_run_of_any_precision_and_optimizer_resumes_bit_for_bit(corpus, tmp_path, changes):
+    settings = {**SETTINGS, "epochs": 2, **changes}
     whole = train(corpus, tmp_path / "whole", settings)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         on_call(patch, recorder.Recorder, "on_train_batch_end", 5, lambda: os.kill(os.getpid(), 15))

@@ -300,7 +300,8 @@ TRAINED = [name for name in MODELS if name not in {*ALIKE, *TRANSLATORS}]
 # Something happens between their layers.
 LAYERED = (
     "awd_dual_lstm", "awd_lstm", "awd_lstm_doc", "awd_lstm_fraternal", "awd_lstm_past_decode",
-    "dual_mdlstm_doc", "mogrifier_lstm", "skip_lstm",
+    "dual_mdlstm_doc", "mogrifier_lstm", "mogrifier_lstm_2022", "mogrifier_rlstm",
+    "dual_mogrifier_rlstm", "skip_lstm",
 )  # fmt: skip
 
 

@@ -77,6 +77,9 @@ class LanguageModel(ClearsAllGradients):
         label_smoothing: float, at least 0 and below 1; 0 by default. Share of the training loss
             that is the mean of -log p over all words, instead of the target alone (Szegedy et
             al., 2016). `perplexity` leaves it out. Not saved.
+        dropout_samples: int, at least 1; 1 by default. A training step reads each batch so many
+            times, with masks and states of their own, and trains -log of the mean of the
+            probabilities of each word (Melis, 2022). `perplexity` is of that mean. Not saved.
         padded: bool. Whether tokens below 0 are padding.
         gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate only.
         cache_size: int. Words that its neural cache remembers, or the largest of those of its
@@ -113,6 +116,7 @@ class LanguageModel(ClearsAllGradients):
         self.perplexity_metric = Perplexity(name="perplexity")
         self.loss_reduction = "mean"
         self.label_smoothing = 0.0
+        self.dropout_samples = 1
         fraternal = self.arguments.get("fraternal_regularization", 0.0)
         self._fraternal = 0.0 if self.gated else float(fraternal)  # off in a frozen model
         self._masked_graph: Any = graph if graph.padded else None  # made when needed
@@ -354,6 +358,9 @@ class LanguageModel(ClearsAllGradients):
         logits = y_pred["logits"] if two_readings else y_pred
         fused = isinstance(x, dict) and "targets" in x
         nll = y_pred if fused else token_losses(logits, y)
+        if fused and training and self.dropout_samples > 1:
+            of_samples = ops.reshape(nll, (self.dropout_samples, *ops.shape(y)))
+            nll = math.log(self.dropout_samples) - ops.logsumexp(-of_samples, axis=0)
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
         if len(weight.shape) == 1:  # of each row
             weight = ops.expand_dims(weight, -1)
@@ -494,11 +501,18 @@ class LanguageModel(ClearsAllGradients):
         tokens, targets, weight = keras.utils.unpack_x_y_sample_weight(divided(data))
         inputs = {"tokens": tokens}
         # A step that needs no logits of other words hands the targets over with the tokens.
-        smoothed = training and self.label_smoothing > 0
-        own_loss = self.loss is None and not self._fraternal and not smoothed
-        if own_loss and self._compile_metrics is None:
+        if self._is_own_loss(training):
             inputs["targets"] = targets
+        if training and self.dropout_samples > 1:
+            times = (self.dropout_samples, 1)
+            inputs = keras.tree.map_structure(lambda rows: ops.tile(rows, times), inputs)
         return inputs, targets, weight
+
+    def _is_own_loss(self, training):
+        """Tell whether a step needs the losses of the targets alone, and no logits."""
+        smoothed = training and self.label_smoothing > 0
+        plain = self.loss is None and not self._fraternal and not smoothed
+        return plain and self._compile_metrics is None
 
     def _prepare_training(self):
         """Check what is trainable, and make the optimizer's variables.
@@ -513,6 +527,10 @@ class LanguageModel(ClearsAllGradients):
                     f"{below[0]!r} is trainable. Set trainable = False on all layers of "
                     "model.core whose name does not begin with 'gate'."
                 )
+        if self.dropout_samples > 1 and not self._is_own_loss(training=True):
+            required = "must be 1 with a loss or metrics of your own, with label smoothing, and"
+            received = f"with fraternal dropout. Received: {self.dropout_samples}."
+            raise ArgumentError("dropout_samples", f"{required} {received}")
         if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
@@ -563,7 +581,8 @@ class LanguageModel(ClearsAllGradients):
         changed = (stream.carried, stream.bucketed) != (carried, bucketed)
         stream.carried, stream.bucketed = carried, bucketed
         if carried:  # else the number of rows may vary
-            changed |= stream.resize(batch_size)
+            samples = self.dropout_samples if stream is self.training_rows else 1
+            changed |= stream.resize(samples * batch_size)
         if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
             changed |= stream.num_variables != len(self.variables)
             stream.num_variables = len(self.variables)

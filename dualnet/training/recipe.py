@@ -95,6 +95,10 @@ class Recipe(Settings):
         label_smoothing: float, at least 0 and below 1. Share of the training loss that is the
             mean of -log p over all words, instead of the target alone (Szegedy et al., 2016,
             https://arxiv.org/abs/1512.00567).
+        dropout_samples: int, at least 1. Each step reads its batch so many times, with masks and
+            states of their own, and trains -log of the mean of the probabilities of each word
+            (Melis, 2022, https://arxiv.org/abs/2211.01848). `embedding_dropout` and
+            `weight_dropout` draw once for all rows, and so for all samples.
         patience: int. Training ends after so many epochs in a row without a new best
             validation result; 0 for never.
         watch: "perplexity", or "bleu" for pairs: the validation result that decides which
@@ -147,6 +151,7 @@ class Recipe(Settings):
     finetune_epochs: int = count(0, unless={"finetune": "none"})
     finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
     label_smoothing: float = field(0.0, check_fraction)
+    dropout_samples: int = count(1, least=1)
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
@@ -165,6 +170,8 @@ class Recipe(Settings):
             self.refuse("tokens_per_batch", message)
         if self.watch == "bleu" and self.batching != "pairs":
             self.refuse("watch", f"must be 'perplexity' {batching} translates nothing.")
+        if self.dropout_samples > 1 and self.label_smoothing:
+            self.refuse("dropout_samples", "must be 1 with label smoothing.", "label_smoothing")
         if self.averaging == "asgd" and self.optimizer != "sgd":
             message = "must not be 'asgd' with an optimizer other than 'sgd'."
             way_out = " Use averaging='two_tailed' with it."

@@ -302,8 +302,9 @@ def _prepare(
     with zoo.located(card, request.overrides):
         model = compiled_model(card, recipe, corpus)
     model.optimizer.build(model.trainable_variables)
-    for rows in (model.training_rows, model.evaluation_rows):
-        rows.resize(recipe.batch_size)  # now, lest JAX compile the step a second time
+    # Now, lest JAX compile the step a second time.
+    model.training_rows.resize(recipe.dropout_samples * recipe.batch_size)
+    model.evaluation_rows.resize(recipe.batch_size)
     transferred = None
     if source is not None:
         transferred = initial_weights.load_start(
@@ -325,6 +326,7 @@ def compiled_model(card: Card, recipe: Recipe, corpus: Corpus | PairCorpus) -> L
         model.source_vocabulary = corpus.source_vocabulary
     model.loss_reduction = recipe.loss_reduction
     model.label_smoothing = recipe.label_smoothing
+    model.dropout_samples = recipe.dropout_samples
     model.compile(optimizer=recipe.make_optimizer())
     return model
 
