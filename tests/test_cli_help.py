@@ -75,7 +75,7 @@ def completed(line):
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
 def test_the_shell_completes_commands_models_and_options():
     assert completed("dualnet tr") == ["train", "translate"]
-    assert completed("dualnet train mogr") == ["mogrifier_lstm"]
+    assert completed("dualnet train mogrifier_r") == ["mogrifier_rlstm"]
     assert completed("dualnet evaluate RUN --dyn") == ["--dynamic"]
 
 
