@@ -226,7 +226,7 @@ def test_figures_stand_beside_perplexities_on_the_command_line(run, cli, monkeyp
     monkeypatch.setenv("COLUMNS", "100")
     last = cli(score).splitlines()[-1]
     assert last.startswith(f"{total / math.log(2) / 8:.3f} bits per byte, ")
-    assert last.endswith(f", perplexity {math.exp(total / 2):.3f} per word")
+    assert last.endswith(f", perplexity {math.exp(total / 2):,.0f} per word")
 
 
 # --- top-k accuracy
