@@ -50,7 +50,8 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
                 if rule == "by_fan_in" and Role.BIAS in role:
                     value = value + weight  # the forget bias
                 if any(held := getattr(weight, "held", [])):
-                    value = ops.where(np.repeat(held, weight.shape[-1] // len(held)), weight, value)
+                    mask = np.repeat(held, weight.shape[-1] // len(held))
+                    value = ops.where(mask, ops.convert_to_tensor(weight), value)
                 weight.assign(value)
 
 
