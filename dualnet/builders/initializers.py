@@ -49,8 +49,8 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
                 value = initializer(weight.shape, weight.dtype)
                 if rule == "by_fan_in" and Role.BIAS in role:
                     value = value + weight  # the forget bias
-                if any(held := getattr(weight, "held", [])):
-                    mask = np.repeat(held, weight.shape[-1] // len(held))
+                if any(fixed := getattr(weight, "fixed_gates", [])):
+                    mask = np.repeat(fixed, weight.shape[-1] // len(fixed))
                     value = ops.where(mask, ops.convert_to_tensor(weight), value)
                 weight.assign(value)
 

@@ -206,7 +206,7 @@ class RecurrentCell(ConfiguredLayer):
             return None
         shape = size if isinstance(size, tuple) else (size,)
         bias = self.add_matrix(name, shape, initializer, role=Role.BIAS)
-        bias.held = getattr(initializer, "held", [False])  # by gate
+        bias.fixed_gates = getattr(initializer, "fixed_gates", [False])  # by gate
         return bias
 
 
@@ -297,7 +297,7 @@ def gate_biases(*values):
         size = shape[-1] // len(values)
         return ops.concatenate([_bias_start(value, size, dtype) for value in values])
 
-    initialize.held = [isinstance(value, str) for value in values]  # type: ignore[attr-defined]
+    initialize.fixed_gates = [isinstance(value, str) for value in values]  # type: ignore[attr-defined]
     return initialize
 
 

@@ -47,10 +47,10 @@ class Memories:
                 "core of your own."
             )
             raise ArgumentError("learn", required, learn=request.learn)
-        given = {name: getattr(request, name) for name in (*SETTINGS, "sequence_length")}
-        teaching = with_own_settings(model, Teaching.of(given), by_text=False)
+        settings = {name: getattr(request, name) for name in (*SETTINGS, "sequence_length")}
+        teaching = with_own_settings(model, Teaching.of(settings), by_text=False)
         if teaching.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
-            teaching = Teaching.of(given)
+            teaching = Teaching.of(settings)
         self.settings = dataclasses.replace(teaching, rule="sgd").of_rule()
         self.size = self.lesson.size + 1
         names = " ".join([checksum_of(model), *which.weights])
