@@ -8,7 +8,7 @@ from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 
 @keras.saving.register_keras_serializable("dualnet")
 class RewiredLSTMCell(MogrifierLSTMCell):
-    """One step of the rewired LSTM: the input reaches the gates f and o through the memory alone.
+    """One step of the rewired LSTM: the input enters the gates f and o through i, j and c alone.
 
     i = sigmoid(x W_i + h U_i + b_i),  j = tanh(x W_j + h U_j + b_j)
     f = sigmoid((i * j) V + h U_f + b_f),  c' = f * c + min(i, 1 - f) * j
