@@ -39,7 +39,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
 
     >>> from dualnet import zoo
     >>> zoo.list_models("dual_*lstm")
-    ['dual_dlstm', 'dual_lstm', 'dual_mdlstm']
+    ['dual_dlstm', 'dual_lstm', 'dual_mdlstm', 'dual_mogrifier_rlstm']
     """
     if pretrained:
         from dualnet.runs.shipped import list_shipped

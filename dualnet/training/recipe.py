@@ -151,7 +151,7 @@ class Recipe(Settings):
     finetune_epochs: int = count(0, unless={"finetune": "none"})
     finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
     label_smoothing: float = field(0.0, check_fraction)
-    dropout_samples: int = count(1, least=1)
+    dropout_samples: int = count(1, least=1, unless={"dropout_samples": 1})
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
