@@ -19,8 +19,9 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._files import open_regular, write_whole
+from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet.adaptation.dynamic import DynamicEvaluation
-from dualnet.adaptation.lesson import Lesson
+from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
@@ -36,7 +37,6 @@ from dualnet.text.plain_text import check_text
 
 __all__ = ["Learner", "read_many"]
 
-SETTINGS = {"learning_rate": 0.0, "decay": 0.0, "epsilon": 1e-7, "beta_1": 0.0, "clipnorm": 0.0}
 FORMAT = 1  # of files
 
 
@@ -65,6 +65,13 @@ class _Kind:
     def __init__(self, model: LanguageModel, which: Adapted, rule: str, has_momentum: bool) -> None:
         self.items = which.items
         self.lesson = Lesson.of(model, which, rule, has_momentum=has_momentum)
+        self.of_one = self.lesson
+        # A step of one row is many small operations, whose overhead exceeds the work. Not for
+        # pairs, of many shapes.
+        is_large = num_weights(which.graph.core.variables) >= LEAST_WEIGHTS
+        if is_large and which.graph.encoder is None and keras.config.backend() == "tensorflow":
+            self.of_one = Lesson.of(model, which, rule, has_momentum=has_momentum)
+            self.of_one.compile(jit_compile=True)
         self.lock = threading.Lock()
         self.twin: LanguageModel | None = None  # made when it is to write
 
@@ -112,7 +119,8 @@ class Learner:
     Args:
         model: `LanguageModel` or `TranslationModel`.
         adapt: str or list of str. Which weights learn, as for `dualnet.dynamic_evaluation`.
-            Learners of "connection", "matrix" and "output_bias" are read in one batch.
+            Learners of "connection", "matrix", "recurrent_matrix" and "output_bias" are read in one
+            batch.
         statistics: For the rule "rms", the result of `gradient_statistics` with the same `adapt`.
         **settings: `rule`, `learning_rate`, `decay` (to the model's weights), `epsilon`, `beta_1`,
             `clipnorm` and `sequence_length`, as for `dualnet.dynamic_evaluation`. By default
@@ -383,7 +391,7 @@ def _read(
             for i, (segments, _) in enumerate(readings):
                 if step < len(segments):
                     lesson = learners[i]._kind.lesson
-                    shape = [_length(lesson, part) for part in segments[step][1:]]
+                    shape = _shape(lesson, segments[step], learners[i].settings["sequence_length"])
                     key = (lesson, *shape, None if lesson.by_row else i)
                     groups.setdefault(key, []).append(i)
             if not groups:
@@ -392,6 +400,8 @@ def _read(
                 parts = [readings[i][0][step] for i in rows]
                 settings = [learners[i].settings for i in rows]
                 before = [states[i] for i in rows]
+                if len(rows) == 1:
+                    lesson = learners[rows[0]]._kind.of_one
                 of_rows, after = _step(lesson, shape, parts, before, settings)
                 for i, of_row, state in zip(rows, of_rows, after):
                     losses[i].append(of_row)
@@ -437,10 +447,11 @@ def _step(
         "weights": stacked([np.ones(count, np.float32) for count in counts], shape[0], 0),
         "memory": np.stack([state.memory for state in states]),
         "moments": [np.stack(rows) for rows in zip(*(state.moments for state in states))],
-        "settings": {
-            name: np.array([[own.get(name, default)] for own in settings], np.float32)
-            for name, default in SETTINGS.items()
-        },
+        # In one array: what takes time is their number.
+        "settings": np.array(
+            [[own.get(name, default) for name, default in SETTINGS.items()] for own in settings],
+            np.float32,
+        ),
     }
     if segments[0].source is None:
         batch["states"] = [np.stack(rows) for rows in zip(*(state.states for state in states))]
@@ -461,10 +472,16 @@ def _step(
     return [losses[:count] for losses, count in zip(answer["losses"], counts)], after
 
 
-def _length(lesson: Lesson, ids: np.ndarray | None) -> int:
-    """Return the length that ids are padded to, so that few shapes are compiled."""
-    count = 0 if ids is None else max(1, len(ids))
-    return bucket_length(count) if lesson.masked and count else count
+def _shape(lesson: Lesson, segment: _Segment, longest: int) -> list[int]:
+    """Return the lengths that ids are padded to, so that few shapes are compiled."""
+    lengths = [len(ids) for ids in segment[1:] if ids is not None]
+    if not lesson.masked:
+        return lengths
+    if segment.source is not None:
+        return [bucket_length(max(1, length)) for length in lengths]
+    while longest // 2 >= lengths[0]:
+        longest = -(-longest // 2)
+    return [longest]
 
 
 def _kind_of(model: LanguageModel, adapt: Any, rule: str, has_momentum: bool) -> _Kind:

@@ -208,7 +208,8 @@ class DynamicEvaluating(Reading, Learning):
         adapt: str or list of str. Which weights learn: "all" (default); a station, "connection",
             "recurrence", "output", "embedding"; names or patterns of `weight_names`, such as
             "recurrence_1/*"; "output_bias", added to the logits; "matrix" or "matrix:RANK", the
-            adaptation matrix on what the output reads. Several are given as a list.
+            adaptation matrix on what the output reads; "recurrent_matrix", likewise of a rank,
+            inside the last recurrent layer. Several are given as a list.
     """
 
     adapt: str | Sequence[str] | None = field(
@@ -428,8 +429,8 @@ class Exporting(Settings):
         tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.
     Args (learning while reading):
         learn: str or list of str. Which weights requests to a SavedModel teach, for each row of a
-            batch: "connection", "matrix", "matrix:RANK", "output_bias" or several, as `adapt` of
-            `dualnet.Learner`. The rule is "sgd".
+            batch: "connection", "matrix", "recurrent_matrix", "output_bias" or several, as `adapt`
+            of `dualnet.Learner`. The rule is "sgd".
         learning_rate: float above 0. The default of a request; by default that of a shipped
             model's own figures, or of the rule, see `RULES`.
         decay: float, at least 0. The default pull to the model's weights.

@@ -376,11 +376,14 @@ def mixture(hidden, weights, experts, activation="tanh"):
     return sum(prior[..., [j]] * p_j for j, p_j in enumerate(p))
 
 
-def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, connection="plain"):
+def language_model(
+    tokens, weights, states=None, *, layers=1, rounds=0, rank=0, connection="plain", matrix=None
+):
     """Return the logits, the states `[h, c, h, c, ...]`, and each layer's outputs.
 
     The keys of `weights` are "embedding/embeddings", "cell_1/kernel", "connection/bias"
-    and so on. `connection` is "plain", "dual" or "dual_without_input".
+    and so on. `connection` is "plain", "dual" or "dual_without_input". With `matrix` M, each h
+    is replaced by h + h M.
     """
 
     def of(layer):
@@ -395,7 +398,11 @@ def language_model(tokens, weights, states=None, *, layers=1, rounds=0, rank=0, 
             h = c = np.zeros((len(tokens), len(cell["recurrent_kernel"])))
         else:
             h, c = states[2 * k - 2 : 2 * k]
-        step = functools.partial(mogrifier_lstm_step, rounds=rounds, rank=rank)
+
+        def step(*arguments):
+            h, c = mogrifier_lstm_step(*arguments, rounds=rounds, rank=rank)
+            return [h if matrix is None else h + h @ matrix, c]
+
         x, h, c = over_time(step, x, [h, c], cell)
         new_states += [h, c]
         activations.append(x)

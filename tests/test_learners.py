@@ -51,15 +51,18 @@ def logits_of(tokens, states, weights, learnt, adapt):
     """Return logits and states of a plain or dual LSTM whose `learnt` weights are as given."""
     connection = "dual" if "connection/kernel" in weights else "plain"
     changed = {**weights, **{k: w for k, w in learnt.items() if k in weights}}
+    matrix = None
+    if "matrix" in adapt:
+        matrix = learnt["kernel"] if "kernel" in learnt else learnt["down"] @ learnt["up"]
+    inside = matrix if adapt.startswith("recurrent") else None
     logits, states, outputs = reference.language_model(
-        tokens, changed, states, connection=connection
+        tokens, changed, states, connection=connection, matrix=inside
     )
     if adapt == "output_bias":
         return logits + learnt["bias"], states
     if adapt.startswith("matrix"):
         h = outputs[-1]
-        product = h @ learnt["kernel"] if "kernel" in learnt else h @ learnt["down"] @ learnt["up"]
-        return (h + product) @ weights["embedding/embeddings"].T, states
+        return (h + h @ matrix) @ weights["embedding/embeddings"].T, states
     return logits, states
 
 
@@ -67,9 +70,9 @@ def places(adapt, weights):
     """Return what learns, and its values at first."""
     if adapt == "output_bias":
         return {"bias": np.zeros(WORDS)}
-    if adapt == "matrix":
+    if adapt in ("matrix", "recurrent_matrix"):
         return {"kernel": np.zeros((UNITS, UNITS))}
-    if adapt == "matrix:2":
+    if adapt.endswith(":2"):
         down = array(adaptation_matrix._random((UNITS, 2), "float32")).astype("float64")
         return {"down": down, "up": np.zeros((2, UNITS))}
     return {name: weights[name] for name in weights if name.startswith(f"{adapt}/")}
@@ -120,6 +123,7 @@ def sgd(i, t, now, g, prior):
 @pytest.mark.parametrize(
     ("name", "adapt"),
     [("dual_lstm", "connection"), ("lstm", "matrix"), ("lstm", "matrix:2"),
+     ("dual_lstm", "recurrent_matrix"), ("lstm", "recurrent_matrix:2"),
      ("dual_lstm", "output_bias"), ("dual_lstm", "embedding")],
 )  # fmt: skip
 def test_a_learner_scores_each_segment_and_then_learns_as_the_paper_says(name, adapt, ids):
@@ -209,7 +213,9 @@ def test_interleaved_learners_equal_themselves_alone_to_the_last_bit(model, ids)
             assert_same(found, expected)
 
 
-@pytest.mark.parametrize("adapt", ["connection", ["matrix", "output_bias"], "recurrence"])
+@pytest.mark.parametrize(
+    "adapt", ["connection", ["matrix", "output_bias", "recurrent_matrix:2"], "recurrence"]
+)
 def test_learners_read_side_by_side_equal_one_by_one(adapt, model, ids):
     texts = [ids[0], [], ids[1][:6], "w1 w2 w3", ids[2][:2]]
     rates = [0.3, 0.7, 0.1, 0.5, 0.2]

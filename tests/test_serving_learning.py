@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 
 import dualnet
-from dualnet import serving, zoo
+from dualnet import zoo
 from dualnet.builders import encoder_decoder
 from dualnet.cli import main
 from dualnet.requests import Exporting
+from dualnet.serving import saved_model
 from dualnet.serving.learning import Memories
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary
@@ -236,7 +237,7 @@ def endpoints_of(model, learn):
     """Return a client of `learn` and `score`, as graphs, without export."""
     memories = Memories(model, Exporting(learn=learn, **SETTINGS))
     reader = ServedReader(model, memories.graph)
-    score = serving.saved_model._score(reader)
+    score = saved_model._score(reader)
     return graph_client({"learn": memories.learn(reader), "score": memories.read_with(score)})
 
 
@@ -245,9 +246,10 @@ def endpoints_of(model, learn):
     [
         ("dual_lstm", {"experts": 2}, ["connection", "output_bias"]),
         ("lstm", {"tied": False}, ["matrix:2", "output_bias"]),
+        ("dual_mogrifier_rlstm", {"recurrent_layers": 2}, ["recurrent_matrix", "connection"]),
         ("lstm", {"gate": "input"}, "output_bias"),
     ],
-    ids=["mixture", "matrix", "gate"],
+    ids=["mixture", "matrix", "recurrent matrix", "gate"],
 )
 def test_other_models_and_weights_learn_as_learners_do(name, arguments, learn):
     model = a_model(name, **arguments)
@@ -293,7 +295,7 @@ def test_the_command_says_which_endpoints_learn(served, tmp_path, capsys, monkey
         warnings.simplefilter("ignore")
         served.model.save(tmp_path / "model.keras")
     written = []
-    monkeypatch.setattr(serving.saved_model, "write_saved_model", lambda *a: written.append(a))
+    monkeypatch.setattr(saved_model, "write_saved_model", lambda *a: written.append(a))
     arguments = ["export", str(tmp_path / "model.keras"), str(tmp_path / "m")]
     assert main([*arguments, "--learn", "connection", "output_bias", "--decay", "0.4"]) == 0
     assert "learn, learn_text in" in capsys.readouterr().out

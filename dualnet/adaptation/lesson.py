@@ -11,18 +11,20 @@ import numpy as np
 from keras import ops
 
 from dualnet import _backend
-from dualnet.adaptation.weights import Adapted, OutputBias
+from dualnet.adaptation.weights import Adapted, OutputBias, RecurrentMatrix
 from dualnet.builders import questions
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import LanguageModel, has_own_core
 from dualnet.builders.reader import Reader
-from dualnet.layers import AdaptationMatrix, DualConnection
+from dualnet.layers import AdaptationMatrix, DualConnection, without_gradients
 
 # Layers that accept weights with an axis for the rows of a batch in front.
-BY_ROW = (AdaptationMatrix, DualConnection, OutputBias)
+BY_ROW = (AdaptationMatrix, RecurrentMatrix, DualConnection, OutputBias)
 # On JAX, a step of Keras takes the arrays of all weights away, and gives them back at its end.
 _alone = threading.Lock()
 BETA_2 = 0.999  # of Nadam, as in Keras
+# Of all rules, with the values for a rule that has no such setting.
+SETTINGS = {"learning_rate": 0.0, "decay": 0.0, "epsilon": 1e-7, "beta_1": 0.0, "clipnorm": 0.0}
 
 
 class Lesson(Reader):
@@ -34,9 +36,9 @@ class Lesson(Reader):
 
     A segment has, beside what a `Reader` takes, `weights`, float32 `(batch, time)`, 0 for padding
     at the end, `memory`, float32 `(batch, size)`, `moments`, a list of such arrays, and
-    `settings`, a dict of the `learning_rate` and others, `(batch, 1)`. The answer has the
-    `losses`, and `states`, `memory` and `moments` after the segment. An update that is not finite
-    changes nothing, and `applied` of its row is False.
+    `settings`, `(batch, 5)`, in the order of `SETTINGS`. The answer has the `losses`, and `states`,
+    `memory` and `moments` after the segment. An update that is not finite changes nothing, and
+    `applied` of its row is False.
 
     Args:
         which: `Adapted`, what learns.
@@ -46,6 +48,7 @@ class Lesson(Reader):
     Attributes:
         size: int. Length of a memory.
         by_row: bool. Whether a batch may have several rows.
+        through_time: bool. Whether the gradient flows through a recurrence.
     """
 
     def __init__(
@@ -60,6 +63,9 @@ class Lesson(Reader):
         by_row = [id(w) for layer in graph.core.layers if type(layer) in BY_ROW
                   for w in layer.weights]  # fmt: skip
         self.by_row = all(id(weight) in by_row for weight in which.weights.values())
+        self.through_time = not self.by_row or any(
+            isinstance(layer, RecurrentMatrix) for layer in graph.core.layers
+        )
         # What the rule keeps beside the memory.
         self.num_moments = {"sgd": 0, "rms": 1, "nadam": 2 + has_momentum}[rule]
 
@@ -81,10 +87,13 @@ class Lesson(Reader):
     def learn(self, graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
         """Answer the question that a step asks."""
         memory, weights, settings = (segment[k] for k in ("memory", "weights", "settings"))
+        settings = dict(zip(SETTINGS, ops.split(settings, len(SETTINGS), axis=1)))
         values = self.values()
 
         def losses_with(memory: Any) -> tuple[list[Any], list[Any]]:
-            with self.differing(values, memory):
+            # Nothing below what learns by row needs a gradient.
+            saved = contextlib.nullcontext() if self.through_time else without_gradients()
+            with self.differing(values, memory), saved:
                 answer = questions.losses(graph, segment)
             return [answer["losses"]], [answer["losses"], *answer["states"]]
 
@@ -107,9 +116,7 @@ class Lesson(Reader):
             return super().predict_on_batch(x)
 
     def predict_step(self, *args: Any) -> Any:
-        # Nothing below what learns by row needs a gradient.
-        step = super().predict_step if self.by_row else super(Reader, self).predict_step
-        return step(*args)
+        return super(Reader, self).predict_step(*args)
 
     def values(self) -> list[tuple[Any, Any]]:
         """Return all weights and their values."""

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-from keras import tree
+from keras import ops, tree
 
 from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.weights import names_in
-from dualnet.layers import AdaptationMatrix
+from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.requests import check_weights
 
-MATRIX, BIAS = "matrix", "output_bias"  # those that are added
+# Those that are added; a matrix may have a rank, as in "matrix:16".
+MATRIX, RECURRENT, BIAS = "matrix", "recurrent_matrix", "output_bias"
 STATIONS = {  # by patterns of the names of layers; the recurrence of a translator is its decoder
     "connection": ["connection"],
     "recurrence": ["recurrence_*", "decoder"],
@@ -70,6 +71,23 @@ class OutputBias(ConfiguredLayer):
         return inputs + self.bias
 
 
+class RecurrentMatrix(AdaptationMatrix):
+    """The adaptation matrix of a recurrence: returns its factors for each row of the tokens."""
+
+    def __init__(self, units, rank=None, **kwargs):
+        super().__init__(rank, **kwargs)
+        self.units = units
+
+    def build(self, input_shape):
+        super().build((None, self.units))
+
+    def call(self, tokens):
+        weights = [self.kernel] if self.rank is None else [self.down, self.up]
+        # A learner has one for each row already.
+        values = [ops.reshape(w.value, (-1, *w.shape)) for w in weights]
+        return [ops.broadcast_to(v, (ops.shape(tokens)[0], *v.shape[1:])) for v in values]
+
+
 def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> Adapted:
     """Return the graph of `model` and the weights that learn, as `adapt` says; None for all."""
     if adapt is not None:
@@ -78,7 +96,9 @@ def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> A
     items = [] if "all" in items else list(dict.fromkeys(items))
     graph = model.graph.without_past_decode()
     for item in sorted(filter(_is_added, items)):  # the matrix comes before the logits
-        graph = _with_bias(graph) if item == BIAS else _with_matrix(graph, item)
+        name, *_ = item.partition(":")
+        add = {MATRIX: _with_matrix, RECURRENT: _with_recurrent_matrix, BIAS: _with_bias}[name]
+        graph = add(graph, item)
     with unfrozen(model):
         names = {id(weight): name for name, weight in names_in(graph.core).items()}
         trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
@@ -88,7 +108,7 @@ def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> A
 
 
 def _is_added(item: str) -> bool:
-    return item.partition(":")[0] == MATRIX or item == BIAS
+    return item == BIAS or item.partition(":")[0] in (MATRIX, RECURRENT)
 
 
 def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -> list[str]:
@@ -109,7 +129,8 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
         raise ArgumentError(
             "adapt",
             f"must name weights of this model: 'all', {', '.join(map(repr, stations))}, {BIAS!r}, "
-            f"{MATRIX!r}, '{MATRIX}:RANK', or names or patterns of {', '.join(trainable)}. "
+            f"{MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK', or names or patterns "
+            f"of {', '.join(trainable)}. "
             f"Received: {item!r}.",
         )
     return names
@@ -131,12 +152,7 @@ def _with_matrix(graph: Graph, item: str) -> Graph:
 
     That is the last layer's among the outputs that DOC mixes.
     """
-    _, colon, text = item.partition(":")
-    if colon and not (text.isdecimal() and int(text) > 0):
-        raise ArgumentError(
-            "adapt",
-            f"must be '{MATRIX}:RANK' with a whole number above 0 for RANK. Received: {item!r}.",
-        )
+    rank = _rank(item)
     if graph.head is None or any(layer.name == MATRIX for layer in graph.core.layers):
         raise ArgumentError(
             "adapt",
@@ -144,14 +160,38 @@ def _with_matrix(graph: Graph, item: str) -> Graph:
             f"cache, ensemble or core of your own. Received: {item!r}.",
         )
     *others, last = tree.flatten(graph.features)
-    matrix = AdaptationMatrix(int(text) if colon else None, name=MATRIX)
+    matrix = AdaptationMatrix(rank, name=MATRIX)
     features = tree.pack_sequence_as(graph.features, [*others, matrix(last)])
     return dataclasses.replace(
         graph, features=features, word_logits=graph.head(features), core=None
     )
 
 
-def _with_bias(graph: Graph) -> Graph:
+def _with_recurrent_matrix(graph: Graph, item: str) -> Graph:
+    """Return `graph` with an adaptation matrix in its last recurrent layer."""
+    rank = _rank(item)
+    layers = [
+        layer
+        for layer in graph.core.layers
+        if isinstance(layer, Recurrence)
+        and any(fnmatch.fnmatchcase(layer.name, name) for name in STATIONS["recurrence"])
+    ]
+    if not layers or any(layer.name == RECURRENT for layer in graph.core.layers):
+        required = f"can name one {RECURRENT!r}, in a model with recurrent layers, not members."
+        raise ArgumentError("adapt", f"{required} Received: {item!r}.")
+    matrix = RecurrentMatrix(layers[-1].cell.output_size, rank, name=RECURRENT)
+    return graph.with_adapted_recurrence(layers[-1].name, matrix)
+
+
+def _rank(item: str) -> int | None:
+    name, colon, text = item.partition(":")
+    if colon and not (text.isdecimal() and int(text) > 0):
+        required = f"must be '{name}:RANK' with a whole number above 0 for RANK."
+        raise ArgumentError("adapt", f"{required} Received: {item!r}.")
+    return int(text) if colon else None
+
+
+def _with_bias(graph: Graph, item: str) -> Graph:
     """Return `graph` with a bias on its logits, those of a mixture or a gate too."""
     logits = OutputBias(name=BIAS, dtype="float32")(graph.word_logits)
     return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)

@@ -140,9 +140,26 @@ class Graph:
         padding is. Other layers that look at the tokens themselves know padding already, except
         `NeuralCache`.
         """
+        return dataclasses.replace(self._cloned(_with_masks), padded=True)
+
+    def with_adapted_recurrence(self, name, matrix):
+        """Return a graph of the same layers whose recurrence `name` is adapted.
+
+        `matrix` is a layer that returns the factors of an adaptation matrix for each row.
+        """
+
+        def call(layer, *args, **kwargs):
+            if layer.name == name:
+                kwargs["adaptation"] = matrix(self.tokens)
+            return layer(*args, **kwargs)
+
+        return self._cloned(functools.partial(_clone, call=call))
+
+    def _cloned(self, clone):
+        """Return this graph with what `clone` returns of a `keras.Model` of all its outputs."""
         features = self.features if isinstance(self.features, list) else [self.features]
         features = features if self.head is not None else []
-        whole = _with_masks(keras.Model(self.core.inputs, [*self.core.outputs, *features]))
+        whole = clone(keras.Model(self.core.inputs, [*self.core.outputs, *features]))
         count = len(self.core.outputs)
         outputs, features = whole.outputs[:count], whole.outputs[count:]
         return dataclasses.replace(
@@ -150,7 +167,6 @@ class Graph:
             new_states=outputs[1:],
             word_logits=outputs[0],
             features=features if isinstance(self.features, list) else next(iter(features), None),
-            padded=True,
             core=keras.Model(whole.inputs, outputs),
         )
 
@@ -168,6 +184,11 @@ def _with_masks(model):
             args = (ops.maximum(args[0], 0),)
         return layer(*args, **kwargs)
 
+    return _clone(model, call, member)
+
+
+def _clone(model, call, member=lambda layer: layer):
+    """Return a graph of the same inputs and layers, which are called by `call`."""
     return keras.models.clone_model(
         model, input_tensors=model.inputs, clone_function=member, call_function=call
     )

@@ -21,6 +21,7 @@ How the states pass through a segment:
 """
 
 import contextvars
+import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from keras import ops, tree
 from dualnet import _backend
 from dualnet._contexts import override
 from dualnet.layers._attention_cell import dropped_weights
-from dualnet.layers._products import intercept_products, select_columns
+from dualnet.layers._products import intercept_products, matmul_per_row, select_columns
 
 _without_gradients = contextvars.ContextVar("without_gradients", default=False)
 
@@ -66,10 +67,11 @@ class Segment:
         fresh: dict. Masks of each step, `(time, batch, size)`.
         mask: bool `(time, batch, 1)`, False where a step is padding, or None.
         constants: list of tensors that every step reads whole.
+        adaptation: list of such tensors, the factors of an adaptation matrix for each row.
         training: bool.
     """
 
-    def __init__(self, recurrence, sequence, locked, fresh, mask, constants, training):
+    def __init__(self, recurrence, sequence, locked, fresh, mask, constants, adaptation, training):
         self.cell = recurrence.cell
         self.compute_dtype = recurrence.dtype_policy.compute_dtype  # of products with matrices
         self.dtype = recurrence.variable_dtype  # of everything else
@@ -80,7 +82,8 @@ class Segment:
         self.is_masked = mask is not None
         # What a step reads besides its states: `inputs`, with gradients, and `fixed`, without.
         self.fixed = [*fresh.values(), *([mask] if self.is_masked else [])]
-        self.constants = constants
+        self.constants = [*constants, *adaptation]
+        self.num_factors = len(adaptation)
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
         copies = (
@@ -155,6 +158,9 @@ class Segment:
     def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
         masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
+        constants, factors = _split(
+            constants, [len(constants) - self.num_factors, self.num_factors]
+        )
         constants = {"constants": constants} if constants else {}
         projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
@@ -163,6 +169,10 @@ class Segment:
             output, new_states = self.cell.call(
                 projection, states, training=self.training, masks=masks, **constants
             )
+        if factors:
+            adapted = output + functools.reduce(matmul_per_row, factors, output)
+            new_states = [adapted if state is output else state for state in new_states]
+            output = adapted
         output = ops.cast(output, self.dtype)
         new_states = [ops.cast(state, self.dtype) for state in new_states]
         if self.is_masked:

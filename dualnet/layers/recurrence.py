@@ -50,6 +50,9 @@ class Recurrence(SeededLayer):
         constants: list of tensors that every step reads whole, such as what a cell with
             attention attends to; for cells whose `step` takes `constants`. Gradients flow
             through those of floating point.
+        adaptation: list of the factors of an adaptation matrix M for each row, `(batch,
+            output_size, output_size)`, or `(batch, output_size, rank)` and its counterpart. The
+            output h of a step becomes `h + h M`, and so does the state that is equal to it.
 
     Returns:
         `(outputs, *states)`: `(batch, time, output_size)` in the compute dtype,
@@ -120,7 +123,15 @@ class Recurrence(SeededLayer):
         shapes = [] if constants_shape is None else [constants_shape]
         build_cell(self.cell, (sequence_shape[0], sequence_shape[-1]), *shapes)
 
-    def call(self, sequence, initial_state=None, mask=None, training=False, constants=None):
+    def call(
+        self,
+        sequence,
+        initial_state=None,
+        mask=None,
+        training=False,
+        constants=None,
+        adaptation=None,
+    ):
         if mask is None:  # with an initial state, Keras does not pass it
             mask = getattr(sequence, "_keras_mask", None)
         _check_mask(mask)
@@ -139,8 +150,10 @@ class Recurrence(SeededLayer):
         if self.go_backwards:
             sequence = ops.flip(sequence, axis=0)
             mask = None if mask is None else ops.flip(mask, axis=0)
-        constants = [self._as_constant(constant) for constant in constants or []]
-        segment = Segment(self, sequence, locked, fresh, mask, constants, training)
+        constants, adaptation = (
+            [*map(self._as_constant, tensors or [])] for tensors in (constants, adaptation)
+        )
+        segment = Segment(self, sequence, locked, fresh, mask, constants, adaptation, training)
         outputs, states = segment.run(states)
         if self.return_sequences:
             outputs = ops.transpose(outputs, (1, 0, 2))
@@ -168,7 +181,13 @@ class Recurrence(SeededLayer):
         return shape, *((batch, size) for size in self.cell.state_size)
 
     def compute_output_spec(
-        self, sequence, initial_state=None, mask=None, training=False, constants=None
+        self,
+        sequence,
+        initial_state=None,
+        mask=None,
+        training=False,
+        constants=None,
+        adaptation=None,
     ):
         # Spares Keras a call to find the shapes: tracing the loop is half the time of a build.
         _check_mask(mask)

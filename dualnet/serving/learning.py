@@ -7,19 +7,18 @@ from typing import Any
 import tensorflow as tf
 
 from dualnet._checks import ArgumentError
-from dualnet.adaptation.lesson import Lesson
+from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import adapted
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.weights import checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.layers import without_gradients
 from dualnet.requests import Exporting, Teaching
 from dualnet.serving import requests
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
 
-SETTINGS = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
+REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
 MEMORY = {"memory": spec("memory", tf.float32, None)}  # any size, so that a wrong one is told
 
 
@@ -47,7 +46,7 @@ class Memories:
                 "core of your own."
             )
             raise ArgumentError("learn", required, learn=request.learn)
-        settings = {name: getattr(request, name) for name in (*SETTINGS, "sequence_length")}
+        settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
         teaching = with_own_settings(model, Teaching.of(settings), by_text=False)
         if teaching.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
             teaching = Teaching.of(settings)
@@ -132,11 +131,11 @@ class Memories:
         return learn_text, {**texts, **self._specs(reader)}
 
     def _specs(self, reader: ServedReader) -> Tensors:
-        settings = {name: spec(name, tf.float32) for name in SETTINGS}
+        settings = {name: spec(name, tf.float32) for name in REQUESTED}
         return {**reader.specs, **MEMORY, **settings}
 
     def _step(
-        self, ids: Any, in_row: Any, states: Any, memory: Any, settings: Tensors
+        self, ids: Any, in_row: Any, states: Any, memory: Any, settings: Any
     ) -> tuple[Any, list[Any], Any, Any]:
         """Score all ids but the first of each row, `(batch, time + 1)`, and learn from them.
 
@@ -148,8 +147,7 @@ class Memories:
             "weights": tf.cast(read, tf.float32), "states": states, "memory": memory,
             "moments": [], "settings": settings,
         }  # fmt: skip
-        with without_gradients():  # nothing below what learns needs one
-            answer = self.lesson.learn(self.lesson.graph, segment)
+        answer = self.lesson.learn(self.lesson.graph, segment)
         learns = tf.reduce_any(read, axis=1)  # else not even a decay
         memory = tf.where(learns[:, None], answer["memory"], memory)
         states = [tf.cast(state, tf.float32) for state in answer["states"]]
@@ -182,13 +180,16 @@ class Memories:
     def _marked(self, memory: Any) -> Any:
         return tf.pad(memory, [[0, 0], [0, 1]], constant_values=self.mark)
 
-    def _settings(self, inputs: Tensors) -> Tensors:
-        """Return the settings of each row, `(batch, 1)`; below 0 is the default of the export."""
-        inputs = requests.after(requests.finite(inputs, SETTINGS), inputs)
-        return {
-            name: tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])[:, None]
-            for name in SETTINGS
+    def _settings(self, inputs: Tensors) -> Any:
+        """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
+        inputs = requests.after(requests.finite(inputs, REQUESTED), inputs)
+        columns = {
+            name: tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])
+            for name in REQUESTED
         }
+        first = columns[REQUESTED[0]]
+        columns = {n: columns.get(n, tf.fill(tf.shape(first), v)) for n, v in SETTINGS.items()}
+        return tf.stack([*columns.values()], axis=1)
 
 
 def _finite(answer: Tensors) -> Tensors:
