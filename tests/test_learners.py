@@ -392,3 +392,22 @@ def test_a_translator_learns_from_corrections():
     assert_same(values(model), before)
     with pytest.raises(dualnet.ArgumentError, match="`text` must be a pair"):
         one.read("a b")
+
+
+@pytest.mark.slow
+def test_a_decay_keeps_corrections_from_wrecking_a_translator():
+    words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
+    model = strong(encoder_decoder(len(words), units=4), words, scale=0.5)
+    model.source_vocabulary = words
+    corrections = [("a b", "c d"), ("b", "d"), ("c", "e")]
+    others = [("d e f", "a b"), ("f", "f a"), ("e a", "b c")]
+    ratios = []
+    for decay in (0.0, 0.05):
+        one = learner(model, "matrix", decay=decay, learning_rate=0.3)
+        before = [one.score(pairs).perplexity for pairs in (corrections, others)]
+        for _ in range(15):
+            one.read(corrections)
+        after = [one.score(pairs).perplexity for pairs in (corrections, others)]
+        ratios.append(np.divide(after, before))
+    (learnt, wrecked), (learnt_with_decay, kept_others) = ratios
+    assert learnt < learnt_with_decay < 0.95 and 1 < kept_others < 1.02 < wrecked

@@ -16,6 +16,7 @@ from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE
 from dualnet.requests import DynamicEvaluating
 from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array
+from tests.reference import log_softmax
 
 pytestmark = UNTRACED
 
@@ -317,7 +318,7 @@ def small_sizes(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_path):
+def test_every_kind_of_card_trains_two_steps_loads_and_does_not_look_ahead(name, corpus, tmp_path):
     recipe = Recipe(**zoo.card(name).recipe)
     model = zoo.build(name, vocabulary_size=len(corpus.vocabulary), **small_sizes(name))
     model.vocabulary = corpus.vocabulary
@@ -338,6 +339,12 @@ def test_every_kind_of_card_trains_two_steps_saves_and_loads(name, corpus, tmp_p
     tokens = corpus.test[None, :2]
     logits = [array(m.advance(tokens, m.initial_state(1))[0]) for m in (model, loaded)]
     np.testing.assert_array_equal(*logits)
+
+    def scorer(ids):
+        return log_softmax(array(loaded(ids[None, :-1])[0]))
+
+    found = dualnet.check_causal(scorer, np.arange(6) % 4, positions=2)
+    assert found.causal, str(found)
 
 
 @pytest.mark.slow
