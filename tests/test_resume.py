@@ -38,7 +38,7 @@ def train(corpus, output, settings=SETTINGS, **changes):
 
 def ends(folder):
     """Return all that a run ends with: every variable, the best weights, metrics, results."""
-    newest = max((folder / "checkpoints").glob("epoch-*"))
+    newest = max((folder / "checkpoints").iterdir())
     with np.load(newest / "state.npz") as stored:
         end = {name: stored[name] for name in stored.files}
     best = dualnet.load(folder)
@@ -316,6 +316,48 @@ def test_weights_that_are_no_longer_finite_are_not_saved_and_a_smaller_rate_goes
         corpus, tmp_path / "RUN", epochs=2, resume=True, learning_rate=0.01, clipnorm=1.0
     )
     assert mended.results["epochs"] == 2
+
+
+def test_a_run_that_diverges_goes_back_to_its_best_epoch_with_a_lower_rate(
+    corpus, tmp_path, monkeypatch
+):
+    def diverges(row, history):
+        return row["epoch"] == 3 and row["learning_rate"] > 0.0095
+
+    monkeypatch.setattr(recorder, "has_diverged", diverges)
+    settings = {**SETTINGS, "averaging": "two_tailed", "optimizer": "rectified_adam"}
+    restart = {**settings, "on_divergence": "restart"}
+    after_restoring = (checkpoints, "restore", 1)
+    before_a_checkpoint = (recorder.Recorder, "on_train_batch_end", 3 * STEPS + 2)
+    moments = [after_restoring, before_a_checkpoint]
+    end, killed = train_undisturbed(corpus, tmp_path / "whole", restart, moments)
+    for i, moment in enumerate(moments):
+        killed(moment, tmp_path / f"{i}")
+        train(corpus, tmp_path / f"{i}", resume=True)
+        assert_equal(end, ends(tmp_path / f"{i}"))
+    assert end["results"].pop("restarts") == {"epochs": [3], "learning_rate_factor": 0.9}
+    # As a run that was stopped then, and resumed at that rate.
+    train(corpus, tmp_path / "told", {**settings, "epochs": 2}, seed=5, evaluate=False)
+    train(corpus, tmp_path / "told", epochs=3, learning_rate=0.01 * 0.9, resume=True)
+    assert_equal(end, ends(tmp_path / "told"))
+
+
+def test_a_run_that_diverges_at_once_begins_anew_at_lower_rates_but_not_for_ever(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(recorder, "MOST_RESTARTS", 3)
+    settings = {**SETTINGS, "optimizer": "sgd", "clipnorm": 0.0, "on_divergence": "restart"}
+    ruinous = {**settings, "epochs": 1, "learning_rate": 1e38}
+    with pytest.raises(
+        ValueError, match="in epoch 1 .* a smaller learning_rate .*restarted 3 times"
+    ):
+        dualnet.train("dual_lstm", corpus, output=tmp_path / "RUN", **ruinous)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("goes back to the start, with" in line for line in lines) == 3
+    assert not (tmp_path / "RUN" / "metrics.csv").exists()
+    mended = train(corpus, tmp_path / "RUN", resume=True, learning_rate=0.1)
+    assert mended.history[0]["learning_rate"] == pytest.approx(0.1 * 0.9**3)
+    assert mended.results["restarts"]["epochs"] == [1] * 3
 
 
 @once

@@ -1,12 +1,14 @@
 """What comes next in a run: a pure function, tried with made-up perplexities."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dualnet.training import Recipe
-from dualnet.training.schedule import plan, watched
+from dualnet.training.schedule import has_diverged, plan, watched
 
 ASGD = {"optimizer": "sgd", "learning_rate": 30.0, "averaging": "asgd"}
 walks = st.lists(st.floats(-1.0, 0.7), max_size=90).map(lambda steps: 50 + np.cumsum(steps))
@@ -78,6 +80,28 @@ def test_perplexity_decides_among_epochs_of_equal_bleu():
     assert best == [9.0, 7.0, 7.0, 6.0]
     recipe = Recipe(learning_rate=1.0, plateau_decay=0.5, patience=2, epochs=9)
     assert [plan(recipe, history[:count]).learning_rate for count in (2, 3, 4)] == [1.0, 0.5, 0.5]
+
+
+def test_an_epoch_has_diverged_if_both_perplexities_are_worse_and_validation_is_twice_the_best():
+    def row(valid, train, **more):
+        return {"val_perplexity": valid, "perplexity": train, **more}
+
+    history = [row(60, 80), row(50, 60)]
+    assert has_diverged(row(101, 61), history)
+    assert not has_diverged(row(99, 61), history), "a rise that may pass"
+    assert not has_diverged(row(101, 59), history), "overfitting"
+    assert not has_diverged(row(1e9, 1e9), []), "nothing is learnt yet"
+    assert has_diverged(row(math.inf, 80), [])
+    plain = {"val_perplexity_plain": 101}
+    averaged = [row(60, 80, val_perplexity_plain=50)]
+    assert has_diverged(row(55, 81, **plain), averaged), "the average hides it"
+
+
+def test_each_restart_lowers_the_rates_of_all_epochs():
+    recipe = Recipe(learning_rate=1.0, decay=0.5)
+    history = [{"phase": "train", "val_perplexity": 9.0}]
+    assert plan(recipe, history).learning_rate == 0.25
+    assert plan(recipe, history, restarts=2).learning_rate == pytest.approx(0.25 * 0.81)
 
 
 def test_training_ends_when_patience_does():

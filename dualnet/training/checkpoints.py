@@ -41,10 +41,15 @@ class Progress:
     seconds: float = 0.0  # that they took
     metrics: list[float] = dataclasses.field(default_factory=list)  # variables, over these steps
     run: str = ""  # identity of the run; 0.2.0.dev0 wrote none
+    restarts: list[int] = dataclasses.field(default_factory=list)  # epochs that had diverged
 
 
-def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
+def save(
+    folder: Path, model: LanguageModel, progress: Progress, *, best: int | None = None
+) -> None:
     """Write a checkpoint into the RUN folder `folder`, whole or not at all; keep the last two.
+
+    With `best`, an epoch, keep the one after it, too.
 
     It holds every variable of the model and its optimizer (weights, slots, averages, states
     of random generators, stream states), and the best weights so far.
@@ -52,7 +57,9 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
     parent = folder / FOLDER
     try:
         parent.mkdir(exist_ok=True)
-        name = f"epoch-{len(progress.history):05}-step-{progress.step:08}"
+        name = _name(len(progress.history), progress.step)
+        if progress.restarts:  # newer than any before the restart
+            name = f"restart-{len(progress.restarts):02}-{name}"
         # Replaces only a damaged checkpoint: a whole one would have been resumed from.
         with folder_beside(parent / name) as unfinished:
             with open(unfinished / STATE, "wb") as file:
@@ -71,8 +78,11 @@ def save(folder: Path, model: LanguageModel, progress: Progress) -> None:
             write_whole(unfinished / PROGRESS, json.dumps({**body, "sha256": _sum(body)}))
         with contextlib.suppress(OSError):  # not every system can flush a folder
             flush(parent)
-        for old in _newest_first(folder)[KEPT:]:
-            shutil.rmtree(old)
+        newest = _newest_first(folder)
+        kept = [*newest[:KEPT], *(_newest_first(folder, best)[:1] if best is not None else [])]
+        for old in newest:
+            if old not in kept:
+                shutil.rmtree(old)
     except OSError as error:
         reason = f"into {str(parent)!r} ({error.strerror or error})"
         way_out = "Earlier checkpoints are intact: free some space, then resume with --resume."
@@ -86,9 +96,16 @@ def is_finite(model: LanguageModel) -> bool:
 
 
 def restore(
-    folder: Path, model: LanguageModel, run: str = "", *, steps: int = sys.maxsize
+    folder: Path,
+    model: LanguageModel,
+    run: str = "",
+    *,
+    steps: int = sys.maxsize,
+    after: int | None = None,
 ) -> Progress | None:
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
+
+    With `after`, an epoch, that is one written after it.
 
     With `run`, the identity of a run, one of another run counts as damaged, as does one beyond
     the `steps` of an epoch.
@@ -99,7 +116,7 @@ def restore(
     """
     remove_unfinished(folder / FOLDER)
     damaged: list[Path] = []
-    for path in _newest_first(folder):
+    for path in _newest_first(folder, after):
         try:
             progress = _read(path)
             if progress.step > steps or (run and progress.run not in ("", run)):
@@ -144,8 +161,14 @@ class _DamagedError(Exception):
     pass
 
 
-def _newest_first(folder: Path) -> list[Path]:
-    return sorted((folder / FOLDER).glob("epoch-*-step-*"), reverse=True)
+def _newest_first(folder: Path, epoch: int | None = None) -> list[Path]:
+    """Return the checkpoints in `folder`, or those after this `epoch`."""
+    name = "epoch-*-step-*" if epoch is None else _name(epoch, 0)
+    return sorted((folder / FOLDER).glob(f"*{name}"), reverse=True)
+
+
+def _name(epochs: int, step: int) -> str:
+    return f"epoch-{epochs:05}-step-{step:08}"
 
 
 def _read(path: Path) -> Progress:

@@ -38,7 +38,7 @@ from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
-from dualnet.training.schedule import plan, watched
+from dualnet.training.schedule import RESTART_FACTOR, Plan, plan, watched
 from dualnet.training.start import (
     PAIRS_OF_ONES_OWN,
     Request,
@@ -197,15 +197,17 @@ def train(
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
         stack.callback(recorder.close)
-        state = start.progress
 
         def is_stopped() -> bool:  # asks between epochs alone
-            history = state.history
-            return bool(stop and history and not state.step and stop(history))
+            state = start.progress
+            return bool(stop and state.history and not state.step and stop(state.history))
 
-        while not is_stopped() and (epoch := plan(start.recipe, state.history)):
-            recorder.train(epoch)
-            recorder.validate(epoch)
+        def next_epoch() -> Plan | None:
+            state = start.progress
+            return plan(start.recipe, state.history, restarts=len(state.restarts))
+
+        while not is_stopped() and (epoch := next_epoch()):
+            recorder.run(epoch)
         interrupts.at_once = "Stopped after the last epoch. Everything is saved."
         if evaluate:
             interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
@@ -335,6 +337,8 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
     evaluations = {split: evaluated(split) for split in ("valid", "test")}
     best = min(history, key=watched)
     steady = history[1:] or history  # the first epoch includes compilation
+    restarts = start.progress.restarts
+    restarted = {"epochs": restarts, "learning_rate_factor": RESTART_FACTOR ** len(restarts)}
     return {
         "name": model.name,
         "parameters": model.count_params(),
@@ -350,6 +354,7 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
         "best_epoch": int(best["epoch"]),
         "epochs": len(history),
         "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
+        **({"restarts": restarted} if start.recipe.on_divergence == "restart" else {}),
         "seed": start.card.seed,
         "corpus": {
             "name": corpus.name,

@@ -99,6 +99,14 @@ class Recipe(Settings):
             states of their own, and trains -log of the mean of the probabilities of each word
             (Melis, 2022, https://arxiv.org/abs/2211.01848). `embedding_dropout` and
             `weight_dropout` draw once for all rows, and so for all samples.
+        on_divergence: "stop" or "restart". An epoch has diverged if a loss or a weight is not
+            finite; with "restart", also if its validation perplexity (of the plain weights with
+            "two_tailed") is not finite, or over twice the best so far while its training
+            perplexity is no new best. "stop" then ends training with an error. "restart" goes
+            back to the end of the best epoch so far, or to the start, with the optimizer and the
+            averages as they were then, and 0.9 times the learning rate (Melis, 2022). The epochs
+            since then are dropped. After 20 restarts it stops. The limit, and when an epoch has
+            diverged, are our choice.
         patience: int. Training ends after so many epochs in a row without a new best
             validation result; 0 for never.
         watch: "perplexity", or "bleu" for pairs: the validation result that decides which
@@ -152,6 +160,7 @@ class Recipe(Settings):
     finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
     label_smoothing: float = field(0.0, check_fraction)
     dropout_samples: int = count(1, least=1, unless={"dropout_samples": 1})
+    on_divergence: str = choice("stop", ("stop", "restart"), unless={"on_divergence": "stop"})
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))

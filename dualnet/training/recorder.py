@@ -26,14 +26,23 @@ from dualnet.runs.loading import load_weights, write_weights
 from dualnet.training import checkpoints, two_tailed
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
-from dualnet.training.schedule import TRAIN, Plan, is_round, watched
+from dualnet.training.schedule import RESTART_FACTOR, TRAIN, Plan, has_diverged, is_round, watched
 from dualnet.training.start import Start
 from dualnet.training.two_tailed import LONG, PLAIN, SHORT
 
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 REFRESH_SECONDS = 0.5  # reading a metric waits for the device
 LOG_SECONDS = 60.0  # between lines where there is no terminal
+MOST_RESTARTS = 20  # 0.9 ** 20 = 0.12 of the learning rate
 TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
+
+
+class DivergedError(ValueError):
+    """Training has diverged, for this `reason`; see `Recipe`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Recorder(keras.callbacks.Callback):
@@ -45,6 +54,7 @@ class Recorder(keras.callbacks.Callback):
         super().__init__()
         self.start = start
         self.state = start.progress
+        self.may_restart = start.recipe.on_divergence == "restart"
         self.steps = len(start.train_batches)
         self.is_two_tailed = start.recipe.averaging == "two_tailed"  # from the first step on
         self.interrupts = interrupts
@@ -73,10 +83,20 @@ class Recorder(keras.callbacks.Callback):
 
     # --- one epoch
 
+    def run(self, plan: Plan) -> None:
+        """Train and validate an epoch; go back to the best one if it diverges and may restart."""
+        self.plan = plan
+        try:
+            if self.may_restart and not checkpoints.exist(self.start.folder):
+                self._save()
+            self.train(plan)
+            self.validate(plan)
+        except DivergedError as error:
+            self._restart(plan, error)
+
     def train(self, plan: Plan) -> None:
         """Run the remaining steps of the current epoch."""
         model, batches = self.start.model, self.start.train_batches
-        self.plan = plan
         self.first_step, self.timed_from = self.state.step, None
         if plan.begins and is_round(plan.phase) and not self.first_step:
             self._begin_round()
@@ -129,6 +149,8 @@ class Recorder(keras.callbacks.Callback):
             "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
             **(two_tailed.columns(results) if self.is_two_tailed else {}),
         }
+        if self.may_restart and has_diverged(row, history):
+            self._refuse_to_go_on("The validation perplexity is over twice the best")
         history.append(row)
         self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
         if min(history, key=watched) is row:  # of equals the first
@@ -313,8 +335,9 @@ class Recorder(keras.callbacks.Callback):
 
     def _save(self) -> None:
         if not checkpoints.is_finite(self.start.model):  # a loss tells only of the steps before
-            self._refuse_to_go_on("A weight or a moment")
-        checkpoints.save(self.start.folder, self.start.model, self.state)
+            self._refuse_to_go_on("A weight or a moment is no longer a number")
+        best = _best_epoch(self.state.history) if self.may_restart else None
+        checkpoints.save(self.start.folder, self.start.model, self.state, best=best)
         self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
 
@@ -328,7 +351,7 @@ class Recorder(keras.callbacks.Callback):
 
     def _check_loss(self, loss: Any) -> None:
         if not math.isfinite(float(loss)):
-            self._refuse_to_go_on("The loss")
+            self._refuse_to_go_on("The loss is no longer a number")
 
     def _refuse_to_go_on(self, what: str) -> NoReturn:
         recipe, folder = self.start.recipe, self.start.folder
@@ -337,11 +360,41 @@ class Recorder(keras.callbacks.Callback):
         if checkpoints.exist(folder):
             way_out = f"The last checkpoint in {str(folder)!r} is intact: resume from it with "
             way_out += "--resume, or train again"
-        raise ValueError(
-            f"{what} is no longer a number, in epoch {len(self.state.history) + 1} by step "
+        raise DivergedError(
+            what,
+            f"{what}, in epoch {len(self.state.history) + 1} by step "
             f"{self.state.step}. {way_out}, with a smaller learning_rate (it was "
-            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1)."
+            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1).",
         )
+
+    def _restart(self, plan: Plan, error: DivergedError) -> None:
+        """Go back to the best epoch, or to the start, with a lower rate; save that at once."""
+        folder, restarts = self.start.folder, [*self.state.restarts, plan.epoch]
+        if not self.may_restart:
+            raise error
+        if len(restarts) > MOST_RESTARTS:
+            raise ValueError(f"{error} It has restarted {MOST_RESTARTS} times.") from None
+        best = _best_epoch(self.state.history[: plan.epoch - 1])
+        restored = checkpoints.restore(folder, self.start.model, self.state.run, after=best)
+        if restored is None:  # somebody has removed it
+            raise error
+        self.start.progress = self.state = restored
+        restored.restarts = restarts
+        self._save()
+        self.close()  # the next epoch writes all anew
+        self.events = None
+        if self.show:
+            line = (
+                f"{error.reason}, in epoch {plan.epoch}. Restart {len(restarts)} goes back to "
+                f"{f'the end of epoch {best}' if best else 'the start'}, with "
+                f"{RESTART_FACTOR ** len(restarts):.2g} times the learning rate of the recipe."
+            )
+            self.bar.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _best_epoch(history: list[dict[str, Any]]) -> int:
+    """Return the number of the best epoch, the first of equals, 0 for none."""
+    return history.index(min(history, key=watched)) + 1 if history else 0
 
 
 def told_time(seconds: float, epochs: int) -> str:

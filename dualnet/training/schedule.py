@@ -10,6 +10,7 @@ from dualnet.training.recipe import Recipe
 
 Result = tuple[float, ...]
 TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
+RESTART_FACTOR = 0.9  # of the learning rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +32,11 @@ class Plan:
         return self.phase != TRAIN
 
 
-def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
-    """Return the epoch that follows `history`, None if the training is finished."""
+def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]], *, restarts: int = 0) -> Plan | None:
+    """Return the epoch that follows `history`, None if the training is finished.
+
+    Each of the `restarts` has lowered the learning rate.
+    """
     phase = _phase(recipe, history)
     if phase is None:
         return None
@@ -46,6 +50,7 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> Plan | None:
         rate *= recipe.plateau_decay ** _without_gain(_watched(history))
         if recipe.square_root_decay:
             rate /= math.sqrt(len(history) + 1)
+    rate *= RESTART_FACTOR**restarts
     begins = not history or history[-1]["phase"] != phase
     return Plan(len(history) + 1, last, phase, begins, rate)
 
@@ -77,6 +82,19 @@ def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
 def since_best(results: Sequence[Result]) -> int:
     """Return the number of results after the first of the best ones."""
     return len(results) - 1 - results.index(min(results)) if results else 0
+
+
+def has_diverged(row: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the epoch `row` has lost what was learnt in `history`; see `Recipe`.
+
+    The perplexity of the weights themselves tells where it is known: an average hides it.
+    """
+    plain = "val_perplexity_plain"
+    key = plain if plain in row else "val_perplexity"
+    if not history or not math.isfinite(row[key]):
+        return not math.isfinite(row[key])
+    valid, train = (min(past[name] for past in history) for name in (key, "perplexity"))
+    return row[key] > 2 * valid and row["perplexity"] > train
 
 
 def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
